@@ -1,0 +1,43 @@
+# One door: every target makes its own virtual environment first, so a fresh clone needs Python and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n 2
+
+.PHONY: help setup check test test-learning quickstart bench
+.DEFAULT_GOAL := help
+
+help:  ## List the targets.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+setup: $(STAMP)  ## Make .venv and install the pinned versions; does nothing when they are already there.
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "ascent needs Python 3.11 or newer, but $(PYTHON) is older; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+check: setup  ## Format, lint, types, architecture and the fast tests: under two minutes.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy ascent
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+	$(PYTEST) -q -m "not slow and not learning" --ignore=tests/test_architecture.py
+
+test: setup  ## Everything a CPU can run, except the long learning studies.
+	$(PYTEST) -m "not learning"
+
+test-learning: setup  ## The long learning studies.
+	$(PYTEST) -m learning
+
+quickstart: setup  ## Train a small policy from nothing (does not exist yet).
+	@echo "make quickstart does not exist yet: this version has no training loop. Try: $(BIN)/ascent show algorithms"
+	@exit 1
+
+bench: setup  ## Run every benchmark in bench/.
+	@ls bench/*.py >/dev/null 2>&1 || { echo "bench/ holds no benchmark yet"; exit 1; }
+	@set -e; for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file; done

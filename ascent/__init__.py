@@ -1,0 +1,58 @@
+"""Ascent: reinforcement-learning post-training for language models.
+
+These are the public names. They load on first use, so `import ascent` (and `ascent --help`) costs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ascent.algorithms import TABLE as TABLE
+    from ascent.algorithms import Row as Row
+    from ascent.build import Plan as Plan
+    from ascent.build import resolve as resolve
+    from ascent.cells import Cell as Cell
+    from ascent.config.load import load_config as load_config
+    from ascent.config.schema import Config as Config
+    from ascent.records import Completion as Completion
+    from ascent.records import Example as Example
+    from ascent.records import Group as Group
+    from ascent.records import Judged as Judged
+    from ascent.records import Message as Message
+    from ascent.records import Pair as Pair
+    from ascent.records import Prompt as Prompt
+    from ascent.records import Ranking as Ranking
+    from ascent.records import Rollout as Rollout
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "TABLE": "ascent.algorithms",
+    "Row": "ascent.algorithms",
+    "Plan": "ascent.build",
+    "resolve": "ascent.build",
+    "Cell": "ascent.cells",
+    "load_config": "ascent.config.load",
+    "Config": "ascent.config.schema",
+    "Completion": "ascent.records",
+    "Example": "ascent.records",
+    "Group": "ascent.records",
+    "Judged": "ascent.records",
+    "Message": "ascent.records",
+    "Pair": "ascent.records",
+    "Prompt": "ascent.records",
+    "Ranking": "ascent.records",
+    "Rollout": "ascent.records",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ascent' has no public name {name!r}; it has {', '.join(sorted(_HOMES))}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOMES, "__version__"])

@@ -1,0 +1,83 @@
+"""The advantage half of a row, in the order that ALGORITHMS 10.3 fixes: shape, place, credit, normalise, freeze.
+
+`available` holds everything known about the rollout batch, by the vocabulary's names (docs/decisions/0002); every cell
+picks what it needs. Axes: T flat tokens, B sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascent.advantages import group, shape
+from ascent.advantages.credit import SequenceCredit
+from ascent.cells import Cell
+from ascent.maths.segments import Segments
+from ascent.maths.tally import Tally, average
+
+
+class Estimate(NamedTuple):
+    """Frozen results: advantages (0 outside trained tokens), critic targets or None, shaped rewards, metrics."""
+
+    advantages_T: Tensor
+    returns_T: Tensor | None
+    rewards_B: Tensor
+    metrics: Mapping[str, Tally]
+
+
+def estimate(available: Mapping[str, Any], *, shapes: Sequence[Cell], credit: Cell, normalise: Cell) -> Estimate:
+    """Advantages of a whole rollout batch. Needs at least rewards_B, trained_T and segments in `available`."""
+    known = dict(available)
+    segments, trained_T, raw_B = known["segments"], known["trained_T"], known["rewards_B"]
+    scored_B = group.scored(raw_B)
+    known.setdefault("lengths_B", segments.sum(trained_T))
+    known["scored_B"] = scored_B
+    extra_T = _shaped(known, shapes, segments)
+    known["rewards_T"] = (
+        shape.on_last_token(torch.where(scored_B, known["rewards_B"], 0), trained_T, segments) + extra_T
+    )
+    known["rewards_B"] = known["rewards_B"] + segments.sum(extra_T)
+    # What could not be scored takes no part in credit: its tokens are outside the mask that the estimators see.
+    credited_T = trained_T & segments.spread(scored_B)
+    known["trained_T"] = credited_T
+
+    result = credit(known)
+    if isinstance(result, SequenceCredit):
+        known["advantages_B"] = result.advantages_B
+        known["advantages_T"] = torch.where(credited_T, segments.spread(result.advantages_B), 0)
+        returns_T = None
+    else:
+        known["advantages_T"], returns_T = result.advantages_T, result.returns_T
+    scaled = normalise(known)
+    if scaled.shape[0] == segments.count and "advantages_B" in normalise.inputs:
+        scaled = segments.spread(scaled)
+    advantages_T = torch.where(credited_T, scaled, 0).detach()
+    return Estimate(
+        advantages_T, returns_T, known["rewards_B"].detach(), _metrics(result, raw_B, advantages_T, credited_T)
+    )
+
+
+def _shaped(known: dict[str, Any], shapes: Sequence[Cell], segments: Segments) -> Tensor:
+    """Apply the shaping cells in order: sequence rules replace rewards_B in `known`, per-token terms are returned."""
+    extra_T = known["rewards_B"].new_zeros(segments.total)
+    for rule in shapes:
+        if "rewards_B" in rule.inputs:
+            # No rule can score what could not be scored, not even one that replaces the score.
+            known["rewards_B"] = torch.where(known["scored_B"], rule(known), float("nan"))
+        else:
+            extra_T = extra_T + rule(known)
+    return extra_T
+
+
+def _metrics(result: Any, raw_B: Tensor, advantages_T: Tensor, credited_T: Tensor) -> dict[str, Tally]:
+    scored_B = group.scored(raw_B)
+    return {
+        **result.metrics,
+        "reward": average(raw_B, scored_B),
+        "reward_squared": average(raw_B**2, scored_B),
+        "advantage": average(advantages_T, credited_T),
+        "advantage_squared": average(advantages_T**2, credited_T),
+    }

@@ -1,0 +1,166 @@
+"""Critic-free credit: compare completions of the same prompt with each other.
+
+Axes: B sequences, G groups, K reward parts, T flat tokens. A reward of NaN means "could not be scored": it enters no
+statistic and gets advantage 0. A group with fewer than two scored members gets 0 and is counted; so is a group whose
+rewards are all equal, and there the 0 is exact (ALGORITHMS 1.4). An infinite reward is a bug in the reward: refused.
+
+Worked example, one group, rewards [1, .8, .4, .2]:
+  centre           [.4, .2, -.2, -.4]                 (divided by the sample std .365: +-1.095, +-.548)
+  leave_one_out    [.533, .267, -.267, -.533]         (each against the mean of the three others)
+  length_weighted  lengths [2, 4, 6, 8]: baseline .46 -> [.54, .34, -.06, -.26]
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ascent.advantages.credit import SequenceCredit, TokenCredit
+from ascent.advantages.returns import reward_to_go
+from ascent.bounds import Fraction, Positive, checked
+from ascent.maths.groups import Groups
+from ascent.maths.segments import Segments
+from ascent.maths.tally import Mean, average
+
+MAX_UNSCORED = 0.5
+
+
+def raw(rewards_B: Tensor) -> SequenceCredit:
+    """The reward itself, no baseline."""
+    scored_B = scored(rewards_B)
+    return SequenceCredit(torch.where(scored_B, rewards_B, 0).detach(), _unscored(scored_B))
+
+
+def centre(rewards_B: Tensor, groups: Groups) -> SequenceCredit:
+    """Reward minus the mean of its group (GRPO, Dr. GRPO)."""
+    return _against(rewards_B, groups, groups.spread(groups.mean(rewards_B, scored(rewards_B))))
+
+
+def leave_one_out(rewards_B: Tensor, groups: Groups) -> SequenceCredit:
+    """Reward minus the mean of the OTHER members of its group (RLOO); G/(G-1) times `centre`."""
+    credit = centre(rewards_B, groups)
+    members_B = groups.spread(groups.sum(scored(rewards_B))).to(rewards_B.dtype)
+    factor_B = members_B / (members_B - 1).clamp(min=1)
+    return SequenceCredit(credit.advantages_B * factor_B, credit.metrics)
+
+
+def length_weighted(rewards_B: Tensor, lengths_B: Tensor, groups: Groups) -> SequenceCredit:
+    """Reward minus the group's mean weighted by length, the variance-optimal baseline of OPO (arXiv 2505.23585)."""
+    scored_B = scored(rewards_B)
+    weights_B = torch.where(scored_B, lengths_B.to(rewards_B.dtype), 0)
+    weighted_G = groups.sum(weights_B * torch.where(scored_B, rewards_B, 0))
+    weight_G = groups.sum(weights_B)
+    baseline_G = torch.where(weight_G > 0, weighted_G / weight_G.clamp(min=1), groups.mean(rewards_B, scored_B))
+    return _against(rewards_B, groups, groups.spread(baseline_G))
+
+
+def greedy_baseline(rewards_T: Tensor, greedy_rewards_B: Tensor, trained_T: Tensor, segments: Segments) -> TokenCredit:
+    """Reward-to-go minus the reward of one greedy completion of the same prompt (ReMax, arXiv 2310.10505)."""
+    to_go_T = reward_to_go(rewards_T, trained_T, segments).advantages_T
+    baseline_T = segments.spread(greedy_rewards_B.to(to_go_T))
+    return TokenCredit(torch.where(trained_T, to_go_T - baseline_T, 0), None, {})
+
+
+@checked
+def steps_to_go(
+    step_rewards_T: Tensor,
+    step_ends_T: Tensor,
+    trained_T: Tensor,
+    groups: Groups,
+    segments: Segments,
+    *,
+    eps: Positive = 1e-4,
+    ddof: int = 1,
+) -> TokenCredit:
+    """Process supervision: z-score all step rewards of the group together, then sum those at or after each token.
+
+    GRPO with process rewards (DeepSeekMath, arXiv 2402.03300, 4.1.3). Tokens after the last step's end get 0. A step
+    reward of NaN could not be scored: it enters no statistic and adds nothing.
+    """
+    segments.check(step_rewards_T, step_ends_T, trained_T)
+    scored_T = step_ends_T & scored(torch.where(step_ends_T, step_rewards_T, 0))
+    by_step = Groups(
+        groups.spread(torch.arange(groups.count, device=groups.ids_B.device))[segments.ids_T], groups.count
+    )
+    centred_T = step_rewards_T - by_step.spread(by_step.mean(step_rewards_T, scored_T))
+    count_G = by_step.sum(scored_T)
+    var_G = by_step.sum(torch.where(scored_T, centred_T, 0) ** 2) / (count_G - ddof).clamp(min=1)
+    flat_G = by_step.spans_nothing(step_rewards_T, scored_T) | (count_G < 2)
+    normal_T = torch.where(scored_T & ~by_step.spread(flat_G), centred_T / (by_step.spread(var_G.sqrt()) + eps), 0)
+    to_go_T = reward_to_go(normal_T.detach(), torch.ones_like(trained_T), segments).advantages_T
+    return TokenCredit(torch.where(trained_T, to_go_T, 0), None, {"groups_without_signal": _share(flat_G)})
+
+
+@checked
+def decoupled_parts(
+    parts_BK: Tensor, groups: Groups, *, part_weights: str = "", eps: Positive = 1e-4
+) -> SequenceCredit:
+    """GDPO's first step: z-score every reward part within its group on its own, then add them (weighted).
+
+    A part that does not vary in a group contributes 0 there instead of drowning the others; a part that is NaN is left
+    out of that sequence's sum. `part_weights` lists the weights of the parts, "1,0.5"; empty means all 1. The second
+    step, the batch z-score over sequences, is the normaliser `batch_zscore`.
+    """
+    weights_K = _part_weights(part_weights, parts_BK)
+    total_B, known_B = parts_BK.new_zeros(parts_BK.shape[0]), torch.zeros(parts_BK.shape[0], dtype=torch.bool)
+    for part_B, weight in zip(parts_BK.unbind(1), weights_K, strict=True):
+        credit, scored_B = centre(part_B, groups), scored(part_B)
+        total_B = total_B + weight * credit.advantages_B / (groups.spread(groups.std(part_B, scored_B)) + eps)
+        known_B = known_B.to(scored_B.device) | scored_B
+    return SequenceCredit(total_B.detach(), _unscored(known_B))
+
+
+def scored(rewards_B: Tensor) -> Tensor:
+    """Which rewards are known (not NaN); refuses an infinite one."""
+    infinite_B = torch.isinf(rewards_B)
+    if bool(infinite_B.any()):
+        where = int(infinite_B.nonzero()[0, 0])
+        raise ValueError(
+            f"reward {float(rewards_B[where])} at index {where}: a reward must be finite, or NaN for 'could not be "
+            "scored'; mend the reward function, an infinite score has no meaning in a mean"
+        )
+    return ~torch.isnan(rewards_B)
+
+
+@checked
+def check_scored(rewards_B: Tensor, *, max_unscored: Fraction = MAX_UNSCORED) -> None:
+    """Raise when more than `max_unscored` of a batch could not be scored: a broken reward, not bad luck."""
+    share = float((~scored(rewards_B)).double().mean())
+    if share > max_unscored:
+        raise ValueError(
+            f"{share:.0%} of {rewards_B.numel()} completions could not be scored; at most {max_unscored:.0%} is "
+            "tolerated. Look at the reward's own errors, or raise the limit if this is expected"
+        )
+
+
+def _against(rewards_B: Tensor, groups: Groups, baseline_B: Tensor) -> SequenceCredit:
+    """Reward minus baseline, with the exact zeros that every group estimator owes (module docstring)."""
+    if rewards_B.shape != groups.ids_B.shape:
+        raise ValueError(f"{rewards_B.numel()} rewards for {groups.ids_B.numel()} sequences; mismatched lengths")
+    scored_B = scored(rewards_B)
+    alone_G = groups.sum(scored_B) < 2
+    flat_G = groups.spans_nothing(rewards_B, scored_B)
+    live_B = scored_B & ~groups.spread(alone_G | flat_G)
+    metrics: dict[str, Mean] = {
+        **_unscored(scored_B),
+        "groups_of_one": _share(alone_G),
+        "groups_without_signal": _share(flat_G & ~alone_G),
+    }
+    return SequenceCredit(torch.where(live_B, rewards_B - baseline_B, 0).detach(), metrics)
+
+
+def _share(flag_G: Tensor) -> Mean:
+    return average(flag_G, torch.ones_like(flag_G))
+
+
+def _unscored(scored_B: Tensor) -> dict[str, Mean]:
+    return {"unscored": average(~scored_B, torch.ones_like(scored_B))}
+
+
+def _part_weights(text: str, parts_BK: Tensor) -> list[float]:
+    if parts_BK.ndim != 2:
+        raise ValueError(f"reward parts have shape {tuple(parts_BK.shape)}; they must be (sequences, parts)")
+    weights = [float(word) for word in text.split(",")] if text else [1.0] * parts_BK.shape[1]
+    if len(weights) != parts_BK.shape[1]:
+        raise ValueError(f"part_weights={text!r} for {parts_BK.shape[1]} reward parts; give one number per part")
+    return weights

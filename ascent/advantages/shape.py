@@ -1,0 +1,75 @@
+"""Reward shaping, in the fixed order of ALGORITHMS 10.3: rules on the sequence's score, clipping, then per-token terms.
+
+Axes: T flat tokens, B sequences. Functions on `rewards_B` return new sequence rewards; `kl_penalty` and `potential`
+return per-token terms that are ADDED to the rewards. Nothing here carries a gradient.
+
+Worked example: log-probs old [-1, -2, -.5, -.1], reference [-1.2, -1.5, -.5, -.3], beta .1, score 1 on the last token:
+token rewards [-.02, .05, 0, .98], reward-to-go [1.01, 1.03, .98, .98].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ascent.bounds import Count, Fraction, NonNegative, checked
+from ascent.maths import masked
+from ascent.maths.scan import next_in_segment
+from ascent.maths.segments import Segments
+
+
+def eos_replace(rewards_B: Tensor, truncated_B: Tensor, *, score: float = -1.0) -> Tensor:
+    """A completion that never ended gets `score` instead of its own (the EOS rule of OpenAI's RLHF and N+)."""
+    return torch.where(truncated_B, score, rewards_B)
+
+
+@checked
+def eos_subtract(rewards_B: Tensor, truncated_B: Tensor, *, penalty: NonNegative = 1.0) -> Tensor:
+    """A completion that never ended loses `penalty` (TRL's variant of the EOS rule)."""
+    return torch.where(truncated_B, rewards_B - penalty, rewards_B)
+
+
+@checked
+def soft_overlong(rewards_B: Tensor, lengths_B: Tensor, *, max_length: Count, cache: Count) -> Tensor:
+    """DAPO's overlong punishment: 0 up to max_length - cache, then linearly down to -1 at max_length and beyond.
+
+    max_length 100, cache 20: length 80 costs 0, 90 costs .5, 100 and more cost 1.
+    """
+    if cache > max_length:
+        raise ValueError(f"soft_overlong: cache={cache} > max_length={max_length}; the soft zone lies inside the limit")
+    over_B = (lengths_B - (max_length - cache)).to(rewards_B.dtype) / cache
+    return rewards_B - over_B.clamp(0, 1)
+
+
+def clip(rewards_B: Tensor, *, low: float, high: float) -> Tensor:
+    """Clip rewards to [low, high], before any baseline sees them."""
+    if not low < high:
+        raise ValueError(f"clip: low={low} and high={high}; low must be below high")
+    return rewards_B.clamp(low, high)
+
+
+@checked
+def kl_penalty(old_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, beta: NonNegative) -> Tensor:
+    """-beta (log pi_old - log pi_ref) at every trained token: KL in the reward, estimator k1, fixed at rollout."""
+    return -beta * masked.kept(old_T - reference_T, trained_T).detach()
+
+
+@checked
+def potential(potentials_T: Tensor, trained_T: Tensor, segments: Segments, *, gamma: Fraction = 1.0) -> Tensor:
+    """Potential-based shaping gamma Phi(s') - Phi(s): adds information, leaves the optimal policy unchanged.
+
+    `potentials_T` belongs to the state before each token; the state after the last one has potential 0. With gamma 1
+    the terms of a sequence add up to minus the potential of its first state, whatever the actions. Ng et al., 1999.
+    """
+    inner = segments.select(trained_T)
+    phi_S = potentials_T.detach()[trained_T]
+    terms_S = gamma * next_in_segment(phi_S, inner) - phi_S
+    return torch.zeros_like(potentials_T).masked_scatter(trained_T, terms_S)
+
+
+def on_last_token(rewards_B: Tensor, trained_T: Tensor, segments: Segments) -> Tensor:
+    """Each sequence's reward on its last trained token, 0 elsewhere; a sequence that trains none places nothing.
+
+    The last TRAINED token, not the last token: behind a closing observation the reward would never reach the policy.
+    """
+    return torch.where(segments.last(trained_T), segments.spread(rewards_B), 0)

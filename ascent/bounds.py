@@ -1,0 +1,105 @@
+"""Numbers with a stated range, checked when a function is called and, earlier, when a config names the function.
+
+A pure function writes the rule once, in the annotation of a keyword-only number:
+
+    @checked
+    def clip(log_ratio_T, advantages_T, *, low: NonNegative, high: NonNegative): ...
+
+`clip(..., low=-0.1, high=0.2)` then raises "clip: low=-0.1, but it must be at least 0". `ascent.cells` reads the same
+annotations, so a recipe with a bad number fails before any work starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+
+Number = float | int | bool | str
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Range:
+    """The rule a number must obey; `at_least` and `at_most` are inclusive, `above` and `below` are not."""
+
+    at_least: float = -math.inf
+    at_most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def broken_by(self, value: float) -> str | None:
+        """The broken rule in words, or None. NaN breaks every rule."""
+        rules = (
+            (value >= self.at_least, f"at least {self.at_least:g}"),
+            (value <= self.at_most, f"at most {self.at_most:g}"),
+            (value > self.above or self.above == -math.inf, f"above {self.above:g}"),
+            (value < self.below or self.below == math.inf, f"below {self.below:g}"),
+        )
+        if math.isnan(value):
+            return "a number"
+        return next((words for holds, words in rules if not holds), None)
+
+
+Positive = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(at_least=0)]
+Fraction = Annotated[float, Range(at_least=0, at_most=1)]
+BelowHalf = Annotated[float, Range(at_least=0, below=0.5)]
+AboveOne = Annotated[float, Range(above=1)]
+Count = Annotated[int, Range(at_least=1)]
+
+
+def number_rules(function: Callable[..., Any]) -> dict[str, tuple[type, Range | None]]:
+    """For each keyword-only parameter: its plain type (float, int, bool or str) and its range, if it states one."""
+    hints = get_type_hints(function, include_extras=True)
+    names = [
+        p.name for p in inspect.signature(function).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    rules: dict[str, tuple[type, Range | None]] = {}
+    for name in names:
+        hint = hints.get(name, float)
+        bound = next((extra for extra in get_args(hint)[1:] if isinstance(extra, Range)), None)
+        rules[name] = (get_args(hint)[0] if get_origin(hint) is Annotated else hint, bound)
+    return rules
+
+
+def check_number(owner: str, name: str, value: Any, kind: type, bound: Range | None) -> None:
+    """Raise ValueError, with the value, the rule and the owner's name, when `value` is not a fitting `kind`."""
+    fits = isinstance(value, bool) if kind is bool else isinstance(value, str) if kind is str else is_real(value, kind)
+    if not fits:
+        raise ValueError(f"{owner}: {name}={value!r}, but it must be {KIND_WORDS.get(kind, kind.__name__)}")
+    if bound is not None:
+        broken = bound.broken_by(float(value))
+        if broken:
+            raise ValueError(f"{owner}: {name}={value!r}, but it must be {broken}")
+
+
+KIND_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a word"}
+
+
+def is_real(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) if kind is int else isinstance(value, int | float)
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Check the keyword-only numbers of `function` against their annotated ranges at every call."""
+    bounded: dict[str, tuple[type, Range]] = {
+        name: (kind, bound) for name, (kind, bound) in number_rules(function).items() if bound is not None
+    }
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given: Mapping[str, Any] = kwargs
+        for name, (kind, bound) in bounded.items():
+            if name in given:
+                check_number(function.__name__, name, given[name], kind, bound)
+        return function(*args, **kwargs)
+
+    return call

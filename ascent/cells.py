@@ -1,0 +1,84 @@
+"""A cell of the table: a pure function together with the numbers it is used with.
+
+The convention that makes rows composable without a ladder of ifs: a pure function takes what it works on as
+positional parameters, named from one fixed vocabulary (`logprobs_T`, `groups`, `values_T`, ...), and its numbers as
+keyword-only ones. A cell therefore knows what it needs (its inputs) and what can be configured (its numbers), and
+whoever calls it passes everything there is: the cell picks by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ascent.bounds import Number, check_number, number_rules
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One choice in one slot of an algorithm. `weight` multiplies the cell's term where it is a term of the loss."""
+
+    function: Callable[..., Any]
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+    weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what the function works on, in order; optional ones included."""
+        return tuple(p.name for p in _positional(self.function))
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of the inputs that have no default: the row cannot run without them."""
+        return tuple(p.name for p in _positional(self.function) if p.default is inspect.Parameter.empty)
+
+    @property
+    def summary(self) -> str:
+        """The first line of the function's docstring."""
+        return (inspect.getdoc(self.function) or "").split("\n")[0]
+
+    def __call__(self, available: Mapping[str, Any]) -> Any:
+        missing = [name for name in self.required if name not in available]
+        if missing:
+            raise KeyError(f"{self.name} needs {', '.join(missing)}; this batch has {', '.join(sorted(available))}")
+        given = {name: available[name] for name in self.inputs if name in available}
+        return self.function(**given, **self.numbers)
+
+
+def cell(function: Callable[..., Any], *, weight: float = 1.0, **numbers: Number) -> Cell:
+    """A checked cell: unknown, missing or out-of-range numbers raise ValueError now, not at the first step."""
+    rules = number_rules(function)
+    for name in numbers:
+        if name not in rules:
+            raise ValueError(f"{function.__name__} has no number {name!r}; {nearest(name, rules)}")
+    parameters = inspect.signature(function).parameters
+    complete: dict[str, Number] = {}
+    for name, (kind, bound) in rules.items():
+        value = numbers.get(name, parameters[name].default)
+        if value is inspect.Parameter.empty:
+            raise ValueError(f"{function.__name__} needs a value for {name}")
+        check_number(function.__name__, name, value, kind, bound)
+        complete[name] = value
+    if not weight >= 0:
+        raise ValueError(f"{function.__name__}: weight={weight!r}, but a term's weight must be at least 0")
+    return Cell(function, complete, weight)
+
+
+def nearest(name: str, known: Any) -> str:
+    """'did you mean ...' for an unknown name, or the whole (short) list when nothing is close."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(close) + "?"
+    return "known: " + (", ".join(sorted(known)) or "none")
+
+
+def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p for p in inspect.signature(function).parameters.values() if p.kind in kinds]

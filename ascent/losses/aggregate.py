@@ -1,0 +1,93 @@
+"""From one loss per token to one number: each mode is a weight per sequence and a share of the denominator.
+
+Axes: T flat tokens, B sequences. With q the loss of a token and n_i the trained tokens of sequence i, the step's value
+is
+  sum_i weight_i sum_t q  /  max(1, sum_i share_i)
+over ALL sequences of the optimizer step, on every rank, in every micro-batch. A mode that returned a mean per piece
+could not be cut; a weight and a share can. A sequence without trained tokens has share 0: it is not counted.
+
+  mode                        weight_i      share_i        used by
+  token_mean                  1             n_i            DAPO, PPO, SFT
+  token_sum                   1             0              (divisor 1)
+  sequence_mean_token_mean    1 / n_i       1              GRPO, GSPO, SAPO
+  sequence_mean_token_sum     1             1              REINFORCE, RLOO
+  sequence_mean_token_scaled  1 / length    1              Dr. GRPO: a constant, not the batch's own length
+  prompt_mean                 1 / n_group   n_i / n_group  ScaleRL: token mean in each group, mean over groups
+
+Averaging 1/n_i over sequences pushes right answers short and wrong ones long; token_mean weighs a sequence by its
+length; the constant divisor does neither (ALGORITHMS 8).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascent.bounds import Count, checked
+from ascent.maths import masked
+from ascent.maths.groups import Groups
+from ascent.maths.segments import Segments
+
+
+class Weights(NamedTuple):
+    weight_B: Tensor
+    share_B: Tensor
+
+
+def token_mean(tokens_B: Tensor) -> Weights:
+    """Every trained token of the step counts the same."""
+    return Weights(torch.ones_like(tokens_B), tokens_B)
+
+
+def token_sum(tokens_B: Tensor) -> Weights:
+    """The plain sum over tokens; the effective step size grows with the batch."""
+    return Weights(torch.ones_like(tokens_B), torch.zeros_like(tokens_B))
+
+
+def sequence_mean_token_mean(tokens_B: Tensor) -> Weights:
+    """Mean over each sequence's tokens, then over sequences."""
+    return Weights(1 / tokens_B.clamp(min=1), _counted(tokens_B))
+
+
+def sequence_mean_token_sum(tokens_B: Tensor) -> Weights:
+    """Sum over each sequence's tokens, then the mean over sequences."""
+    return Weights(torch.ones_like(tokens_B), _counted(tokens_B))
+
+
+@checked
+def sequence_mean_token_scaled(tokens_B: Tensor, *, length: Count) -> Weights:
+    """Sum over each sequence's tokens divided by a constant length (the generation budget), mean over sequences."""
+    return Weights(torch.full_like(tokens_B, 1 / length), _counted(tokens_B))
+
+
+def prompt_mean(tokens_B: Tensor, group_tokens_B: Tensor) -> Weights:
+    """Token mean inside each prompt's group, then the mean over prompts.
+
+    `group_tokens_B` is a step statistic: the trained tokens of the whole group, wherever its members were put.
+    """
+    per_group_B = 1 / group_tokens_B.clamp(min=1)
+    return Weights(per_group_B, tokens_B * per_group_B)
+
+
+PER_SEQUENCE = (sequence_mean_token_mean, sequence_mean_token_sum, sequence_mean_token_scaled)
+
+
+def tokens_per_sequence(trained_T: Tensor, segments: Segments, dtype: torch.dtype) -> Tensor:
+    return segments.sum(trained_T).to(dtype)
+
+
+def group_tokens(tokens_B: Tensor, groups: Groups) -> Tensor:
+    """The step statistic of `prompt_mean`: each sequence's group size in trained tokens."""
+    return groups.spread(groups.sum(tokens_B))
+
+
+def numerator(loss_T: Tensor, trained_T: Tensor, weight_B: Tensor, segments: Segments) -> Tensor:
+    """The weighted sum over trained tokens; entries outside the mask are not read."""
+    segments.check(loss_T, trained_T)
+    return (segments.sum(masked.kept(loss_T, trained_T)) * weight_B).sum()
+
+
+def _counted(tokens_B: Tensor) -> Tensor:
+    return (tokens_B > 0).to(tokens_B.dtype)

@@ -1,0 +1,137 @@
+"""Gates: what a token's log-ratio and advantage are allowed to do to the policy. One loss per token, to be minimised.
+
+Axes: T flat tokens. Each gate's gradient with respect to a token's log-prob is -phi(ratio, sign A) * A, and phi is all
+there is to know about it (ALGORITHMS 10; tests/losses/test_gates.py compares autograd with this table):
+
+  plain       1                                     surrogate  ratio
+  clip        ratio, or 0 where clipped             dual_clip  as clip, and 0 where A < 0 and ratio > cap
+  cispo       ratio held in [floor, cap]            sapo       ratio * sech^2(tau (ratio - 1) / 2)
+  gmpo        exp(mean clipped log-ratio), or 0 where the token is clipped; divided by the sequence's length
+
+Advantages carry no gradient, whatever is passed in. `marks` say which tokens a gate held back, for the metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascent.bounds import AboveOne, NonNegative, Positive, checked
+from ascent.maths import masked
+from ascent.maths.segments import Segments
+
+
+class Gated(NamedTuple):
+    loss_T: Tensor
+    marks: Mapping[str, Tensor]
+
+
+def plain(logprobs_T: Tensor, advantages_T: Tensor, trained_T: Tensor) -> Gated:
+    """-A log pi: REINFORCE, no ratio and no bound; sound only while the data is on-policy."""
+    logprobs_T, advantages_T = masked.kept(logprobs_T, trained_T), _frozen(advantages_T, trained_T)
+    return Gated(-advantages_T * logprobs_T, {})
+
+
+def surrogate(log_ratio_T: Tensor, advantages_T: Tensor, trained_T: Tensor) -> Gated:
+    """-A ratio: the importance-weighted surrogate of TRPO and PPO-penalty, unbounded by itself."""
+    return Gated(-_frozen(advantages_T, trained_T) * log_ratio_T.exp(), {})
+
+
+@checked
+def clip(
+    log_ratio_T: Tensor, advantages_T: Tensor, trained_T: Tensor, *, low: NonNegative = 0.2, high: NonNegative = 0.2
+) -> Gated:
+    """PPO's pessimistic clip: no reward for moving beyond 1 - low or 1 + high in the direction A favours.
+
+    Advantage .2, ratio e^.3 = 1.35, low = high = .2: the objective is 1.2 * .2 = .24 and the gradient 0. The other two
+    corners (A > 0 with a small ratio, A < 0 with a large one) keep their full gradient; so does the exact boundary.
+    """
+    advantages_T, ratio_T = _frozen(advantages_T, trained_T), log_ratio_T.exp()
+    too_high_T = (advantages_T > 0) & (ratio_T > 1 + high)
+    too_low_T = (advantages_T < 0) & (ratio_T < 1 - low)
+    held_T = torch.where(too_high_T, 1 + high, torch.where(too_low_T, 1 - low, ratio_T))
+    return Gated(-advantages_T * held_T, {"clipped_high": too_high_T, "clipped_low": too_low_T})
+
+
+@checked
+def dual_clip(
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    trained_T: Tensor,
+    *,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    cap: AboveOne = 3.0,
+) -> Gated:
+    """PPO's clip, and for A < 0 a bound on the loss itself: beyond ratio `cap` it is cap |A| (arXiv 1912.09729)."""
+    inner = clip(log_ratio_T, advantages_T, trained_T, low=low, high=high)
+    advantages_T = _frozen(advantages_T, trained_T)
+    capped_T = (advantages_T < 0) & (log_ratio_T.exp() > cap)
+    return Gated(torch.where(capped_T, -advantages_T * cap, inner.loss_T), {**inner.marks, "clipped_dual": capped_T})
+
+
+@checked
+def cispo(
+    logprobs_T: Tensor,
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    trained_T: Tensor,
+    *,
+    floor: NonNegative = 0.0,
+    cap: Positive = 5.0,
+) -> Gated:
+    """-sg(ratio held in [floor, cap]) A log pi: a bounded weight, no token loses its gradient (MiniMax-M1, ScaleRL).
+
+    `floor` and `cap` are ratios, not radii: cap .2 would silently divide the learning rate by five.
+    """
+    if floor > cap:
+        raise ValueError(f"cispo: floor={floor} > cap={cap}; they bound the ratio itself, for example 0 and 5")
+    ratio_T = log_ratio_T.detach().exp()
+    weight_T = ratio_T.clamp(floor, cap)
+    loss_T = -weight_T * _frozen(advantages_T, trained_T) * masked.kept(logprobs_T, trained_T)
+    return Gated(loss_T, {"capped": ratio_T > cap, "floored": ratio_T < floor})
+
+
+@checked
+def sapo(
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    trained_T: Tensor,
+    *,
+    tau_positive: Positive = 1.0,
+    tau_negative: Positive = 1.05,
+) -> Gated:
+    """A soft gate (4/tau) sigmoid(tau (ratio - 1)), steeper for A <= 0 (SAPO). Its value at ratio 1 is 2/tau, not 1."""
+    advantages_T = _frozen(advantages_T, trained_T)
+    tau_T = torch.full_like(advantages_T, tau_negative).masked_fill(advantages_T > 0, tau_positive)
+    soft_T = 4 / tau_T * torch.sigmoid(tau_T * (log_ratio_T.exp() - 1))
+    return Gated(-advantages_T * soft_T, {})
+
+
+@checked
+def gmpo(
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    trained_T: Tensor,
+    segments: Segments,
+    *,
+    low: NonNegative = 0.4,
+    high: NonNegative = 0.4,
+) -> Gated:
+    """Clip each token's LOG-ratio on the side A favours, then use the geometric mean over the sequence (GMPO).
+
+    Takes token-level log-ratios; `low` and `high` live in log space: .4 allows ratios from .67 to 1.49.
+    """
+    advantages_T = _frozen(advantages_T, trained_T)
+    too_high_T = (advantages_T > 0) & (log_ratio_T > high)
+    too_low_T = (advantages_T < 0) & (log_ratio_T < -low)
+    held_T = torch.where(too_high_T, high, torch.where(too_low_T, -low, log_ratio_T))
+    geometric_T = segments.spread(segments.mean(held_T, trained_T).exp())
+    return Gated(-advantages_T * geometric_T, {"clipped_high": too_high_T, "clipped_low": too_low_T})
+
+
+def _frozen(advantages_T: Tensor, trained_T: Tensor) -> Tensor:
+    return masked.kept(advantages_T.detach(), trained_T)

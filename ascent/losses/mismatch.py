@@ -1,0 +1,156 @@
+"""Corrections for a sampler that is not quite the trainer: other kernels, other precision, older weights.
+
+Axes: T flat tokens, B sequences. w = pi_old(trainer) / pi_rollout(sampler), without gradient, multiplies the policy
+term only, never KL or entropy. A rejected token gets weight 0 but still counts in the denominator. A NaN log-prob from
+the sampler counts as w = 1. Names say product or geometric, because "sequence" means both elsewhere:
+
+  token_truncate      min(w, cap)                                  TIS
+  token_mask          w where low <= w <= high, else 0             MIS, IcePop
+  product_truncate    min(prod w, cap), on every token             sequence TIS
+  product_mask        prod w where low <= prod w <= high, else 0   sequence MIS
+  geometric_truncate  min(geometric mean of w, cap)
+  geometric_mask      min(w, cap) where low <= geometric mean <= high, else 0
+  geometric_filter    1 where low <= geometric mean <= high, else 0
+  bypass              no old policy at all: the gate's ratio is pi / pi_rollout
+
+The product is unbiased and explodes with length: a drift of .012 nats a token passes a cap of 3 after 91 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascent.bounds import NonNegative, Positive, checked
+from ascent.losses.ratios import GUARD
+from ascent.maths import masked
+from ascent.maths.segments import Segments
+
+
+class Correction(NamedTuple):
+    """A weight per token, the log-probs that anchor the gate's ratio, and which tokens were rejected or capped."""
+
+    weight_T: Tensor
+    anchor_T: Tensor
+    marks: Mapping[str, Tensor]
+
+
+def none(old_T: Tensor) -> Correction:
+    """No correction: the sampler's log-probs are the trainer's."""
+    return Correction(torch.ones_like(old_T), old_T.detach(), {})
+
+
+def bypass(rollout_T: Tensor) -> Correction:
+    """Take the sampler's own log-probs as the old policy: one forward less, and the gate bounds pi / pi_rollout."""
+    return Correction(torch.ones_like(rollout_T), rollout_T.detach(), {})
+
+
+@checked
+def token_truncate(
+    old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, *, cap: Positive = 2.0, floor: NonNegative = 0.0
+) -> Correction:
+    """Token-level truncated importance sampling: w held in [floor, cap]."""
+    weight_T = log_weights(old_T, rollout_T, trained_T).exp()
+    return Correction(weight_T.clamp(floor, cap), old_T.detach(), {"mismatch_capped": weight_T > cap})
+
+
+@checked
+def token_mask(
+    old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, *, low: NonNegative = 0.5, high: Positive = 5.0
+) -> Correction:
+    """Token-level masking (MIS, IcePop): w inside [low, high], 0 outside."""
+    weight_T = log_weights(old_T, rollout_T, trained_T).exp()
+    return _masked(weight_T, (weight_T >= low) & (weight_T <= high), old_T)
+
+
+@checked
+def product_truncate(
+    old_T: Tensor,
+    rollout_T: Tensor,
+    trained_T: Tensor,
+    segments: Segments,
+    *,
+    cap: Positive = 2.0,
+    floor: NonNegative = 0.0,
+) -> Correction:
+    """Sequence-level truncated importance sampling: the product of w held in [floor, cap], on every token."""
+    product_T = segments.spread(_product(old_T, rollout_T, trained_T, segments))
+    return Correction(product_T.clamp(floor, cap), old_T.detach(), {"mismatch_capped": product_T > cap})
+
+
+@checked
+def product_mask(
+    old_T: Tensor,
+    rollout_T: Tensor,
+    trained_T: Tensor,
+    segments: Segments,
+    *,
+    low: NonNegative = 0.0,
+    high: Positive = 3.0,
+) -> Correction:
+    """Sequence-level masking: the product of w inside [low, high], 0 outside."""
+    product_T = segments.spread(_product(old_T, rollout_T, trained_T, segments))
+    return _masked(product_T, (product_T >= low) & (product_T <= high), old_T)
+
+
+@checked
+def geometric_truncate(
+    old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Segments, *, cap: Positive = 2.0
+) -> Correction:
+    """The geometric mean of w over the sequence, at most cap, on every token."""
+    level_T = segments.spread(_geometric(old_T, rollout_T, trained_T, segments))
+    return Correction(level_T.clamp(max=cap), old_T.detach(), {"mismatch_capped": level_T > cap})
+
+
+@checked
+def geometric_mask(
+    old_T: Tensor,
+    rollout_T: Tensor,
+    trained_T: Tensor,
+    segments: Segments,
+    *,
+    low: NonNegative = 0.5,
+    high: Positive = 5.0,
+    cap: Positive = 5.0,
+) -> Correction:
+    """Token weights, at most cap, in sequences whose geometric mean lies in [low, high]; 0 in the others."""
+    weight_T = log_weights(old_T, rollout_T, trained_T).exp().clamp(max=cap)
+    level_T = segments.spread(_geometric(old_T, rollout_T, trained_T, segments))
+    return _masked(weight_T, (level_T >= low) & (level_T <= high), old_T)
+
+
+@checked
+def geometric_filter(
+    old_T: Tensor,
+    rollout_T: Tensor,
+    trained_T: Tensor,
+    segments: Segments,
+    *,
+    low: NonNegative = 0.999,
+    high: Positive = 1.001,
+) -> Correction:
+    """Keep or drop whole sequences by their geometric mean, without weighting what is kept."""
+    level_T = segments.spread(_geometric(old_T, rollout_T, trained_T, segments))
+    return _masked(torch.ones_like(level_T), (level_T >= low) & (level_T <= high), old_T)
+
+
+def log_weights(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor) -> Tensor:
+    """log w on trained tokens, 0 elsewhere and where the sampler gave no number; held within +-20 against overflow."""
+    known_T = trained_T & ~torch.isnan(rollout_T)
+    difference_T = masked.kept(old_T.detach(), known_T) - masked.kept(rollout_T.detach(), known_T)
+    return difference_T.clamp(-GUARD, GUARD)
+
+
+def _product(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Segments) -> Tensor:
+    return segments.sum(log_weights(old_T, rollout_T, trained_T)).clamp(-GUARD, GUARD).exp()
+
+
+def _geometric(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Segments) -> Tensor:
+    return segments.mean(log_weights(old_T, rollout_T, trained_T), trained_T).exp()
+
+
+def _masked(weight_T: Tensor, keep_T: Tensor, old_T: Tensor) -> Correction:
+    return Correction(torch.where(keep_T, weight_T, 0), old_T.detach(), {"mismatch_rejected": ~keep_T})

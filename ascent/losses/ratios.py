@@ -1,0 +1,75 @@
+"""How far the policy has moved from the one that anchors the step: log-ratios at five levels.
+
+Axes: T flat tokens. All take log-probs of the current policy (with gradient) and of the old one (without), and return
+log ratios per trained token, 0 elsewhere. They stay logarithms until a gate needs the ratio itself.
+
+Worked example: differences d = [.2, -.3, .1] in one sequence.
+  token               [.2, -.3, .1]
+  sequence_product    [0, 0, 0]            (the sum, on every token)
+  sequence_geometric  [0, 0, 0]            (the mean, on every token; gradient 1/3 from each token)
+  sequence_geometric_token                 (value of the mean, gradient of each token's own log-prob: GSPO-token)
+
+`guard` bounds |log ratio| before exp so that float32 cannot overflow; beyond it the gradient is 0, which is why
+`guarded` counts how often that happens. It is far outside what training should ever reach.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ascent.bounds import Positive, checked
+from ascent.maths import masked
+from ascent.maths.segments import Segments
+
+GUARD = 20.0
+
+
+def none(logprobs_T: Tensor, trained_T: Tensor) -> Tensor:
+    """No ratio: exactly 1 in value, with the gradient of the log-prob (on-policy by assumption)."""
+    kept_T = masked.kept(logprobs_T, trained_T)
+    return kept_T - kept_T.detach()
+
+
+@checked
+def token(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, *, guard: Positive = GUARD) -> Tensor:
+    """Each token on its own: log pi - log pi_old (PPO, GRPO)."""
+    return differences(logprobs_T, old_T, trained_T).clamp(-guard, guard)
+
+
+@checked
+def sequence_product(
+    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Positive = GUARD
+) -> Tensor:
+    """The whole completion as one action: the sum over its tokens (bandit view, RLOO); explodes with length."""
+    summed_B = segments.sum(differences(logprobs_T, old_T, trained_T))
+    return masked.kept(segments.spread(summed_B.clamp(-guard, guard)), trained_T)
+
+
+@checked
+def sequence_geometric(
+    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Positive = GUARD
+) -> Tensor:
+    """The mean over the completion's tokens: the geometric-mean ratio of GSPO (arXiv 2507.18071)."""
+    mean_B = segments.mean(differences(logprobs_T, old_T, trained_T), trained_T)
+    return masked.kept(segments.spread(mean_B.clamp(-guard, guard)), trained_T)
+
+
+@checked
+def sequence_geometric_token(
+    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Positive = GUARD
+) -> Tensor:
+    """GSPO-token: the sequence's mean in value, each token's own log-prob in gradient; allows per-token advantages."""
+    level_T = sequence_geometric(logprobs_T, old_T, trained_T, segments, guard=guard).detach()
+    return level_T + none(logprobs_T, trained_T)
+
+
+def differences(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor) -> Tensor:
+    """log pi - log pi_old on trained tokens, an exact 0 elsewhere; no gradient reaches the old policy."""
+    if logprobs_T.shape != old_T.shape:
+        raise ValueError(f"log-probs of shape {tuple(logprobs_T.shape)} against old ones {tuple(old_T.shape)}")
+    return masked.kept(logprobs_T, trained_T) - masked.kept(old_T.detach(), trained_T)
+
+
+def guarded(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, guard: float = GUARD) -> Tensor:
+    """Which tokens the guard of `token` would cut (for the metric that must stay 0)."""
+    return differences(logprobs_T.detach(), old_T, trained_T).abs() > guard

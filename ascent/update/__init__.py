@@ -1,0 +1,1 @@
+"""From losses to a step: micro-batches with global denominators."""

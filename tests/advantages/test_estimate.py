@@ -1,0 +1,78 @@
+"""The order of operations: shape, place, credit, normalise; what cannot be scored takes no part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ascent.advantages import group, normalise, returns, shape
+from ascent.advantages.estimate import estimate
+from ascent.cells import cell
+from ascent.maths.groups import Groups
+from ascent.maths.segments import Segments
+
+NONE = cell(normalise.none)
+
+
+def batch() -> dict[str, Any]:
+    return {
+        "segments": Segments.from_lengths([2, 1, 2]),
+        "groups": Groups.from_ids([0, 0, 0]),
+        "trained_T": torch.ones(5, dtype=torch.bool),
+        "rewards_B": torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64),
+        "old_T": torch.tensor([-1.0, -1.0, -2.0, -1.0, -1.0], dtype=torch.float64),
+        "reference_T": torch.full((5,), -1.0, dtype=torch.float64),
+        "truncated_B": torch.tensor([False, False, True]),
+    }
+
+
+def test_the_eos_rule_comes_before_the_baseline_and_kl_enters_the_sequence_reward() -> None:
+    shapes = (cell(shape.eos_replace, score=-1.0), cell(shape.kl_penalty, beta=0.1))
+    result = estimate(batch(), shapes=shapes, credit=cell(group.leave_one_out), normalise=NONE)
+    assert result.rewards_B.tolist() == pytest.approx([1.0, 0.1, -1.0])
+    assert result.advantages_T.tolist() == pytest.approx([1.45, 1.45, 0.1, -1.55, -1.55])
+
+
+def test_token_credit_sees_the_score_on_the_last_token_plus_kl() -> None:
+    result = estimate(
+        batch(), shapes=(cell(shape.kl_penalty, beta=0.1),), credit=cell(returns.reward_to_go), normalise=NONE
+    )
+    assert result.advantages_T.tolist() == pytest.approx([1.0, 1.0, 0.1, 0.5, 0.5])
+
+
+def test_an_unscored_sequence_gets_zero_and_does_not_enter_token_statistics() -> None:
+    known = batch()
+    known["rewards_B"][1] = float("nan")
+    result = estimate(known, shapes=(), credit=cell(returns.reward_to_go), normalise=cell(normalise.whiten_token))
+    assert float(result.advantages_T[2]) == 0
+    assert result.advantages_T[[0, 1, 3, 4]].tolist() == pytest.approx([0.8660254, 0.8660254, -0.8660254, -0.8660254])
+    assert result.metrics["reward"].value() == 0.75
+
+
+def test_the_eos_rule_does_not_score_what_could_not_be_scored() -> None:
+    known = batch()
+    known["rewards_B"][2] = float("nan")
+    result = estimate(known, shapes=(cell(shape.eos_replace),), credit=cell(group.centre), normalise=NONE)
+    assert result.advantages_T.tolist() == pytest.approx([0.5, 0.5, -0.5, 0, 0])
+
+
+def test_an_empty_completion_stays_in_the_baseline() -> None:
+    known = batch()
+    known["trained_T"] = torch.tensor([True, True, False, True, True])
+    result = estimate(known, shapes=(), credit=cell(group.centre), normalise=NONE)
+    assert result.advantages_T.tolist() == pytest.approx([0.5, 0.5, 0, 0, 0])
+
+
+def test_everything_is_frozen() -> None:
+    known = batch()
+    known["old_T"].requires_grad_()
+    result = estimate(known, shapes=(cell(shape.kl_penalty, beta=0.1),), credit=cell(group.centre), normalise=NONE)
+    assert not result.advantages_T.requires_grad and not result.rewards_B.requires_grad
+
+
+def test_a_missing_input_is_named() -> None:
+    known = batch()
+    with pytest.raises(KeyError, match="values_T"):
+        estimate(known, shapes=(), credit=cell(returns.gae), normalise=NONE)

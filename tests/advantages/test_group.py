@@ -1,0 +1,150 @@
+"""Group credit: worked numbers (ALGORITHMS 13), exact zeros, unscored rewards, the counters, process steps, parts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascent.advantages import group, normalise
+from ascent.maths.groups import Groups
+from ascent.maths.segments import Segments
+
+ONE = Groups.from_ids([0, 0, 0, 0])
+REWARDS = torch.tensor([1.0, 0.8, 0.4, 0.2], dtype=torch.float64)
+NAN = float("nan")
+
+
+def near(x: Tensor, expected: list[float], tolerance: float = 1e-6) -> None:
+    assert x.tolist() == pytest.approx(expected, abs=tolerance)
+
+
+def test_golden_numbers_g1() -> None:
+    centred = group.centre(REWARDS, ONE).advantages_B
+    near(centred, [0.4, 0.2, -0.2, -0.4])
+    near(normalise.group_std(centred, REWARDS, ONE, eps=1e-4), [1.095145, 0.547573, -0.547573, -1.095145])
+    near(group.leave_one_out(REWARDS, ONE).advantages_B, [0.533333, 0.266667, -0.266667, -0.533333])
+    near(group.length_weighted(REWARDS, torch.tensor([2, 4, 6, 8]), ONE).advantages_B, [0.54, 0.34, -0.06, -0.26])
+
+
+def test_the_numbers_people_learn_from_population_and_sample_std() -> None:
+    centred = group.centre(REWARDS, ONE).advantages_B
+    near(normalise.group_std(centred, REWARDS, ONE, ddof=0, eps=1e-9), [1.2649, 0.6325, -0.6325, -1.2649], 1e-4)
+    near(normalise.group_std(centred, REWARDS, ONE, ddof=1, eps=1e-9), [1.0954, 0.5477, -0.5477, -1.0954], 1e-4)
+
+
+@pytest.mark.parametrize("reward", [0.1, 0.3, 0.7, 1.1, 1 / 3])
+@pytest.mark.parametrize("size", range(2, 65))
+def test_equal_rewards_give_an_exact_zero_in_float32(size: int, reward: float) -> None:
+    rewards = torch.full((size,), reward, dtype=torch.float32)
+    groups = Groups.from_ids([0] * size)
+    for function in (group.centre, group.leave_one_out):
+        credit = function(rewards, groups)
+        assert credit.advantages_B.tolist() == [0.0] * size
+        assert credit.metrics["groups_without_signal"].value() == 1
+        scaled = normalise.group_std(credit.advantages_B, rewards, groups, eps=1e-9)
+        assert scaled.tolist() == [0.0] * size
+
+
+def test_group_advantages_sum_to_zero() -> None:
+    rng = torch.Generator().manual_seed(0)
+    groups = Groups.from_ids(torch.randint(0, 9, (60,), generator=rng))
+    rewards = torch.randn(60, dtype=torch.float64, generator=rng)
+    for function in (group.centre, group.leave_one_out):
+        near(groups.sum(function(rewards, groups).advantages_B), [0.0] * groups.count, 1e-12)
+
+
+def test_unscored_rewards_are_left_out_not_counted_as_zero() -> None:
+    rewards = torch.tensor([1.0, NAN, 0.0, 0.5], dtype=torch.float64)
+    credit = group.centre(rewards, ONE)
+    near(credit.advantages_B, [0.5, 0, -0.5, 0])
+    assert credit.metrics["unscored"].value() == 0.25
+    near(group.leave_one_out(rewards, ONE).advantages_B, [0.75, 0, -0.75, 0])
+    near(group.raw(rewards).advantages_B, [1, 0, 0, 0.5])
+
+
+def test_a_group_shrunk_to_one_gets_zero_and_a_counter() -> None:
+    rewards = torch.tensor([1.0, NAN, NAN, NAN, 3.0, 5.0], dtype=torch.float64)
+    credit = group.centre(rewards, Groups.from_ids([0, 0, 0, 0, 1, 1]))
+    near(credit.advantages_B, [0, 0, 0, 0, -1, 1])
+    assert credit.metrics["groups_of_one"].value() == 0.5
+    everything_lost = group.centre(torch.full((4,), NAN, dtype=torch.float64), ONE)
+    assert everything_lost.advantages_B.tolist() == [0.0] * 4
+
+
+def test_an_infinite_reward_is_refused_with_its_place() -> None:
+    with pytest.raises(ValueError, match="reward inf at index 2"):
+        group.centre(torch.tensor([0.0, 1.0, math.inf, 0.0]), ONE)
+
+
+def test_too_many_unscored_rewards_raise() -> None:
+    rewards = torch.tensor([NAN, NAN, NAN, 1.0])
+    with pytest.raises(ValueError, match="75% of 4 completions"):
+        group.check_scored(rewards)
+    group.check_scored(rewards, max_unscored=0.8)
+
+
+def test_mismatched_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="mismatched lengths"):
+        group.centre(REWARDS[:3], ONE)
+
+
+def test_greedy_baseline_is_subtracted_from_the_reward_to_go() -> None:
+    segments = Segments.from_lengths([2, 1])
+    rewards = torch.tensor([-0.1, 1.0, 0.5], dtype=torch.float64)
+    credit = group.greedy_baseline(rewards, torch.tensor([0.4, 0.5]), torch.ones(3, dtype=torch.bool), segments)
+    near(credit.advantages_T, [0.5, 0.6, 0.0])
+
+
+def test_length_weighted_falls_back_when_nothing_was_generated() -> None:
+    credit = group.length_weighted(REWARDS, torch.zeros(4, dtype=torch.int64), ONE)
+    near(credit.advantages_B, [0.4, 0.2, -0.2, -0.4])
+
+
+def test_process_steps_are_normalised_over_the_group_and_summed_to_the_right() -> None:
+    segments, groups = Segments.from_lengths([3, 2]), Groups.from_ids([0, 0])
+    ends = torch.tensor([True, True, False, False, True])
+    steps = torch.tensor([1.0, 0.0, 9.0, 9.0, 0.5], dtype=torch.float64)
+    trained = torch.ones(5, dtype=torch.bool)
+    credit = group.steps_to_go(steps, ends, trained, groups, segments, eps=1e-12)
+    near(credit.advantages_T, [0.0, -1.0, 0.0, 0.0, 0.0])  # z-scores of (1, 0, .5): 1, -1, 0
+    trained[0] = False
+    assert group.steps_to_go(steps, ends, trained, groups, segments).advantages_T[0] == 0
+
+
+def test_equal_process_steps_give_an_exact_zero_and_unscored_ones_nothing() -> None:
+    segments, groups = Segments.from_lengths([2, 1]), Groups.from_ids([0, 0])
+    steps = torch.tensor([1.1, NAN, 1.1])
+    credit = group.steps_to_go(
+        steps, torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.bool), groups, segments
+    )
+    assert credit.advantages_T.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_golden_numbers_g11_two_reward_parts() -> None:
+    groups = Groups.from_ids([0] * 4 + [1] * 4)
+    parts = torch.tensor([[1, 1], [1, 0], [0, 1], [0, 0], [1, 0], [0, 0], [0, 0], [0, 0]], dtype=torch.float64)
+    summed = group.decoupled_parts(parts, groups).advantages_B
+    final = normalise.batch_zscore(summed, torch.ones(8, dtype=torch.bool))
+    near(final, [1.527404, 0, 0, -1.527404, 1.322735, -0.440912, -0.440912, -0.440912], 2e-6)
+    total = parts.sum(1)
+    first = normalise.group_std(group.centre(total, groups).advantages_B, total, groups)
+    near(first, [1.224595, 0, 0, -1.224595, 1.4997, -0.4999, -0.4999, -0.4999], 2e-6)
+
+
+def test_a_missing_part_does_not_spoil_the_others() -> None:
+    parts = torch.tensor([[1.0, NAN], [0.0, 1.0], [0.0, 0.0], [1.0, 0.5]], dtype=torch.float64)
+    first_alone = group.decoupled_parts(parts[:, :1], ONE).advantages_B
+    both = group.decoupled_parts(parts, ONE).advantages_B
+    assert float(both[0]) == pytest.approx(float(first_alone[0]))
+    assert bool(torch.isfinite(both).all())
+
+
+def test_part_weights() -> None:
+    parts = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.5]], dtype=torch.float64)
+    only_first = group.decoupled_parts(parts, ONE, part_weights="1,0").advantages_B
+    near(only_first, group.decoupled_parts(parts[:, :1], ONE).advantages_B.tolist())
+    with pytest.raises(ValueError, match="one number per part"):
+        group.decoupled_parts(parts, ONE, part_weights="1,2,3")

@@ -1,0 +1,74 @@
+"""The normalisers: three batch stds by name, whitening by token and by sequence, flat batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ascent.advantages import group, normalise
+from ascent.maths.groups import Groups
+
+GROUPS = Groups.from_ids([0] * 4 + [1] * 4)
+REWARDS = torch.tensor([1.0, 1, 0, 0, 1, 0, 0, 0], dtype=torch.float64)
+CENTRED = group.centre(REWARDS, GROUPS).advantages_B
+
+
+def test_golden_numbers_g2_three_batch_stds() -> None:
+    assert float(REWARDS.std()) == pytest.approx(0.517549, abs=1e-6)
+    raw = normalise.batch_std_raw(CENTRED, REWARDS, eps=1e-12)
+    assert raw.tolist() == pytest.approx(
+        [0.966092, 0.966092, -0.966092, -0.966092, 1.449138] + [-0.483046] * 3, abs=1e-6
+    )
+    centred = normalise.batch_std_centred(CENTRED, REWARDS, GROUPS, eps=1e-12)
+    assert centred.tolist() == pytest.approx([1, 1, -1, -1, 1.5, -0.5, -0.5, -0.5], abs=1e-6)
+    about_group = normalise.batch_rms_group(CENTRED, REWARDS, GROUPS, eps=1e-12)
+    assert (CENTRED / about_group).tolist() == pytest.approx([0.467707] * 8, abs=1e-6)
+
+
+def test_token_whitening_is_dominated_by_length_and_sequence_whitening_is_not() -> None:
+    per_token = torch.cat([torch.ones(10), -torch.ones(1000)]).double()
+    white = normalise.whiten_token(per_token, torch.ones(1010, dtype=torch.bool))
+    assert [float(white[0]), float(white[-1])] == pytest.approx([9.995, -0.0999], abs=1e-3)
+    both = normalise.whiten_sequence(torch.tensor([1.0, -1.0]).double(), torch.ones(2, dtype=torch.bool))
+    assert both.tolist() == pytest.approx([0.7071, -0.7071], abs=1e-4)
+
+
+def test_a_flat_batch_stays_zero_not_nan() -> None:
+    rewards = torch.full((8,), 1.1)
+    zero = group.centre(rewards, GROUPS).advantages_B
+    scored = torch.ones(8, dtype=torch.bool)
+    for scaled in (
+        normalise.batch_std_raw(zero, rewards),
+        normalise.batch_std_centred(zero, rewards, GROUPS),
+        normalise.batch_rms_group(zero, rewards, GROUPS),
+        normalise.batch_zscore(zero, scored),
+        normalise.whiten_sequence(zero, scored),
+        normalise.whiten_token(zero, scored),
+        normalise.none(zero),
+    ):
+        assert scaled.tolist() == [0.0] * 8
+
+
+def test_unscored_sequences_stay_out_of_batch_statistics() -> None:
+    rewards = torch.cat([REWARDS, torch.tensor([float("nan")], dtype=torch.float64)])
+    groups = Groups.from_ids([0] * 4 + [1] * 5)
+    centred = group.centre(rewards, groups).advantages_B
+    with_hole = normalise.batch_std_centred(centred, rewards, groups)
+    torch.testing.assert_close(with_hole[:8], normalise.batch_std_centred(CENTRED, REWARDS, GROUPS))
+    assert float(with_hole[8]) == 0
+
+
+def test_lone_success_has_the_known_largest_advantage() -> None:
+    for size, expected in ((8, 2.47), (64, 7.88)):
+        rewards = torch.zeros(size, dtype=torch.float64)
+        rewards[0] = 1
+        groups = Groups.from_ids([0] * size)
+        z = normalise.group_std(group.centre(rewards, groups).advantages_B, rewards, groups, eps=1e-9)
+        assert float(z[0]) == pytest.approx(expected, abs=0.01)
+
+
+def test_bad_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"eps=0.*above 0"):
+        normalise.group_std(CENTRED, REWARDS, GROUPS, eps=0)
+    with pytest.raises(ValueError, match=r"ddof=2.*at most 1"):
+        normalise.group_std(CENTRED, REWARDS, GROUPS, ddof=2)

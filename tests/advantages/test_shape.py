@@ -1,0 +1,67 @@
+"""Reward shaping by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ascent.advantages import returns, shape
+from ascent.maths.segments import Segments
+
+ONE, ALL = Segments.from_lengths([4]), torch.ones(4, dtype=torch.bool)
+OLD = torch.tensor([-1.0, -2.0, -0.5, -0.1], dtype=torch.float64)
+REF = torch.tensor([-1.2, -1.5, -0.5, -0.3], dtype=torch.float64)
+
+
+def test_golden_numbers_g3b() -> None:
+    placed = shape.on_last_token(torch.tensor([1.0], dtype=torch.float64), ALL, ONE)
+    rewards = placed + shape.kl_penalty(OLD, REF, ALL, beta=0.1)
+    assert rewards.tolist() == pytest.approx([-0.02, 0.05, 0, 0.98])
+    to_go = returns.reward_to_go(rewards, ALL, ONE).advantages_T
+    assert to_go.tolist() == pytest.approx([1.01, 1.03, 0.98, 0.98])
+
+
+def test_score_minus_six_tokens_of_kl() -> None:
+    old, ref = torch.zeros(6), torch.full((6,), -0.05)
+    penalty = shape.kl_penalty(old, ref, torch.ones(6, dtype=torch.bool), beta=1.0)
+    assert 0.8 + float(penalty.sum()) == pytest.approx(0.5)
+
+
+def test_golden_numbers_g12_soft_overlong() -> None:
+    zero = torch.zeros(5, dtype=torch.float64)
+    lengths = torch.tensor([10, 80, 90, 100, 110])
+    assert shape.soft_overlong(zero, lengths, max_length=100, cache=20).tolist() == [0, 0, -0.5, -1, -1]
+    with pytest.raises(ValueError, match="cache=200"):
+        shape.soft_overlong(zero, lengths, max_length=100, cache=200)
+
+
+def test_eos_rules_and_clip() -> None:
+    rewards, cut = torch.tensor([0.7, 0.7]), torch.tensor([False, True])
+    assert shape.eos_replace(rewards, cut, score=-1).tolist() == pytest.approx([0.7, -1])
+    assert shape.eos_subtract(rewards, cut, penalty=1.0).tolist() == pytest.approx([0.7, -0.3])
+    assert shape.clip(torch.tensor([-9.0, 0.5, 9.0]), low=-1, high=2).tolist() == [-1, 0.5, 2]
+    with pytest.raises(ValueError, match="low must be below high"):
+        shape.clip(rewards, low=1, high=1)
+
+
+def test_the_reward_sits_on_the_last_trained_token_even_behind_an_observation() -> None:
+    segments = Segments.from_lengths([3, 2])
+    trained = torch.tensor([True, True, False, False, False])
+    assert shape.on_last_token(torch.tensor([5.0, 7.0]), trained, segments).tolist() == [0, 5, 0, 0, 0]
+
+
+def test_potential_shaping_telescopes_and_so_cannot_change_what_is_optimal() -> None:
+    phi = torch.tensor([0.3, -1.0, 2.0, 0.7], dtype=torch.float64)
+    assert shape.potential(phi, ALL, ONE).tolist() == pytest.approx([-1.3, 3.0, -1.3, -0.7])
+    assert float(shape.potential(phi, ALL, ONE).sum()) == pytest.approx(-0.3)
+    holes = torch.tensor([True, False, True, True])
+    assert shape.potential(phi, holes, ONE, gamma=0.5).tolist() == pytest.approx([0.7, 0, -1.65, -0.7])
+    discounted = shape.potential(phi, ALL, ONE, gamma=0.5) * torch.tensor([1, 0.5, 0.25, 0.125])
+    assert float(discounted.sum()) == pytest.approx(-0.3)
+
+
+def test_kl_in_the_reward_carries_no_gradient_and_no_negative_beta() -> None:
+    old = OLD.clone().requires_grad_()
+    assert not shape.kl_penalty(old, REF, ALL, beta=0.1).requires_grad
+    with pytest.raises(ValueError, match=r"beta=-0.1.*at least 0"):
+        shape.kl_penalty(OLD, REF, ALL, beta=-0.1)

@@ -1,0 +1,188 @@
+"""The table: every row is complete, every cell follows the convention, presets hold their papers' numbers."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from ascent.algorithms import SLOTS, TABLE, VOCABULARY, Row
+from ascent.bounds import number_rules
+from ascent.losses import aggregate
+
+REQUIRED = [
+    "rlvr",
+    "rlhf",
+    "reinforce",
+    "vpg",
+    "ppo",
+    "instructgpt",
+    "ppo_penalty",
+    "vapo",
+    "rloo",
+    "remax",
+    "reinforce_pp",
+    "reinforce_pp_baseline",
+    "grpo",
+    "grpo_r1",
+    "grpo_process",
+    "dr_grpo",
+    "dapo",
+    "lite_ppo",
+    "gspo",
+    "gspo_token",
+    "cispo",
+    "sapo",
+    "gdpo",
+    "opo",
+    "gmpo",
+    "scale_rl",
+    "sft",
+    "reward_model",
+    "reward_model_kwise",
+    "reward_model_listwise",
+    "dpo",
+    "ipo",
+    "kto",
+    "orpo",
+    "simpo",
+    "cpo",
+]
+
+# Everything a cell may ask for. A new name here is a new obligation for whoever builds batches.
+NOUNS = set(
+    [
+        "segments",
+        "groups",
+        "trained_T",
+        "logprobs_T",
+        "old_T",
+        "reference_T",
+        "rollout_T",
+        "log_ratio_T",
+        "advantages_T",
+        "advantages_B",
+        "entropy_T",
+        "values_T",
+        "old_values_T",
+        "returns_T",
+        "rewards_T",
+        "rewards_B",
+        "scored_B",
+        "correct_B",
+        "truncated_B",
+        "lengths_B",
+        "tokens_B",
+        "group_tokens_B",
+        "greedy_rewards_B",
+        "parts_BK",
+        "step_rewards_T",
+        "step_ends_T",
+        "potentials_T",
+        "bootstrap_B",
+        "scores_B",
+        "ranks_B",
+        "chosen_P",
+        "rejected_P",
+        "margins_P",
+        "chosen_B",
+        "desirable_B",
+        "mismatched_score",
+        "logprobs_B",
+        "reference_B",
+        "pretraining_logprobs_X",
+        "pretraining_trained_X",
+        "coefficient",
+        "kl_per_sequence",
+        "kl_per_token",
+        "sequences",
+    ]
+)
+
+
+def test_every_promised_row_is_there_and_the_recommended_ones_come_first() -> None:
+    assert sorted(TABLE) == sorted(REQUIRED)
+    assert list(TABLE)[:2] == ["rlvr", "rlhf"]
+    assert all(name == row.name for name, row in TABLE.items())
+
+
+@pytest.mark.parametrize("row", TABLE.values(), ids=list(TABLE))
+def test_a_row_is_complete(row: Row) -> None:
+    assert row.title and row.paper and row.formula and row.origin and row.pitfalls
+    if row.source == "rollouts":
+        assert row.credit and row.normalise and row.mismatch and row.ratio and row.gate and row.aggregate
+        assert row.loss is None
+        assert {"rollouts.group_size", "update.epochs", "update.minibatches"} <= set(row.defaults)
+    else:
+        assert row.loss is not None and row.gate is None and row.credit is None
+    for slot, made in row.cells():
+        assert VOCABULARY[slot][made.name] is made.function, f"{slot}: {made.name} is not in the vocabulary"
+
+
+@pytest.mark.parametrize("row", TABLE.values(), ids=list(TABLE))
+def test_compositions_that_make_no_sense_do_not_ship(row: Row) -> None:
+    if row.ratio is not None and row.ratio.name.startswith("sequence_geometric"):
+        assert row.aggregate is not None and row.aggregate.function in aggregate.PER_SEQUENCE
+    if "groups" in (row.credit.required if row.credit else ()):
+        assert row.defaults["rollouts.group_size"] >= 2
+    if row.kl is not None:
+        assert row.kl.name != "k1"
+        assert row.controller is not None
+    if row.normalise is not None and "advantages_B" in row.normalise.inputs:
+        assert row.credit is not None and "rewards_T" not in row.credit.inputs
+
+
+@pytest.mark.parametrize(
+    "function", [f for slot in VOCABULARY.values() for f in slot.values()], ids=lambda f: f"{f.__module__}.{f.__name__}"
+)
+def test_tensors_are_positional_numbers_keyword_only_and_words_come_from_the_vocabulary(function) -> None:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            kind, _ = number_rules(function)[parameter.name]
+            assert kind in (float, int, bool, str)
+        else:
+            assert parameter.name in NOUNS, parameter.name
+    assert inspect.getdoc(function)
+
+
+def test_every_cell_in_the_vocabulary_has_a_slot_in_the_row() -> None:
+    assert tuple(VOCABULARY) == SLOTS
+
+
+def test_what_rows_need_is_read_off_their_cells() -> None:
+    assert TABLE["ppo"].needs == {"critic", "reference"}
+    assert TABLE["remax"].needs == {"greedy", "reference"}
+    assert TABLE["dapo"].needs == frozenset()
+    assert TABLE["instructgpt"].needs == {"critic", "reference", "pretraining"}
+    assert TABLE["gdpo"].needs == {"reward_parts"}
+    assert TABLE["reward_model"].needs == {"score_head"}
+
+
+def numbers(name: str, slot: str) -> dict:
+    made = getattr(TABLE[name], slot)
+    return dict(made.numbers) if made is not None else {}
+
+
+def test_numbers_of_the_papers() -> None:
+    """ALGORITHMS 10.2; a change here changes what a name means."""
+    assert numbers("dapo", "gate") == {"low": 0.2, "high": 0.28}
+    assert numbers("gspo", "gate") == {"low": 3e-4, "high": 4e-4}
+    assert numbers("cispo", "gate") == {"floor": 0.0, "cap": 5.0}
+    assert numbers("sapo", "gate") == {"tau_positive": 1.0, "tau_negative": 1.05}
+    assert numbers("gmpo", "gate") == {"low": 0.4, "high": 0.4}
+    assert numbers("ppo", "credit") == {"gamma": 1.0, "lam": 0.95}
+    assert numbers("ppo", "value") == {"radius": 0.2}
+    assert numbers("vapo", "credit") == {"gamma": 1.0, "alpha": 0.05, "critic_lam": 1.0}
+    assert numbers("simpo", "loss") == {"beta": 2.5, "margin": 1.375, "label_smoothing": 0.0}
+    assert {name: row.kl.weight for name, row in TABLE.items() if row.kl} == {
+        "grpo": 0.04, "grpo_r1": 0.001, "grpo_process": 0.04, "reinforce_pp_baseline": 1e-5, "ppo_penalty": 1.0,
+    }  # fmt: skip
+    assert TABLE["ppo"].weights == {"policy": 1.0, "value": 0.1}
+    assert TABLE["instructgpt"].weights["pretraining_nll"] == 27.8
+    assert TABLE["orpo"].weights == {"odds_ratio": 0.1, "chosen_nll": 1.0}
+
+
+def test_dr_grpo_makes_both_deletions() -> None:
+    row = TABLE["dr_grpo"]
+    assert row.normalise is not None and row.normalise.name == "none"
+    assert row.aggregate is not None and row.aggregate.name == "sequence_mean_token_scaled"

@@ -1,0 +1,65 @@
+"""Mismatch corrections by hand (ALGORITHMS G8)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ascent.losses import mismatch
+from ascent.maths.segments import Segments
+
+SEGMENTS = Segments.from_lengths([3, 2])
+OLD = torch.tensor([-1.0, -1, -1, -2, -2], dtype=torch.float64)
+ROLL = torch.tensor([-2.5, -1, -1, -2, -1.6], dtype=torch.float64)
+ALL = torch.ones(5, dtype=torch.bool)
+
+
+def near(x, expected) -> None:
+    assert x.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_golden_numbers_g8() -> None:
+    near(mismatch.log_weights(OLD, ROLL, ALL).exp(), [4.481689, 1, 1, 1, 0.67032])
+    near(mismatch.token_truncate(OLD, ROLL, ALL, cap=2.0).weight_T, [2, 1, 1, 1, 0.67032])
+    near(mismatch.token_mask(OLD, ROLL, ALL, low=0.5, high=5.0).weight_T, [4.481689, 1, 1, 1, 0.67032])
+    product = mismatch.product_truncate(OLD, ROLL, ALL, SEGMENTS, cap=100.0).weight_T
+    near(product, [4.481689] * 3 + [0.67032] * 2)
+    near(mismatch.geometric_truncate(OLD, ROLL, ALL, SEGMENTS, cap=100.0).weight_T, [1.648721] * 3 + [0.818731] * 2)
+
+
+def test_masks_reject_outside_their_bounds_inclusively() -> None:
+    near(mismatch.token_mask(OLD, ROLL, ALL, low=0.7, high=4.0).weight_T, [0, 1, 1, 1, 0])
+    near(mismatch.product_mask(OLD, ROLL, ALL, SEGMENTS, high=3.0).weight_T, [0, 0, 0, 0.67032, 0.67032])
+    near(mismatch.product_mask(OLD, ROLL, ALL, SEGMENTS, low=0.7, high=9.0).weight_T, [4.481689] * 3 + [0, 0])
+    near(mismatch.geometric_filter(OLD, ROLL, ALL, SEGMENTS, low=0.8, high=1.2).weight_T, [0, 0, 0, 1, 1])
+    kept = mismatch.geometric_mask(OLD, ROLL, ALL, SEGMENTS, low=0.5, high=5.0, cap=2.0)
+    near(kept.weight_T, [2, 1, 1, 1, 0.67032])  # the clamp that one peer documents and forgets
+    edge = mismatch.token_mask(OLD, OLD, ALL, low=1.0, high=1.0)
+    near(edge.weight_T, [1] * 5)
+    assert not bool(edge.marks["mismatch_rejected"].any())
+
+
+def test_bypass_anchors_the_ratio_on_the_sampler() -> None:
+    correction = mismatch.bypass(ROLL)
+    near(correction.weight_T, [1] * 5)
+    near(correction.anchor_T, ROLL.tolist())
+    near(mismatch.none(OLD).anchor_T, OLD.tolist())
+
+
+def test_nan_from_the_sampler_counts_as_no_mismatch_and_masked_tokens_do_not_count() -> None:
+    roll = ROLL.clone()
+    roll[0] = float("nan")
+    near(mismatch.token_truncate(OLD, roll, ALL).weight_T, [1, 1, 1, 1, 0.67032])
+    keep = torch.tensor([False, True, True, True, True])
+    near(mismatch.product_truncate(OLD, ROLL, keep, SEGMENTS, cap=9.0).weight_T, [1, 1, 1, 0.67032, 0.67032])
+
+
+def test_weights_carry_no_gradient() -> None:
+    old = OLD.clone().requires_grad_()
+    for correction in (
+        mismatch.none(old),
+        mismatch.token_truncate(old, ROLL, ALL),
+        mismatch.product_mask(old, ROLL, ALL, SEGMENTS),
+        mismatch.geometric_mask(old, ROLL, ALL, SEGMENTS),
+    ):
+        assert not correction.weight_T.requires_grad and not correction.anchor_T.requires_grad

@@ -1,0 +1,105 @@
+"""The composed objective: terms, denominators, the metrics every run logs, and where weights do and do not act."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ascent.cells import Cell, cell
+from ascent.losses import aggregate, entropy, gates, kl, mismatch, ratios, values
+from ascent.losses.objective import policy_terms
+from ascent.maths.segments import Segments
+from ascent.update.microbatch import step_of
+
+SEGMENTS = Segments.from_lengths([3, 2])
+CELLS: dict[str, Cell] = {
+    "mismatch": cell(mismatch.none),
+    "ratio": cell(ratios.token),
+    "gate": cell(gates.clip),
+    "aggregate": cell(aggregate.token_mean),
+}
+
+
+def batch() -> dict[str, Any]:
+    old = torch.tensor([-1.0, -1, -1, -2, -2], dtype=torch.float64)
+    return {
+        "segments": SEGMENTS,
+        "trained_T": torch.ones(5, dtype=torch.bool),
+        "old_T": old,
+        "rollout_T": torch.tensor([-2.5, -1, -1, -2, -1.6], dtype=torch.float64),
+        "reference_T": old - 0.1,
+        "logprobs_T": torch.tensor([-0.8, -1.3, -0.9, -1.5, -2.1], dtype=torch.float64, requires_grad=True),
+        "advantages_T": torch.tensor([1.0, 1, 1, -1, -1], dtype=torch.float64),
+        "entropy_T": torch.tensor([1.0, 2, 3, 4, 5], dtype=torch.float64, requires_grad=True),
+        "values_T": torch.zeros(5, dtype=torch.float64, requires_grad=True),
+        "returns_T": torch.ones(5, dtype=torch.float64),
+    }
+
+
+def test_the_sum_of_terms_with_their_weights() -> None:
+    extra = {"kl": cell(kl.k3, weight=0.5), "entropy": cell(entropy.bonus, weight=0.01), "value": cell(values.mse)}
+    terms = policy_terms(batch(), **CELLS, **extra)
+    step = step_of([terms], {"kl": 0.5, "entropy": 0.01, "value": 0.1})
+    assert float(step.terms["policy"].detach()) == pytest.approx(-0.098486, abs=1e-6)
+    assert float(step.terms["entropy"].detach()) == pytest.approx(-3.0)
+    assert float(step.terms["value"].detach()) == pytest.approx(0.5)
+    parts = {name: float(value.detach()) for name, value in step.terms.items()}
+    whole = parts["policy"] + 0.5 * parts["kl"] + 0.01 * parts["entropy"] + 0.1 * parts["value"]
+    assert float(step.value.detach()) == pytest.approx(whole)
+
+
+def test_mismatch_weights_scale_the_policy_term_only_and_keep_the_count() -> None:
+    rejecting = {**CELLS, "mismatch": cell(mismatch.token_mask, low=0.5, high=2.0)}
+    plain = policy_terms(batch(), **CELLS, kl=cell(kl.k3))
+    weighted = policy_terms(batch(), **rejecting, kl=cell(kl.k3))
+    assert float(weighted["kl"].numerator.detach()) == pytest.approx(float(plain["kl"].numerator.detach()))
+    assert float(weighted["policy"].denominator) == 5
+    expected = -0.740818 - 1.105171 + 1.648721 + 0.67032 * 0.904837
+    assert float(weighted["policy"].numerator.detach()) == pytest.approx(expected, abs=1e-5)
+    assert weighted["policy"].metrics["mismatch_rejected"].value() == pytest.approx(0.2)
+
+
+def test_bypass_measures_the_ratio_against_the_sampler() -> None:
+    terms = policy_terms(batch(), **{**CELLS, "mismatch": cell(mismatch.bypass), "gate": cell(gates.surrogate)})
+    ratio = (torch.tensor([1.7, -0.3, 0.1, 0.5, -0.5], dtype=torch.float64)).exp()
+    expected = float((-ratio * batch()["advantages_T"]).sum())
+    assert float(terms["policy"].numerator.detach()) == pytest.approx(expected)
+
+
+def test_without_old_log_probs_the_ratio_is_exactly_one() -> None:
+    known = batch()
+    del known["old_T"]
+    terms = policy_terms(known, **CELLS)
+    assert terms["policy"].metrics["ratio_largest"].value() == 1.0
+    (grad,) = torch.autograd.grad(terms["policy"].numerator, known["logprobs_T"])
+    assert grad.tolist() == [-1.0, -1.0, -1.0, 1.0, 1.0]
+
+
+def test_the_metrics_every_run_logs() -> None:
+    metrics = policy_terms(batch(), **CELLS, value=cell(values.mse))["policy"].metrics
+    found = {name: tally.value() for name, tally in metrics.items()}
+    d = torch.tensor([0.2, -0.3, 0.1, 0.5, -0.1], dtype=torch.float64)
+    assert found["kl_to_old"] == pytest.approx(float((d.exp() - 1 - d).mean()))
+    assert found["ratio_largest"] == pytest.approx(1.648721, abs=1e-6)
+    assert found["ratio_smallest"] == pytest.approx(0.740818, abs=1e-6)
+    assert (found["clipped_high"], found["clipped_low"], found["ratio_guarded"]) == (0.2, 0.0, 0.0)
+    assert found["mismatch"] == pytest.approx((1.5 + 0.4) / 5)
+    assert found["mismatch_largest"] == pytest.approx(1.5)
+    assert found["kl_to_reference_k1"] == pytest.approx(float((d + 0.1).mean()))
+
+
+def test_only_the_policy_critic_and_entropy_get_gradients() -> None:
+    known = batch()
+    frozen = ("old_T", "rollout_T", "reference_T", "advantages_T", "returns_T")
+    for name in frozen:
+        known[name] = known[name].clone().requires_grad_()
+    extra = {"kl": cell(kl.rho_k3), "entropy": cell(entropy.bonus), "value": cell(values.mse)}
+    step = step_of([policy_terms(known, **{**CELLS, "mismatch": cell(mismatch.token_truncate)}, **extra)], {})
+    assert all(
+        g is None
+        for g in torch.autograd.grad(step.value, [known[n] for n in frozen], allow_unused=True, retain_graph=True)
+    )
+    live = torch.autograd.grad(step.value, [known[n] for n in ("logprobs_T", "entropy_T", "values_T")])
+    assert all(float(g.abs().max()) > 0 for g in live)

@@ -1,0 +1,54 @@
+"""Exact entropy, cross-entropy and KL against sums written out, and finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ascent.maths.divergence import cross_entropy, entropy, kl
+
+RNG = torch.Generator().manual_seed(1)
+A = torch.randn(3, 5, dtype=torch.float64, generator=RNG)
+B = torch.randn(3, 5, dtype=torch.float64, generator=RNG)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_against_sums_written_out(temperature: float) -> None:
+    for row in range(3):
+        p, q = (A[row] / temperature).softmax(-1).tolist(), (B[row] / temperature).softmax(-1).tolist()
+        here = {
+            entropy: (A[row : row + 1],),
+            cross_entropy: (A[row : row + 1], B[row : row + 1]),
+            kl: (A[row : row + 1], B[row : row + 1]),
+        }
+        expected = {
+            entropy: -sum(x * math.log(x) for x in p),
+            cross_entropy: -sum(x * math.log(y) for x, y in zip(p, q, strict=True)),
+            kl: sum(x * math.log(x / y) for x, y in zip(p, q, strict=True)),
+        }
+        for function, inputs in here.items():
+            assert float(function(*inputs, temperature=temperature)) == pytest.approx(expected[function], rel=1e-12)
+
+
+def test_cross_entropy_is_entropy_plus_kl_and_kl_of_itself_is_zero() -> None:
+    torch.testing.assert_close(cross_entropy(A, B), entropy(A) + kl(A, B))
+    torch.testing.assert_close(kl(A, A), torch.zeros(3, dtype=torch.float64))
+    assert bool((kl(A, B) > 0).all())
+
+
+def test_gradients_by_finite_differences() -> None:
+    a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
+    assert torch.autograd.gradcheck(entropy, (a,))
+    assert torch.autograd.gradcheck(cross_entropy, (a, b))
+    assert torch.autograd.gradcheck(kl, (a, b))
+
+
+def test_impossible_tokens_contribute_nothing() -> None:
+    a = torch.tensor([[0.0, 0.0, -float("inf")]], dtype=torch.float64, requires_grad=True)
+    assert float(entropy(a).detach()) == pytest.approx(math.log(2))
+    assert float(kl(a, torch.zeros(1, 3, dtype=torch.float64)).detach()) == pytest.approx(math.log(3 / 2))
+    assert float(kl(torch.zeros(1, 3, dtype=torch.float64), a).detach()) == float("inf")
+    (grad,) = torch.autograd.grad(entropy(a).sum(), a)
+    assert bool(torch.isfinite(grad).all())

@@ -1,0 +1,54 @@
+"""Cells: what a function needs and what can be configured, read off its signature."""
+
+from __future__ import annotations
+
+import pytest
+
+from ascent.bounds import Positive, checked
+from ascent.cells import cell, nearest
+
+
+@checked
+def scale(rewards_B: float, groups: float, extra_B: float | None = None, *, eps: Positive, power: int = 2) -> float:
+    """Doubles things.
+
+    More words.
+    """
+    return (rewards_B + groups + (extra_B or 0)) * eps * power
+
+
+def test_inputs_numbers_and_summary() -> None:
+    made = cell(scale, eps=0.5)
+    assert made.inputs == ("rewards_B", "groups", "extra_B")
+    assert made.required == ("rewards_B", "groups")
+    assert dict(made.numbers) == {"eps": 0.5, "power": 2}
+    assert (made.name, made.summary, made.weight) == ("scale", "Doubles things.", 1.0)
+
+
+def test_it_picks_what_it_needs_by_name() -> None:
+    made = cell(scale, eps=1.0)
+    assert made({"rewards_B": 1.0, "groups": 2.0, "other_T": 9.0}) == 6.0
+    assert made({"rewards_B": 1.0, "groups": 2.0, "extra_B": 1.0}) == 8.0
+    with pytest.raises(KeyError, match="scale needs groups"):
+        made({"rewards_B": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ({"epz": 1.0}, r"no number 'epz'; did you mean eps\?"),
+        ({}, "needs a value for eps"),
+        ({"eps": -1.0}, r"eps=-1.0.*above 0"),
+        ({"eps": 1.0, "power": 1.5}, "whole number"),
+        ({"eps": 1.0, "weight": -0.1}, "weight=-0.1"),
+        ({"eps": 1.0, "weight": float("nan")}, "weight=nan"),
+    ],
+)
+def test_bad_numbers_fail_when_the_cell_is_made(numbers: dict, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        cell(scale, **numbers)
+
+
+def test_nearest_names() -> None:
+    assert nearest("gpro", ["grpo", "sft"]) == "did you mean grpo?"
+    assert nearest("zzz", ["a", "b"]) == "known: a, b"

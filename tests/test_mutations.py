@@ -1,0 +1,173 @@
+"""Break the code on purpose, one line at a time, and require that the suite notices.
+
+Each mutation is a mistake somebody has shipped (a dropped detach, a forgotten mask, a mean of means ...). The package
+is copied, one line is changed, and the named tests must FAIL on the copy: not crash while collecting, fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    file: str
+    was: str
+    becomes: str
+    caught_by: str
+
+
+MUTATIONS = (
+    Mutation("advantages keep their gradient", "losses/gates.py",
+             "masked.kept(advantages_T.detach(), trained_T)", "masked.kept(advantages_T, trained_T)",
+             "losses/test_gates.py"),
+    Mutation("old log-probs keep their gradient", "losses/ratios.py",
+             "masked.kept(old_T.detach(), trained_T)", "masked.kept(old_T, trained_T)", "losses/test_ratios.py"),
+    Mutation("CISPO's weight keeps its gradient", "losses/gates.py",
+             "ratio_T = log_ratio_T.detach().exp()", "ratio_T = log_ratio_T.exp()", "losses/test_gates.py"),
+    Mutation("group ids swapped", "maths/groups.py",
+             "return x_G[self.ids_B]", "return x_G[self.ids_B.flip(0)]", "advantages/test_group.py"),
+    Mutation("mask forgotten in the segment mean", "maths/segments.py",
+             "kept_B = self.sum(keep_T).clamp(min=1)", "kept_B = self.lengths_B.clamp(min=1)",
+             "maths/test_segments.py"),
+    Mutation("mask by multiplication, NaN leaks", "maths/masked.py",
+             "return torch.where(keep, x, 0)", "return x * keep", "maths/test_masked.py"),
+    Mutation("mean of micro-batch means", "update/microbatch.py",
+             "torch.stack([terms[name].numerator for terms in pieces if name in terms]).sum() / total.clamp(min=1)",
+             "torch.stack([terms[name].numerator / terms[name].denominator.clamp(min=1) for terms in pieces"
+             " if name in terms]).mean()", "update/test_microbatch.py"),
+    Mutation("KL in the reward with the wrong sign", "advantages/shape.py",
+             "return -beta * masked.kept", "return beta * masked.kept", "advantages/test_shape.py"),
+    Mutation("k3 with the wrong direction", "losses/kl.py",
+             "_bregman(-differences(logprobs_T, reference_T, trained_T), guard)",
+             "_bregman(differences(logprobs_T, reference_T, trained_T), guard)", "losses/test_kl.py"),
+    Mutation("KL computed without gradient", "losses/kl.py",
+             "return 0.5 * differences(logprobs_T, reference_T, trained_T) ** 2",
+             "return 0.5 * differences(logprobs_T, reference_T, trained_T).detach() ** 2", "losses/test_kl.py"),
+    Mutation("k3 capped at 10, gradient 0 where drift is worst", "losses/kl.py",
+             "return x_T.clamp(max=guard).expm1() - x_T.clamp(max=guard)",
+             "return (x_T.clamp(max=guard).expm1() - x_T.clamp(max=guard)).clamp(max=10)", "losses/test_kl.py"),
+    Mutation("shift across packed borders", "maths/logprobs.py",
+             "torch.where(inside_T, scored_T, 0)", "scored_T", "maths/test_logprobs.py"),
+    Mutation("off by one: no shift at all", "maths/logprobs.py",
+             "token_logprobs(logits_TV[:-1], tokens_T[1:], temperature=temperature)",
+             "token_logprobs(logits_TV[1:], tokens_T[1:], temperature=temperature)", "maths/test_logprobs.py"),
+    Mutation("population for sample std", "maths/groups.py",
+             "(self.sum(valid_B) - 1).clamp(min=1)", "self.sum(valid_B).clamp(min=1)", "maths/test_groups.py"),
+    Mutation("all-equal groups left to rounding", "advantages/group.py",
+             "live_B = scored_B & ~groups.spread(alone_G | flat_G)", "live_B = scored_B & ~groups.spread(alone_G)",
+             "advantages/test_group.py"),
+    Mutation("an unscored reward counts as 0", "advantages/group.py",
+             "return ~torch.isnan(rewards_B)", "return torch.ones_like(rewards_B, dtype=torch.bool)",
+             "advantages/test_group.py"),
+    Mutation("self in the leave-one-out baseline", "advantages/group.py",
+             "factor_B = members_B / (members_B - 1).clamp(min=1)", "factor_B = members_B / members_B.clamp(min=1)",
+             "advantages/test_group.py"),
+    Mutation("GAE runs over the border of a sequence", "maths/scan.py",
+             "return torch.where(_is_last(segments), beyond_T, shifted_T)", "return shifted_T",
+             "advantages/test_returns.py"),
+    Mutation("observation tokens decay credit", "advantages/returns.py",
+             "self.whole = bool(trained_T.all())", "self.whole = True", "advantages/test_returns.py"),
+    Mutation("reward behind a closing observation", "advantages/shape.py",
+             "torch.where(segments.last(trained_T), segments.spread(rewards_B), 0)",
+             "torch.where(segments.last(torch.ones_like(trained_T)), segments.spread(rewards_B), 0)",
+             "advantages/test_shape.py"),
+    Mutation("max for min in the clip", "losses/gates.py",
+             "too_high_T = (advantages_T > 0) & (ratio_T > 1 + high)",
+             "too_high_T = (advantages_T < 0) & (ratio_T > 1 + high)", "losses/test_gates.py"),
+    Mutation("rejected tokens leave the denominator's mask", "losses/mismatch.py",
+             "return Correction(torch.where(keep_T, weight_T, 0), old_T.detach()",
+             "return Correction(torch.where(keep_T, 1 + 0 * weight_T, 0), old_T.detach()", "losses/test_mismatch.py"),
+    Mutation("empty sequences are counted", "losses/aggregate.py",
+             "return (tokens_B > 0).to(tokens_B.dtype)", "return torch.ones_like(tokens_B)",
+             "losses/test_aggregate.py"),
+    Mutation("prompt mean counts a group once per piece", "losses/aggregate.py",
+             "return Weights(per_group_B, tokens_B * per_group_B)",
+             "return Weights(per_group_B, torch.ones_like(tokens_B) / tokens_B.numel())",
+             "test_invariance.py::test_cutting_into_micro_batches_changes_nothing"),
+    Mutation("mismatch weight on the KL term", "losses/objective.py",
+             'terms["kl"] = over_sequences(kl_T,', 'terms["kl"] = over_sequences(correction.weight_T * kl_T,',
+             "losses/test_objective.py"),
+    Mutation("entropy bonus with the wrong sign", "losses/entropy.py",
+             "return -masked.kept(entropy_T, trained_T)", "return masked.kept(entropy_T, trained_T)",
+             "losses/test_values.py"),
+    Mutation("DPO averages instead of summing", "losses/preferences.py",
+             "losses_P = smoothed(beta * (score_B[chosen_P] - score_B[rejected_P]), label_smoothing)",
+             "losses_P = smoothed(beta * (score_B / lengths_B)[chosen_P] - beta * (score_B / lengths_B)[rejected_P],"
+             " label_smoothing)", "losses/test_preferences.py"),
+    Mutation("KTO's reference point may be negative", "losses/preferences.py",
+             "torch.as_tensor(mismatched_score).detach().clamp(min=0)", "torch.as_tensor(mismatched_score).detach()",
+             "losses/test_preferences.py"),
+    Mutation("value targets keep their gradient", "losses/values.py",
+             "masked.kept(returns_T.detach(), trained_T)", "masked.kept(returns_T, trained_T)",
+             "losses/test_values.py"),
+)  # fmt: skip
+
+
+def copy_with(mutation: Mutation | None, folder: Path) -> Path:
+    shutil.copytree(ROOT / "ascent", folder / "ascent", ignore=shutil.ignore_patterns("__pycache__"))
+    if mutation is not None:
+        target = folder / "ascent" / mutation.file
+        text = target.read_text()
+        assert text.count(mutation.was) == 1, f"{mutation.file} holds {text.count(mutation.was)} times: {mutation.was}"
+        target.write_text(text.replace(mutation.was, mutation.becomes))
+    return folder
+
+
+# Importing torch costs more than the tests do, so one process imports it and forks a child for every copy.
+DRIVER = """
+import json, os, sys
+import pytest, torch  # what every child would import again
+root, jobs = sys.argv[1], json.loads(sys.stdin.read())
+codes = []
+for package, targets in jobs:
+    child = os.fork()
+    if child == 0:
+        code, output = 98, open(os.path.join(package, "output"), "w")
+        try:
+            os.dup2(output.fileno(), 1), os.dup2(output.fileno(), 2)
+            # The project's own settings put the checkout first on the path; here the copy must come before it.
+            path = ["-c", root + "/pyproject.toml", "--rootdir", root, "-o", "pythonpath=" + package + " " + root]
+            result = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *path, *targets])
+            import ascent
+            code = int(result) if ascent.__file__.startswith(package) else 99
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(json.dumps(codes))
+"""
+
+
+def exit_codes(jobs: list[tuple[Path, list[str]]]) -> list[int]:
+    """Run the named tests against each copy; pytest's exit codes (98: it crashed, 99: another copy was imported)."""
+    named = [(str(package), [str(ROOT / "tests" / target) for target in targets]) for package, targets in jobs]
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(ROOT)], input=json.dumps(named), cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=900, check=True,
+    )  # fmt: skip
+    codes: list[int] = json.loads(done.stdout.splitlines()[-1])
+    return codes
+
+
+@pytest.mark.slow
+def test_the_suite_notices_every_mutation_and_passes_without_one(tmp_path: Path) -> None:
+    copies = [copy_with(m, tmp_path / str(n)) for n, m in enumerate((None, *MUTATIONS))]
+    everything = sorted({mutation.caught_by for mutation in MUTATIONS})
+    jobs = [(copies[0], everything)]
+    jobs += [(copy, [mutation.caught_by]) for copy, mutation in zip(copies[1:], MUTATIONS, strict=True)]
+    codes = exit_codes(jobs)
+    assert codes[0] == 0, f"the unbroken copy: exit {codes[0]}\n" + (copies[0] / "output").read_text()[-2000:]
+    unnoticed = [m.name for m, code in zip(MUTATIONS, codes[1:], strict=True) if code != 1]
+    assert not unnoticed, f"{len(unnoticed)} of {len(MUTATIONS)} mutations went unnoticed: {unnoticed}"
