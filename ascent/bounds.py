@@ -100,6 +100,28 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         for name, (kind, bound) in bounded.items():
             if name in given:
                 check_number(function.__name__, name, given[name], kind, bound)
+        check_order(function, given)
         return function(*args, **kwargs)
 
     return call
+
+
+def ordered(smaller: str, larger: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """State that one number of a function must not exceed another; put it below `checked`, which enforces it."""
+
+    def mark(function: Callable[P, R]) -> Callable[P, R]:
+        function.__dict__["ordered"] = (smaller, larger)
+        return function
+
+    return mark
+
+
+def check_order(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise ValueError when two numbers stand in the wrong order; a default stands in for one not given."""
+    smaller, larger = function.__dict__.get("ordered", ("", ""))
+    if not smaller:
+        return
+    parameters = inspect.signature(function).parameters
+    low, high = (given.get(name, parameters[name].default) for name in (smaller, larger))
+    if low > high:
+        raise ValueError(f"{function.__name__}: {smaller}={low!r} > {larger}={high!r}, but it must not exceed it")

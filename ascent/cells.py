@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ascent.bounds import Number, check_number, number_rules
+from ascent.bounds import Number, check_number, check_order, number_rules
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def cell(function: Callable[..., Any], *, weight: float = 1.0, **numbers: Number
             raise ValueError(f"{function.__name__} needs a value for {name}")
         check_number(function.__name__, name, value, kind, bound)
         complete[name] = value
+    check_order(function, complete)
     if not weight >= 0:
         raise ValueError(f"{function.__name__}: weight={weight!r}, but a term's weight must be at least 0")
     return Cell(function, complete, weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.bounds import Positive, checked
+from ascent.bounds import Positive, checked, ordered
 from ascent.cells import cell, nearest
 
 
@@ -52,3 +52,18 @@ def test_bad_numbers_fail_when_the_cell_is_made(numbers: dict, says: str) -> Non
 def test_nearest_names() -> None:
     assert nearest("gpro", ["grpo", "sft"]) == "did you mean grpo?"
     assert nearest("zzz", ["a", "b"]) == "known: a, b"
+
+
+@checked
+@ordered("floor", "cap")
+def hold(log_ratio_T: float, *, floor: float = 0.5, cap: float = 2.0) -> float:
+    """Holds."""
+    return min(max(log_ratio_T, floor), cap)
+
+
+def test_two_numbers_in_the_wrong_order_fail_when_the_cell_is_made_and_when_called() -> None:
+    with pytest.raises(ValueError, match=r"hold: floor=3\.0 > cap=2\.0"):
+        cell(hold, floor=3.0)
+    with pytest.raises(ValueError, match=r"hold: floor=0\.5 > cap=0\.1"):
+        hold(1.0, cap=0.1)
+    assert cell(hold, floor=2.0)({"log_ratio_T": 9.0}) == 2.0

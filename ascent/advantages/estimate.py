@@ -1,4 +1,4 @@
-"""The advantage half of a row, in the order that ALGORITHMS 10.3 fixes: shape, place, credit, normalise, freeze.
+"""The advantage half of a row, in one fixed order (docs/pipeline.md): shape, place, credit, normalise, freeze.
 
 `available` holds everything known about the rollout batch, by the vocabulary's names (docs/decisions/0002); every cell
 picks what it needs. Axes: T flat tokens, B sequences.

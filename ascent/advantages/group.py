@@ -2,7 +2,7 @@
 
 Axes: B sequences, G groups, K reward parts, T flat tokens. A reward of NaN means "could not be scored": it enters no
 statistic and gets advantage 0. A group with fewer than two scored members gets 0 and is counted; so is a group whose
-rewards are all equal, and there the 0 is exact (ALGORITHMS 1.4). An infinite reward is a bug in the reward: refused.
+rewards are all equal, and there the 0 is exact (docs/decisions/0007). An infinite reward is a bug: refused.
 
 Worked example, one group, rewards [1, .8, .4, .2]:
   centre           [.4, .2, -.2, -.4]                 (divided by the sample std .365: +-1.095, +-.548)

@@ -1,7 +1,7 @@
 """Scaling advantages: nothing, a group's std, one of three batch stds, or whitening over tokens or sequences.
 
 Axes: T flat tokens, B sequences. Statistics are taken once, over the whole rollout batch, before anything is cut into
-minibatches. The three "batch stds" that the field calls by one name differ (ALGORITHMS G2); for rewards
+minibatches. The three "batch stds" that the field calls by one name differ; for rewards
 [1,1,0,0 | 1,0,0,0] in two groups of four:
   batch_std_raw      .517549   std of the rewards themselves
   batch_std_centred  .5        std of the rewards minus their group's mean (ours)

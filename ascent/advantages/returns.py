@@ -2,7 +2,7 @@
 
 Axes: T flat tokens, B sequences. `values_T` at a token is the critic's value of the state BEFORE that token was chosen.
 Every recursion runs over the trained (policy) tokens only: an observation token between two of them is stepped over,
-neither discounted nor decayed through (ALGORITHMS 2.5), and whatever reward lies on it is not read. The state after a
+neither discounted nor decayed through, and whatever reward lies on it is not read. The state after a
 sequence's last policy token is worth `bootstrap_B` of that sequence: 0 (the default) where it ended, the critic's value
 where it was cut off and is to be bootstrapped.
 
@@ -172,17 +172,18 @@ class _Steps:
         segments.check(trained_T)
         self.trained_T = trained_T
         self.whole = bool(trained_T.all())
+        self.places_S = trained_T.new_zeros(0, dtype=torch.int64) if self.whole else trained_T.nonzero().squeeze(1)
         self.segments = segments if self.whole else segments.select(trained_T)
 
     def take(self, x_T: Tensor) -> Tensor:
         if x_T.shape != self.trained_T.shape:
             raise ValueError(f"{tuple(x_T.shape)} values for {tuple(self.trained_T.shape)} tokens; mismatched lengths")
-        return x_T.detach() if self.whole else x_T.detach()[self.trained_T]
+        return x_T.detach() if self.whole else x_T.detach()[self.places_S]
 
     def put(self, x_S: Tensor) -> Tensor:
         if self.whole:
             return x_S
-        return x_S.new_zeros(self.trained_T.shape).masked_scatter(self.trained_T, x_S)
+        return x_S.new_zeros(self.trained_T.shape).index_copy(0, self.places_S, x_S)
 
     def credit(self, advantages_S: Tensor, returns_S: Tensor | None = None) -> TokenCredit:
         return TokenCredit(self.put(advantages_S), None if returns_S is None else self.put(returns_S), {})

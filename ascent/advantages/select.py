@@ -1,7 +1,7 @@
 """Filters as pure predicates: which sequences stay in the loss. True means keep.
 
 Axes: B sequences. Filters look at correctness and at how a completion ended, never at the shaped reward: a length
-penalty makes an all-wrong group look informative when it is not (ALGORITHMS 6.7).
+penalty makes an all-wrong group look informative when it is not.
 """
 
 from __future__ import annotations

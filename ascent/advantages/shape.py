@@ -1,4 +1,4 @@
-"""Reward shaping, in the fixed order of ALGORITHMS 10.3: rules on the sequence's score, clipping, then per-token terms.
+"""Reward shaping, in a fixed order: rules on the sequence's score, clipping, then per-token terms.
 
 Axes: T flat tokens, B sequences. Functions on `rewards_B` return new sequence rewards; `kl_penalty` and `potential`
 return per-token terms that are ADDED to the rewards. Nothing here carries a gradient.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascent.bounds import Count, Fraction, NonNegative, checked
+from ascent.bounds import Count, Fraction, NonNegative, checked, ordered
 from ascent.maths import masked
 from ascent.maths.scan import next_in_segment
 from ascent.maths.segments import Segments
@@ -30,21 +30,20 @@ def eos_subtract(rewards_B: Tensor, truncated_B: Tensor, *, penalty: NonNegative
 
 
 @checked
+@ordered("cache", "max_length")
 def soft_overlong(rewards_B: Tensor, lengths_B: Tensor, *, max_length: Count, cache: Count) -> Tensor:
     """DAPO's overlong punishment: 0 up to max_length - cache, then linearly down to -1 at max_length and beyond.
 
     max_length 100, cache 20: length 80 costs 0, 90 costs .5, 100 and more cost 1.
     """
-    if cache > max_length:
-        raise ValueError(f"soft_overlong: cache={cache} > max_length={max_length}; the soft zone lies inside the limit")
     over_B = (lengths_B - (max_length - cache)).to(rewards_B.dtype) / cache
     return rewards_B - over_B.clamp(0, 1)
 
 
+@checked
+@ordered("low", "high")
 def clip(rewards_B: Tensor, *, low: float, high: float) -> Tensor:
     """Clip rewards to [low, high], before any baseline sees them."""
-    if not low < high:
-        raise ValueError(f"clip: low={low} and high={high}; low must be below high")
     return rewards_B.clamp(low, high)
 
 

@@ -77,7 +77,7 @@ RLHF = replace(
     PPO,
     name="rlhf",
     title="Our recommended row for learning from a reward model",
-    paper="ALGORITHMS 10.4; built on N+",
+    paper="ours; built on arXiv 2403.17031 (N+)",
     formula="PPO with a critic: KL in the reward, EOS rule, GAE, token whitening, clipped value loss, early stop on KL",
     origin="N+ numbers, temperature 1, up to 4 epochs that stop once KL to the old policy passes 1.5 * .01",
     pitfalls=("Watch KL to the reference and held-out preference accuracy: a rising score alone can be a hacked one.",),

@@ -43,7 +43,7 @@ RLVR = replace(
     NO_KL,
     name="rlvr",
     title="Our recommended row for verifiable rewards",
-    paper="ALGORITHMS 10.4",
+    paper="ours; docs/decisions/0008",
     formula="A = (R - group mean) / batch std of that; clip .2/.28; token mean; no KL; groups without signal dropped",
     origin="ours: the centre of Dr. GRPO and LitePPO, the asymmetric clip and token mean of DAPO",
     pitfalls=("Turn on mismatch: token_truncate (cap 2) when the sampler is another engine than the trainer.",),

@@ -15,7 +15,7 @@ could not be cut; a weight and a share can. A sequence without trained tokens ha
   prompt_mean                 1 / n_group   n_i / n_group  ScaleRL: token mean in each group, mean over groups
 
 Averaging 1/n_i over sequences pushes right answers short and wrong ones long; token_mean weighs a sequence by its
-length; the constant divisor does neither (ALGORITHMS 8).
+length; the constant divisor does neither.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Gates: what a token's log-ratio and advantage are allowed to do to the policy. One loss per token, to be minimised.
 
 Axes: T flat tokens. Each gate's gradient with respect to a token's log-prob is -phi(ratio, sign A) * A, and phi is all
-there is to know about it (ALGORITHMS 10; tests/losses/test_gates.py compares autograd with this table):
+there is to know about it (tests/losses/test_gates.py compares autograd with this table):
 
   plain       1                                     surrogate  ratio
   clip        ratio, or 0 where clipped             dual_clip  as clip, and 0 where A < 0 and ratio > cap
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ascent.bounds import AboveOne, NonNegative, Positive, checked
+from ascent.bounds import AboveOne, NonNegative, Positive, checked, ordered
 from ascent.maths import masked
 from ascent.maths.segments import Segments
 
@@ -74,6 +74,7 @@ def dual_clip(
 
 
 @checked
+@ordered("floor", "cap")
 def cispo(
     logprobs_T: Tensor,
     log_ratio_T: Tensor,
@@ -87,8 +88,6 @@ def cispo(
 
     `floor` and `cap` are ratios, not radii: cap .2 would silently divide the learning rate by five.
     """
-    if floor > cap:
-        raise ValueError(f"cispo: floor={floor} > cap={cap}; they bound the ratio itself, for example 0 and 5")
     ratio_T = log_ratio_T.detach().exp()
     weight_T = ratio_T.clamp(floor, cap)
     loss_T = -weight_T * _frozen(advantages_T, trained_T) * masked.kept(logprobs_T, trained_T)

@@ -1,7 +1,7 @@
 """Sampled KL estimators, per token, for use in the loss. Axes: T flat tokens.
 
 With x = log ref - log pi on tokens sampled from pi, all of these estimate KL(pi || ref), but what their GRADIENT does
-in expectation is another matter (ALGORITHMS 3.3, checked on a categorical policy in tests/losses/test_kl.py):
+in expectation is another matter (checked on a categorical policy in tests/losses/test_kl.py):
 
   name     value          gradient in the loss
   k1       -x             0 in expectation: pure noise; refused as a loss by `build`

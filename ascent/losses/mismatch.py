@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ascent.bounds import NonNegative, Positive, checked
+from ascent.bounds import NonNegative, Positive, checked, ordered
 from ascent.losses.ratios import GUARD
 from ascent.maths import masked
 from ascent.maths.segments import Segments
@@ -49,6 +49,7 @@ def bypass(rollout_T: Tensor) -> Correction:
 
 
 @checked
+@ordered("floor", "cap")
 def token_truncate(
     old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, *, cap: Positive = 2.0, floor: NonNegative = 0.0
 ) -> Correction:
@@ -58,6 +59,7 @@ def token_truncate(
 
 
 @checked
+@ordered("low", "high")
 def token_mask(
     old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, *, low: NonNegative = 0.5, high: Positive = 5.0
 ) -> Correction:
@@ -82,6 +84,7 @@ def product_truncate(
 
 
 @checked
+@ordered("low", "high")
 def product_mask(
     old_T: Tensor,
     rollout_T: Tensor,
@@ -106,6 +109,7 @@ def geometric_truncate(
 
 
 @checked
+@ordered("low", "high")
 def geometric_mask(
     old_T: Tensor,
     rollout_T: Tensor,
@@ -123,6 +127,7 @@ def geometric_mask(
 
 
 @checked
+@ordered("low", "high")
 def geometric_filter(
     old_T: Tensor,
     rollout_T: Tensor,

@@ -50,7 +50,7 @@ class Groups:
         return (self.sum(off_B**2) / (self.sum(valid_B) - 1).clamp(min=1)).sqrt()
 
     def spans_nothing(self, x_B: Tensor, valid_B: Tensor) -> Tensor:
-        """True for groups whose valid members are all equal, up to 1e-6 of their size (ALGORITHMS 1.4).
+        """True for groups whose valid members are all equal, up to 1e-6 of their size (docs/decisions/0007).
 
         Comparing the extremes, and not the standard deviation with a small number, is what makes an all-equal group
         an exact 0: in float32 the mean of equal numbers need not be that number.
@@ -60,4 +60,5 @@ class Groups:
             0, self.ids_B, torch.where(valid_B, x_B, -inf), "amax"
         )
         low_G = x_B.new_full((self.count,), inf).scatter_reduce(0, self.ids_B, torch.where(valid_B, x_B, inf), "amin")
-        return high_G - low_G <= 1e-6 * self.mean(x_B, valid_B).abs().clamp(min=1)
+        # Where the extremes are that close, either of them is the mean for this purpose.
+        return high_G - low_G <= 1e-6 * high_G.abs().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Group credit: worked numbers (ALGORITHMS 13), exact zeros, unscored rewards, the counters, process steps, parts."""
+"""Group credit: worked numbers, exact zeros, unscored rewards, the counters, process steps, parts."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_golden_numbers_g7_losses_and_aggregations() -> None:
 
 
 def phi_of(name: str, ratio: float, advantage: float) -> float:
-    """The table of ALGORITHMS 10, written down independently of the code."""
+    """The table of phi, written down independently of the code."""
     clipped = (advantage > 0 and ratio > 1.3) or (advantage < 0 and ratio < 0.8)
     tau = 1.0 if advantage > 0 else 1.05
     return {

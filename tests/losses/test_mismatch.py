@@ -1,4 +1,4 @@
-"""Mismatch corrections by hand (ALGORITHMS G8)."""
+"""Mismatch corrections by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preference losses: worked pair (ALGORITHMS G9), gradients, empty members, KTO's reference point."""
+"""Preference losses: worked pair, gradients, empty members, KTO's reference point."""
 
 from __future__ import annotations
 

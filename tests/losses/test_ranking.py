@@ -1,4 +1,4 @@
-"""Reward-model losses: worked numbers (ALGORITHMS G10), ties, ragged rankings, finite differences."""
+"""Reward-model losses: worked numbers, ties, ragged rankings, finite differences."""
 
 from __future__ import annotations
 

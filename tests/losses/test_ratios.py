@@ -1,4 +1,4 @@
-"""Log-ratios at five levels: values (ALGORITHMS G7), gradients, the guard, masks."""
+"""Log-ratios at five levels: values, gradients, the guard, masks."""
 
 from __future__ import annotations
 

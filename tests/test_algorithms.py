@@ -164,7 +164,7 @@ def numbers(name: str, slot: str) -> dict:
 
 
 def test_numbers_of_the_papers() -> None:
-    """ALGORITHMS 10.2; a change here changes what a name means."""
+    """A change here changes what a name means."""
     assert numbers("dapo", "gate") == {"low": 0.2, "high": 0.28}
     assert numbers("gspo", "gate") == {"low": 3e-4, "high": 4e-4}
     assert numbers("cispo", "gate") == {"floor": 0.0, "cap": 5.0}

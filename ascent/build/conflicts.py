@@ -1,0 +1,141 @@
+"""Combinations that cannot work, refused before anything runs. Each check is one function with its own message."""
+
+from __future__ import annotations
+
+from ascent.advantages import shape
+from ascent.algorithms import TABLE, Row
+from ascent.build.effects import REWARD_MODEL
+from ascent.config.schema import Config
+from ascent.losses import kl, ratios
+
+PER_SEQUENCE_RATIOS = (ratios.sequence_geometric, ratios.sequence_geometric_token)
+
+
+def refuse_conflicts(config: Config, row: Row) -> None:
+    """ValueError with the first combination in `config` and `row` that cannot work."""
+    _inputs_exist(row)
+    if row.source == "rollouts":
+        _something_to_reward(config, row)
+        _group_has_a_baseline(config, row)
+        _sampling_fits_correction(config, row)
+        _critic_is_trained(config, row)
+        _kl_has_a_gradient(row)
+        _controller_has_a_term(row)
+        _ratio_fits_gate(row)
+        _ratio_fits_aggregate(row)
+        _overlong_is_reachable(config, row)
+        _minibatches_are_not_empty(config)
+    if "pretraining" in row.needs and config.data.pretraining is None:
+        raise ValueError(
+            f"data.pretraining is missing: {row.name} mixes pretraining text into every step; name the text"
+        )
+
+
+def _inputs_exist(row: Row) -> None:
+    """A cell may need what only another kind of data has: the table itself says which inputs come with which source."""
+    here = {name for other in TABLE.values() if other.source == row.source for name in other.inputs}
+    elsewhere = {name: other.source for other in TABLE.values() for name in other.inputs if name not in here}
+    for slot, each in row.cells():
+        foreign = next((name for name in each.required if name in elsewhere), None)
+        if foreign:
+            raise ValueError(
+                f"cells.{slot}: {each.name} needs {foreign}, which comes with {elsewhere[foreign]}, "
+                f"but {row.name} learns from {row.source}; choose another function"
+            )
+
+
+def _something_to_reward(config: Config, row: Row) -> None:
+    names = [reward.use for reward in config.rewards]
+    if REWARD_MODEL in names and config.model.reward_model is None:
+        raise ValueError("rewards uses reward_model, but model.reward_model is not set; name the model")
+    if not names and config.model.reward_model is None:
+        raise ValueError(f"rewards is empty: {row.name} learns from rewards; add rewards or model.reward_model")
+
+
+def _group_has_a_baseline(config: Config, row: Row) -> None:
+    size = config.rollouts.group_size
+    comparing = [f"{slot} {each.name}" for slot, each in row.cells() if "groups" in each.required]
+    if size == 1 and comparing:
+        raise ValueError(
+            f"rollouts.group_size=1 gives no baseline ({comparing[0]} compares the completions of one prompt); "
+            "use >= 2, or algorithm ppo"
+        )
+
+
+def _sampling_fits_correction(config: Config, row: Row) -> None:
+    corrected = row.mismatch is not None and "rollout_T" in row.mismatch.required
+    if corrected and row.mismatch and config.rollouts.top_p < 1:
+        raise ValueError(
+            f"rollouts.top_p={config.rollouts.top_p} with cells.mismatch {row.mismatch.name}: truncated sampling "
+            "biases that correction; use top_p 1, or cells.mismatch.use=none"
+        )
+
+
+def _critic_is_trained(config: Config, row: Row) -> None:
+    has_values = row.credit is not None and "values_T" in row.credit.required
+    credit = row.credit.name if row.credit else "none"
+    if has_values and row.value is None:
+        raise ValueError(f"cells.credit {credit} needs a critic, but no cells.value trains it; add cells.value.use=mse")
+    if row.value is not None and not has_values:
+        raise ValueError(f"cells.value has no effect: cells.credit {credit} uses no critic; set cells.value=false")
+    if config.rollouts.truncation == "bootstrap" and not has_values:
+        raise ValueError(
+            f"rollouts.truncation='bootstrap' asks a critic, but cells.credit {credit} has none; use score"
+        )
+
+
+def _kl_has_a_gradient(row: Row) -> None:
+    if row.kl is not None and row.kl.function is kl.k1:
+        raise ValueError(
+            "cells.kl k1 has zero expected gradient in the loss; use k2 or rho_k3 there, or cells.shape.kl_penalty, "
+            "which puts k1 into the reward"
+        )
+
+
+def _controller_has_a_term(row: Row) -> None:
+    steered = row.kl is not None or any("reference_T" in each.required for each in row.shape)
+    if row.controller is not None and not steered:
+        raise ValueError(f"cells.controller has no effect: {row.name} has no KL to steer; set cells.controller=false")
+
+
+def _ratio_fits_gate(row: Row) -> None:
+    if row.ratio is None or row.gate is None:
+        return
+    bounded = "log_ratio_T" in row.gate.required
+    used = bounded or (row.kl is not None and "log_ratio_T" in row.kl.required)
+    if row.ratio.function is ratios.none and bounded:
+        raise ValueError(
+            f"cells.gate {row.gate.name} bounds a ratio, but cells.ratio is none; use token, or gate plain"
+        )
+    if row.ratio.function is not ratios.none and not used:
+        raise ValueError(f"cells.ratio {row.ratio.name} has no effect: gate {row.gate.name} takes no ratio; use none")
+
+
+def _ratio_fits_aggregate(row: Row) -> None:
+    if row.ratio is None or row.aggregate is None or row.ratio.function not in PER_SEQUENCE_RATIOS:
+        return
+    if not row.aggregate.name.startswith("sequence_"):
+        raise ValueError(
+            f"cells.ratio {row.ratio.name} is one number per sequence, but cells.aggregate {row.aggregate.name} weighs "
+            "sequences by their length; use sequence_mean_token_mean"
+        )
+
+
+def _overlong_is_reachable(config: Config, row: Row) -> None:
+    budget = config.rollouts.max_new_tokens
+    for each in [each for each in row.shape if each.function is shape.soft_overlong]:
+        limit, cache = int(each.numbers["max_length"]), int(each.numbers["cache"])
+        if limit - cache >= budget:
+            raise ValueError(
+                f"cells.shape.soft_overlong has no effect: it starts at {limit - cache} tokens (max_length {limit}, "
+                f"cache {cache}), but rollouts.max_new_tokens={budget} ends every completion before; lower max_length"
+            )
+
+
+def _minibatches_are_not_empty(config: Config) -> None:
+    sequences = config.rollouts.prompts_per_step * config.rollouts.group_size
+    if config.update.minibatches > sequences:
+        raise ValueError(
+            f"update.minibatches={config.update.minibatches}, but a step has only {sequences} completions "
+            f"(prompts_per_step x group_size); use at most {sequences}"
+        )

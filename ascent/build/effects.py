@@ -1,0 +1,116 @@
+"""Which keys have an effect for a row, and why the others have none. One line for each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ascent.algorithms import Row
+
+Values = Mapping[str, Any]
+REWARD_MODEL = "reward_model"  # the name under which the list of rewards refers to model.reward_model
+
+
+class Rule(NamedTuple):
+    """`applies` says whether the keys count for this row and these values; `why_not` completes "no effect: ..."."""
+
+    keys: tuple[str, ...]
+    applies: Callable[[Row, Values], bool]
+    why_not: str
+
+
+def _samples(row: Row, values: Values) -> bool:
+    return row.source == "rollouts"
+
+
+def _reads(row: Row, values: Values) -> bool:
+    return row.source != "rollouts"
+
+
+def _needing(extra: str) -> Callable[[Row, Values], bool]:
+    return lambda row, values: extra in row.needs
+
+
+def _second_model(row: Row, values: Values) -> bool:
+    return "critic" in row.needs and values["model.critic"] == "separate"
+
+
+def _drops_groups(row: Row, values: Values) -> bool:
+    return any("groups" in each.required for each in row.filter)
+
+
+def _scores_with_model(row: Row, values: Values) -> bool:
+    return _samples(row, values) and (not values["rewards"] or REWARD_MODEL in reward_names(values))
+
+
+RULES = (
+    Rule(
+        ("rollouts.", "rewards", "data.max_prompt_tokens"),
+        _samples,
+        "{name} learns from files ({source}), not from rollouts; remove it",
+    ),
+    Rule(
+        ("update.epochs", "update.minibatches", "update.target_kl"),
+        _samples,
+        "{name} learns from files ({source}); set run.steps and data.batch_size instead",
+    ),
+    Rule(
+        ("data.batch_size", "data.max_tokens"),
+        _reads,
+        "{name} samples its batches; set rollouts.prompts_per_step, rollouts.group_size or rollouts.max_new_tokens",
+    ),
+    Rule(
+        ("data.train_on",),
+        lambda row, values: row.source == "examples",
+        "{name} learns from {source}; only what learns from examples chooses the tokens to train on; remove it",
+    ),
+    Rule(
+        ("data.pretraining",),
+        _needing("pretraining"),
+        "{name} mixes in no pretraining text; add cells.auxiliary.pretraining_nll or remove it",
+    ),
+    Rule(
+        ("model.reference",),
+        _needing("reference"),
+        "no cell of {name} compares with a reference model; add a KL cell (cells.kl) or remove it",
+    ),
+    Rule(
+        ("model.critic",),
+        _needing("critic"),
+        "{name} has no critic; use a credit cell that has one, such as gae, or remove it",
+    ),
+    Rule(
+        ("model.critic_from", "update.critic_learning_rate"),
+        _second_model,
+        "{name} has no critic with weights of its own (model.critic: separate); remove it",
+    ),
+    Rule(
+        ("model.reward_model",),
+        _scores_with_model,
+        "{name} does not score with it; add {{use: reward_model}} to rewards, or remove it",
+    ),
+    Rule(
+        ("rollouts.refill_tries",),
+        _drops_groups,
+        "no filter of {name} drops whole groups; add cells.filter.varied or remove it",
+    ),
+    Rule(
+        ("run.evaluate_every",),
+        lambda row, values: values["data.evaluate"] is not None,
+        "there is nothing to evaluate; set data.evaluate or remove it",
+    ),
+)
+
+
+def ineffective(row: Row, values: Values) -> dict[str, str]:
+    """The keys among `values` that this row ignores, each with the reason and what to do."""
+    idle: dict[str, str] = {}
+    for rule in RULES:
+        if not rule.applies(row, values):
+            why_not = rule.why_not.format(name=row.name, source=row.source)
+            idle |= {key: why_not for key in values if key.startswith(rule.keys)}
+    return idle
+
+
+def reward_names(values: Values) -> list[str]:
+    return [reward["use"] for reward in values["rewards"]]

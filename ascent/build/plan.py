@@ -1,0 +1,81 @@
+"""`resolve`: a config and the table become a plan in which nothing is left unsaid.
+
+Values are taken in this order: schema default < the row's own default < recipe < command line. The plan's config holds
+every key that has an effect and no other, with every cell spelled out. It is itself a recipe, and resolves to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ascent.algorithms import TABLE, Row
+from ascent.build.conflicts import refuse_conflicts
+from ascent.build.effects import ineffective
+from ascent.build.overrides import spelled_out, with_cells
+from ascent.cells import nearest
+from ascent.config.schema import Config, leaves
+from ascent.config.validate import shown, validate
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A config in full, and the row of the table it asks for, with the config's own cells in place."""
+
+    config: Config
+    row: Row
+
+
+def resolve(config: Config) -> Plan:
+    """Complete and check a config; ValueError when a key has no effect or keys contradict each other."""
+    base = find_row(config.algorithm)
+    row = with_cells(base, config.cells)
+    given = _given(config)
+    values = _defaults() | dict(base.defaults) | given
+    idle = ineffective(row, values)
+    wrong = [f"{key}={shown(given[key])} has no effect: {idle[key]}" for key in given if key in idle]
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    effective = {key: value for key, value in values.items() if key not in idle}
+    complete = validate(_nested(effective) | {"cells": spelled_out(row, base)})
+    refuse_conflicts(complete, row)
+    return Plan(complete, row)
+
+
+def find_row(name: str) -> Row:
+    if name not in TABLE:
+        raise ValueError(f"no algorithm named {name!r}; {nearest(name, TABLE)}")
+    return TABLE[name]
+
+
+def _defaults() -> dict[str, Any]:
+    """The schema's default for every key outside `cells`."""
+    found = {}
+    for key, field in leaves().items():
+        if not key.startswith("cells.") and not field.is_required():
+            found[key] = field.get_default()
+    return found
+
+
+def _given(config: Config) -> dict[str, Any]:
+    """The keys that recipe and command line really set, dotted; `cells` is handled apart."""
+    tree = config.model_dump(exclude_unset=True, exclude={"cells"})
+    if "rewards" in tree:
+        tree["rewards"] = [reward.model_dump() for reward in config.rewards]  # with their weights, set or not
+    return dict(_flat(tree))
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs = []
+    for name, value in tree.items():
+        pairs += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+    return pairs
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key in [key for key in leaves() if key in flat]:  # the schema's order, whatever order the recipe had
+        section, _, name = key.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[name] = flat[key]
+    return tree

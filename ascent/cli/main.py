@@ -1,0 +1,49 @@
+"""The command itself: verbs, `--version`, and how errors reach a person."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ascent import __version__
+from ascent.cli import doctor, recipes, show, train
+
+app = typer.Typer(
+    name="ascent",
+    help="Reinforcement-learning post-training for language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: rich's boxes would cost a third of the time it takes to answer
+)
+app.command("train")(train.train)
+app.command("recipes")(recipes.recipes)
+app.add_typer(show.app, name="show")
+app.command("doctor")(doctor.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ascent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def run() -> None:
+    """Entry point. A ValueError is for the user: it is printed, one line for each problem, without a traceback."""
+    try:
+        app()
+    except ValueError as error:
+        for line in str(error).splitlines():
+            print(f"ascent: {line}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,15 @@
+"""`ascent recipes`: what ships with the package."""
+
+from __future__ import annotations
+
+import typer
+
+
+def recipes() -> None:
+    """List the recipes that ship with Ascent."""
+    from ascent.config.load import shipped_recipes
+
+    found = shipped_recipes()
+    width = max(map(len, found))
+    for name, line in found.items():
+        typer.echo(f"{name:<{width}}  {line}")

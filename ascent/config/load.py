@@ -1,0 +1,111 @@
+"""A recipe (a YAML file, or the name of one that ships with Ascent) plus dotted overrides becomes a Config.
+
+`load_config("rlvr", ["rollouts.group_size=16", "cells.gate.high=0.25"])`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ascent.cells import nearest
+from ascent.config import yaml_text
+from ascent.config.schema import Config
+from ascent.config.validate import validate
+
+
+def load_config(recipe: str, overrides: Sequence[str] = ()) -> Config:
+    """The recipe with the overrides on top, checked against the schema (`ascent.build.resolve` checks the rest)."""
+    base, over = read_recipe(recipe), parse_overrides(overrides)
+    if base.get("cells") and over.get("algorithm", base.get("algorithm")) != base.get("algorithm"):
+        raise ValueError(
+            f"algorithm={over['algorithm']} on top of {recipe} would keep the cells that {recipe} sets for "
+            f"{base.get('algorithm')}; start from a recipe without a cells section"
+        )
+    return validate(merged(base, over))
+
+
+def shipped_recipes() -> dict[str, str]:
+    """Name -> first comment line of every recipe inside the package."""
+    found = {}
+    for entry in sorted(resources.files("ascent").joinpath("recipes").iterdir(), key=lambda entry: entry.name):
+        if entry.name.endswith(".yaml"):
+            first = entry.read_text(encoding="utf-8").partition("\n")[0]
+            found[entry.name.removesuffix(".yaml")] = first.removeprefix("#").strip()
+    return found
+
+
+def read_recipe(recipe: str) -> dict[str, Any]:
+    """The mapping in a recipe: a path when it has a slash or ends in .yaml or .yml, a shipped name otherwise."""
+    if "/" in recipe or recipe.endswith((".yaml", ".yml")):
+        text = _read_file(Path(recipe))
+    else:
+        known = shipped_recipes()
+        if recipe not in known:
+            raise ValueError(f"no recipe named {recipe!r}; {nearest(recipe, known)} (a file's path ends in .yaml)")
+        text = resources.files("ascent").joinpath("recipes", f"{recipe}.yaml").read_text(encoding="utf-8")
+    value = yaml_text.read(text, recipe)
+    if value is None:
+        raise ValueError(f"{recipe} is empty; a recipe names at least algorithm, model.policy and data.train")
+    if not isinstance(value, dict):
+        raise ValueError(f"{recipe} holds {_kind(value)}, but a recipe is a mapping of keys, such as 'algorithm: rlvr'")
+    return value
+
+
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """['a.b=1', 'a.c=x'] -> {'a': {'b': 1, 'c': 'x'}}; the right-hand side is read as YAML."""
+    tree: dict[str, Any] = {}
+    seen: set[str] = set()
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            raise ValueError(f"override {text!r} must look like key=value, such as rollouts.group_size=16")
+        if key.strip() in seen:
+            raise ValueError(f"override {key.strip()} is given twice; keep one")
+        seen.add(key.strip())
+        _put(tree, parts, yaml_text.read(value, f"override {text!r}"), text)
+    return tree
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, section by section; anything that is not a section is replaced whole."""
+    if over.get("use", base.get("use")) != base.get("use"):
+        return dict(over)  # another function in a cell: the old one's numbers mean nothing to it
+    result = dict(base)
+    for key, value in over.items():
+        under = result.get(key)
+        result[key] = merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def _put(tree: dict[str, Any], parts: list[str], value: Any, text: str) -> None:
+    for depth, part in enumerate(parts[:-1], start=1):
+        if parts[depth].isdigit():
+            raise ValueError(
+                f"override {text!r}: {'.'.join(parts[:depth])} is a list; give it whole, as in {part}='[...]'"
+            )
+        tree = tree.setdefault(part, {})
+        if not isinstance(tree, dict):
+            raise ValueError(f"override {text!r} clashes with another override of {'.'.join(parts[:depth])}; keep one")
+    clash = tree.get(parts[-1])
+    if clash is not None and not (isinstance(clash, dict) and isinstance(value, dict)):
+        raise ValueError(f"override {text!r} clashes with another override inside {'.'.join(parts)}; keep one")
+    tree[parts[-1]] = merged(clash, value) if isinstance(clash, dict) else value
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"no recipe file at {path}; ascent recipes lists those that need no file") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; a recipe is a YAML file") from None
+
+
+def _kind(value: Any) -> str:
+    return "a list" if isinstance(value, list) else f"the single value {value!r}"

@@ -1,0 +1,59 @@
+"""A config as YAML, and the JSON Schema of recipes for editors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ascent.config import yaml_text
+from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Config
+
+# slot -> function -> {"description": ..., "numbers": {name: JSON Schema}}; `ascent.build.vocabulary` makes it
+Vocabulary = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+def as_yaml(config: Config) -> str:
+    """The keys that are set, in the schema's order; reading it back gives the same config."""
+    return yaml_text.write(config.model_dump(mode="json", exclude_unset=True))
+
+
+def json_schema(algorithms: Iterable[str], vocabulary: Vocabulary) -> dict[str, Any]:
+    """JSON Schema of a recipe, with the names of algorithms, functions and numbers filled in."""
+    schema = Config.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "Ascent recipe"
+    schema["properties"]["algorithm"]["enum"] = sorted(algorithms)
+    slots = schema["$defs"]["Cells"]["properties"]
+    for slot, functions in vocabulary.items():
+        words = {"title": slots[slot].get("title", slot), "description": slots[slot]["description"]}
+        slots[slot] = words | (_several(slot, functions) if slot in SEVERAL_SLOTS else _one(slot, functions))
+    for leftover in ("CellOverride", "TermOverride"):
+        schema["$defs"].pop(leftover, None)
+    return schema
+
+
+def _one(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A function's name with its own numbers, or numbers alone for the function that the row already has."""
+    weight = {"weight": WEIGHT} if slot in TERM_SLOTS else {}
+    choices = [
+        _object({"use": {"const": name}, **weight, **each["numbers"]}, ["use"]) for name, each in functions.items()
+    ]
+    numbers = {name: rule for each in functions.values() for name, rule in each["numbers"].items()}
+    return {"anyOf": [*choices, _object({**weight, **{name: {} for name in numbers}}, []), {"const": False}]}
+
+
+def _several(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    weight = {"weight": WEIGHT} if slot == "auxiliary" else {}
+    entries = {}
+    for name, each in functions.items():
+        cell = _object({**weight, **each["numbers"]}, [])
+        entries[name] = {"description": each["description"], "anyOf": [cell, {"const": False}]}
+    return _object(entries, [])
+
+
+def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
+    needed = {"required": required} if required else {}
+    return {"type": "object", "properties": dict(properties), "additionalProperties": False} | needed
+
+
+WEIGHT = {"type": "number", "minimum": 0}

@@ -1,0 +1,80 @@
+"""YAML as people expect it: the 1.2 core rules for plain scalars, and duplicate keys are errors.
+
+PyYAML follows YAML 1.1, where `1e-6` is a word, `on` is true, `1:30` is ninety and `2026-01-01` is a date. Here a plain
+scalar is null, true, false, a whole number, a number or a word. Reading and writing share these rules, so what is
+written reads back as the same value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+CORE_RULES = (
+    ("tag:yaml.org,2002:null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("tag:yaml.org,2002:int", r"^[-+]?[0-9]+$", list("-+0123456789")),
+    (
+        "tag:yaml.org,2002:float",
+        r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        list("-+.0123456789"),
+    ),
+)
+
+
+class Reader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 - PyYAML declares it so
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        mapping: dict[Hashable, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            mark = key_node.start_mark
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} must be a word", mark)
+            if key in mapping:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", mark)
+            mapping[key] = self.construct_object(value_node, deep=True)
+        return mapping
+
+    def construct_whole(self, node: yaml.ScalarNode) -> int:
+        return int(node.value)  # YAML 1.1 would read 010 as eight
+
+
+class Writer(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 - PyYAML declares it so
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_words(self, text: str) -> yaml.ScalarNode:
+        """PyYAML folds the rarer line breaks into spaces unless they are escaped between double quotes."""
+        rare = any(sign in text for sign in "\x85\u2028\u2029")
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if rare else None)
+
+
+for _tag, _pattern, _starts in CORE_RULES:
+    for _kind in (Reader, Writer):
+        _kind.add_implicit_resolver(_tag, re.compile(_pattern), _starts)
+Reader.add_constructor("tag:yaml.org,2002:int", Reader.construct_whole)
+Writer.add_representer(str, Writer.represent_words)
+
+
+def read(text: str, origin: str) -> Any:
+    """The value of one YAML document; ValueError with `origin` and the line when it is not valid."""
+    try:
+        return yaml.load(text, Loader=Reader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{origin}{line}: not valid YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{origin}: not valid YAML: {str(error).splitlines()[0]}") from None
+
+
+def write(value: Any) -> str:
+    """Block-style YAML in the order given."""
+    return yaml.dump(value, Dumper=Writer, sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,266 @@
+"""The nouns that travel through the pipeline. Frozen, checked when made, and free of torch.
+
+Token ids are kept as sampled and never re-tokenised, so every per-token tuple of a completion has one entry for each
+of its tokens. A reward of None or NaN means "could not be scored": counted and left out, never taken as 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+Stop = Literal["eos", "stop", "length", "abort"]
+
+# A sampled log-probability is at most 0; float32 rounding of log-softmax can leave it a hair above.
+ROUNDING = 1e-4
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation, as text."""
+
+    role: Role
+    content: str
+
+    def __post_init__(self) -> None:
+        _one_of("Message.role", self.role, ("system", "user", "assistant", "tool"))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a policy is asked. `answer` and `info` are for the reward; the policy never sees them."""
+
+    id: str
+    messages: tuple[Message, ...]
+    answer: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _not_empty(f"Prompt {self.id!r}.messages", self.messages, "give at least one message")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion asked of a sampler. Its noise depends on (seed, prompt_id, sample, position) and nothing else."""
+
+    prompt_id: str
+    sample: int
+    tokens: tuple[int, ...]
+    max_new_tokens: int
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        owner = f"Request {self.prompt_id!r}/{self.sample}"
+        _not_empty(f"{owner}.tokens", self.tokens, "render the prompt first")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"{owner}: max_new_tokens={self.max_new_tokens}, but at least 1 token must be sampled")
+        if not self.temperature > 0:
+            raise ValueError(
+                f"{owner}: temperature={self.temperature}, but it must be above 0; 1.0 samples the model as it is"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"{owner}: top_p={self.top_p}, but it must lie in (0, 1]; 1.0 keeps every token")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Tokens a policy sampled, with their log-probabilities and why sampling stopped.
+
+    `logprobs` are float32, after temperature, over the full distribution; NaN where a sampler could not report one.
+    Under truncated sampling `log_mass` is the log of the mass that survived, so a token was in fact drawn with
+    log-probability `logprob - log_mass`. `versions` holds the policy version that sampled each token: they differ
+    within a completion when new weights arrive while it is being sampled.
+    """
+
+    prompt_id: str
+    sample: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    stop: Stop
+    log_mass: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        owner = f"Completion {self.prompt_id!r}/{self.sample}"
+        _one_of(f"{owner}.stop", self.stop, ("eos", "stop", "length", "abort"))
+        if self.stop != "abort":
+            _not_empty(f"{owner}.tokens", self.tokens, "keep the token that ended it, or set stop='abort'")
+        _as_long(owner, "logprobs", len(self.logprobs), len(self.tokens))
+        _as_long(owner, "versions", len(self.versions), len(self.tokens))
+        _logs(owner, "logprobs", self.logprobs)
+        if self.log_mass is not None:
+            _as_long(owner, "log_mass", len(self.log_mass), len(self.tokens))
+            _logs(owner, "log_mass", self.log_mass)
+
+    @property
+    def truncated(self) -> bool:
+        """True when the token budget ended it, not the policy."""
+        return self.stop == "length"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Token ids the policy read (a prompt, a tool's reply), then what it sampled."""
+
+    observed: tuple[int, ...]
+    completion: Completion
+
+
+@dataclass(frozen=True)
+class StepReward:
+    """A reward given at one sampled token: `token` counts the sampled tokens of the whole rollout from 0."""
+
+    token: int
+    value: float
+
+    def __post_init__(self) -> None:
+        if self.token < 0:
+            raise ValueError(f"StepReward.token={self.token}, but positions count from 0")
+        _finite_or_nan("StepReward.value", self.value)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One prompt answered once, in one turn or several, with its reward once scored."""
+
+    prompt: Prompt
+    sample: int
+    turns: tuple[Turn, ...]
+    reward: float | None = None
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    steps: tuple[StepReward, ...] = ()
+
+    def __post_init__(self) -> None:
+        owner = f"Rollout {self.prompt.id!r}/{self.sample}"
+        _not_empty(f"{owner}.turns", self.turns, "a rollout has at least one turn")
+        _finite_or_nan(f"{owner}.reward", self.reward)
+        for name, value in self.parts.items():
+            _finite_or_nan(f"{owner}.parts[{name!r}]", value)
+        late = [step.token for step in self.steps if step.token >= self.length]
+        if late:
+            raise ValueError(f"{owner}.steps: token {late[0]}, but only {self.length} tokens were sampled")
+
+    @property
+    def length(self) -> int:
+        """How many tokens the policy sampled."""
+        return sum(len(turn.completion.tokens) for turn in self.turns)
+
+    @property
+    def scored(self) -> bool:
+        return self.reward is not None and not math.isnan(self.reward)
+
+    @property
+    def truncated(self) -> bool:
+        return self.turns[-1].completion.truncated
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rollouts of one prompt, which a group baseline compares with each other."""
+
+    prompt: Prompt
+    rollouts: tuple[Rollout, ...]
+
+    def __post_init__(self) -> None:
+        owner = f"Group {self.prompt.id!r}"
+        _not_empty(f"{owner}.rollouts", self.rollouts, "a group has at least one rollout")
+        strangers = sorted({r.prompt.id for r in self.rollouts} - {self.prompt.id})
+        if strangers:
+            raise ValueError(f"{owner} holds a rollout of prompt {strangers[0]!r}; group rollouts by their prompt's id")
+        samples = [r.sample for r in self.rollouts]
+        if len(set(samples)) != len(samples):
+            raise ValueError(f"{owner} has samples {samples}; number them apart, or they share their sampling noise")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A conversation to imitate."""
+
+    id: str
+    messages: tuple[Message, ...]
+
+    def __post_init__(self) -> None:
+        if not any(message.role == "assistant" for message in self.messages):
+            raise ValueError(f"Example {self.id!r} has no assistant message, so nothing to learn; drop it or add one")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers to one prompt, the first preferred; `margin` says by how much, where that was recorded."""
+
+    prompt: Prompt
+    chosen: tuple[Message, ...]
+    rejected: tuple[Message, ...]
+    margin: float | None = None
+
+    def __post_init__(self) -> None:
+        _answers(f"Pair {self.prompt.id!r}", (self.chosen, self.rejected))
+        if self.margin is not None and not math.isfinite(self.margin):
+            raise ValueError(
+                f"Pair {self.prompt.id!r}: margin={self.margin}, but it must be finite; use None if unknown"
+            )
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Several answers to one prompt, best first, without ties."""
+
+    prompt: Prompt
+    answers: tuple[tuple[Message, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.answers) < 2:
+            raise ValueError(
+                f"Ranking {self.prompt.id!r} has {len(self.answers)} answer(s); a ranking needs at least 2"
+            )
+        _answers(f"Ranking {self.prompt.id!r}", self.answers)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One answer with a thumb up or down: preference data without pairs."""
+
+    prompt: Prompt
+    answer: tuple[Message, ...]
+    good: bool
+
+    def __post_init__(self) -> None:
+        _answers(f"Judged {self.prompt.id!r}", (self.answer,))
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}, but it must be one of {', '.join(allowed)}")
+
+
+def _not_empty(name: str, items: tuple[Any, ...], fix: str) -> None:
+    if not items:
+        raise ValueError(f"{name} is empty; {fix}")
+
+
+def _as_long(owner: str, name: str, length: int, tokens: int) -> None:
+    if length != tokens:
+        raise ValueError(f"{owner} has {tokens} tokens but {length} {name}; give one entry per sampled token")
+
+
+def _logs(owner: str, name: str, values: tuple[float, ...]) -> None:
+    bad = next((value for value in values if value > ROUNDING or value == -math.inf), None)
+    if bad is not None:
+        raise ValueError(f"{owner}.{name} holds {bad}; the log of a probability above 0 is finite and at most 0")
+
+
+def _finite_or_nan(name: str, value: float | None) -> None:
+    if value is not None and math.isinf(value):
+        raise ValueError(f"{name}={value}, but a reward is finite; return None for what cannot be scored")
+
+
+def _answers(owner: str, answers: tuple[tuple[Message, ...], ...]) -> None:
+    for answer in answers:
+        _not_empty(f"an answer of {owner}", answer, "drop the record, or give the answer's messages")
+    if len(set(answers)) != len(answers):
+        raise ValueError(f"{owner} holds the same answer twice, which carries no preference; drop the record")

@@ -1,0 +1,122 @@
+import pytest
+
+from ascent.algorithms import TABLE
+from ascent.build import resolve
+from ascent.config.validate import validate
+from tests.recipes import least
+
+
+def refusal(algorithm, **changes):
+    with pytest.raises(ValueError) as caught:
+        resolve(validate({**least(algorithm), **changes}))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [name for name, row in TABLE.items() if row.credit and "groups" in row.credit.required]
+)
+def test_a_group_of_one_has_no_baseline(algorithm):
+    words = refusal(algorithm, rollouts={"group_size": 1})
+    assert words.startswith("rollouts.group_size=1 gives no baseline")
+    assert words.endswith("use >= 2, or algorithm ppo")
+
+
+def test_a_group_of_one_is_fine_without_a_group_baseline():
+    for name in ("ppo", "reinforce", "remax", "reinforce_pp"):
+        assert resolve(validate({**least(name), "rollouts": {"group_size": 1}})).config.rollouts.group_size == 1
+
+
+def test_a_group_filter_needs_a_group_too():
+    words = refusal("reinforce", cells={"filter": {"varied": {}}})
+    assert words.startswith("rollouts.group_size=1 gives no baseline (filter varied")
+
+
+@pytest.mark.parametrize("use", ["token_truncate", "geometric_filter", "bypass"])
+def test_truncated_sampling_does_not_go_with_a_mismatch_correction(use):
+    cells = {"mismatch": {"use": use}}
+    words = refusal("rlvr", rollouts={"top_p": 0.9}, cells=cells)
+    assert words.startswith(f"rollouts.top_p=0.9 with cells.mismatch {use}")
+    assert resolve(validate({**least("rlvr"), "rollouts": {"top_p": 0.9}}))
+    assert resolve(validate({**least("rlvr"), "cells": cells}))
+
+
+def test_k1_in_the_loss_is_refused():
+    assert refusal("grpo", cells={"kl": {"use": "k1"}}).startswith("cells.kl k1 has zero expected gradient in the loss")
+
+
+@pytest.mark.parametrize("ratio", ["sequence_geometric", "sequence_geometric_token"])
+@pytest.mark.parametrize("aggregate", ["token_mean", "token_sum", "prompt_mean"])
+def test_a_geometric_ratio_is_averaged_per_sequence(ratio, aggregate):
+    words = refusal("grpo", cells={"ratio": {"use": ratio}, "aggregate": {"use": aggregate}})
+    assert words.startswith(f"cells.ratio {ratio} is one number per sequence")
+    assert resolve(validate({**least("grpo"), "cells": {"ratio": {"use": ratio}}}))
+
+
+def test_a_gate_needs_a_ratio_and_a_ratio_needs_a_gate():
+    assert refusal("grpo", cells={"ratio": {"use": "none"}}).startswith("cells.gate clip bounds a ratio")
+    assert refusal("grpo", cells={"gate": {"use": "plain"}}).startswith("cells.ratio token has no effect")
+    both = {"gate": {"use": "plain"}, "ratio": {"use": "none"}}
+    assert resolve(validate({**least("grpo"), "cells": both})).row.gate.name == "plain"
+    for_kl = {"gate": {"use": "plain"}, "kl": {"use": "rho_k3"}}
+    assert resolve(validate({**least("grpo"), "cells": for_kl})).row.kl.name == "rho_k3"
+
+
+def test_a_critic_is_trained_or_absent():
+    assert refusal("ppo", cells={"value": False}).startswith("cells.credit gae needs a critic, but no cells.value")
+    words = refusal("grpo", cells={"value": {"use": "mse", "weight": 1.0}})
+    assert words.startswith("cells.value has no effect: cells.credit centre uses no critic")
+    assert "'bootstrap' asks a critic" in refusal("grpo", rollouts={"truncation": "bootstrap"})
+    assert resolve(validate({**least("ppo"), "rollouts": {"truncation": "bootstrap"}}))
+
+
+def test_a_controller_needs_something_to_steer():
+    words = refusal("dapo", cells={"controller": {"use": "ziegler_token"}})
+    assert words.startswith("cells.controller has no effect: dapo has no KL to steer")
+    assert refusal("grpo", cells={"kl": False}).startswith("cells.controller has no effect")
+    assert resolve(validate({**least("rloo"), "cells": {"controller": {"use": "ziegler_sequence"}}}))
+
+
+def test_soft_overlong_must_be_reachable():
+    words = refusal("dapo", rollouts={"max_new_tokens": 16384})
+    assert words.startswith("cells.shape.soft_overlong has no effect: it starts at 16384 tokens")
+    assert resolve(validate({**least("dapo"), "rollouts": {"max_new_tokens": 16385}}))
+
+
+def test_minibatches_are_not_empty():
+    few = {"prompts_per_step": 2, "group_size": 4}
+    assert "only 8 completions" in refusal("grpo", rollouts=few, update={"minibatches": 9})
+    assert resolve(validate({**least("grpo"), "rollouts": few, "update": {"minibatches": 8}}))
+
+
+def test_rewards_come_from_somewhere():
+    assert refusal("grpo", rewards=[]).startswith("rewards is empty: grpo learns from rewards")
+    words = refusal("grpo", rewards=[{"use": "reward_model"}])
+    assert words == "rewards uses reward_model, but model.reward_model is not set; name the model"
+    scored = {"model": {"policy": "p", "reward_model": "m"}, "rewards": []}
+    assert resolve(validate({**least("grpo"), **scored})).config.model.reward_model == "m"
+
+
+def test_pretraining_text_is_named():
+    assert refusal("instructgpt", data={"train": "t"}).startswith("data.pretraining is missing: instructgpt mixes")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "cells", "words"),
+    [
+        (
+            "grpo",
+            {"auxiliary": {"chosen_nll": {"weight": 1.0}}},
+            "cells.auxiliary: chosen_nll needs chosen_B, which comes",
+        ),
+        ("dpo", {"auxiliary": {"correct_nll": {"weight": 1.0}}}, "cells.auxiliary: correct_nll needs correct_B, which"),
+        ("dpo", {"loss": {"use": "kto"}}, "cells.loss: kto needs "),
+        ("kto", {"loss": {"use": "dpo"}}, "cells.loss: dpo needs "),
+        ("sft", {"loss": {"use": "dpo"}}, "cells.loss: dpo needs "),
+    ],
+)
+def test_a_cell_must_fit_the_kind_of_data(algorithm, cells, words):
+    assert refusal(algorithm, cells=cells).startswith(words)
+
+
+def test_losses_of_one_kind_of_data_can_be_swapped():
+    assert resolve(validate({**least("dpo"), "cells": {"loss": {"use": "hinge"}}})).row.loss.name == "hinge"

@@ -1,0 +1,50 @@
+import importlib.util
+from collections import namedtuple
+
+from typer.testing import CliRunner
+
+from ascent.cli import doctor
+from ascent.cli.main import app
+
+
+def test_doctor_reports_every_part_and_is_content_with_a_whole_core():
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 0
+    for part in ("python", "torch", "gpu", "sandbox", "extra classic", "disk"):
+        assert part in done.stdout
+    assert "BROKEN" not in done.stdout
+
+
+def without(monkeypatch, module):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find(name))
+
+
+def test_a_broken_core_is_said_and_returned(monkeypatch):
+    without(monkeypatch, "torch")
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 1
+    assert "BROKEN   torch" in done.stdout
+    assert "pip install torch" in done.stdout
+
+
+def test_a_missing_extra_is_no_failure(monkeypatch):
+    without(monkeypatch, "gymnasium")
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 0
+    assert "pip install 'ascent[classic]'" in done.stdout
+
+
+def test_the_sandbox_is_looked_for(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    assert "install the package bubblewrap" in doctor.sandbox().fix
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/" + name)
+    assert doctor.sandbox() == doctor.Finding("sandbox", "bubblewrap at /usr/bin/bwrap")
+
+
+def test_little_room_is_said(monkeypatch, tmp_path):
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: usage(5 * 2**30))
+    assert doctor.disk(tmp_path).fix
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: usage(50 * 2**30))
+    assert not doctor.disk(tmp_path).fix

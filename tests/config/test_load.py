@@ -1,0 +1,113 @@
+import pytest
+
+from ascent.config.load import load_config, merged, parse_overrides, read_recipe, shipped_recipes
+
+LEAST = "algorithm: rlvr\nmodel: {policy: p}\ndata: {train: t}\n"
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(LEAST)
+    return str(path)
+
+
+def test_overrides_win_over_the_recipe(recipe):
+    config = load_config(recipe, ["update.learning_rate=1e-6", "rollouts.group_size=4", "model.policy=q"])
+    assert config.update.learning_rate == 1e-6
+    assert config.rollouts.group_size == 4
+    assert config.model.policy == "q"
+    assert config.data.train == "t"
+
+
+def test_cells_of_one_algorithm_do_not_slip_into_another(tmp_path, recipe):
+    path = tmp_path / "resolved.yaml"
+    path.write_text(LEAST + "cells: {gate: {low: 0.1}}\n")
+    with pytest.raises(ValueError, match=r"algorithm=dapo on top of .* would keep the cells .* for rlvr"):
+        load_config(str(path), ["algorithm=dapo"])
+    assert load_config(str(path), ["algorithm=rlvr"]).algorithm == "rlvr"
+    assert load_config(recipe, ["algorithm=dapo"]).algorithm == "dapo"
+
+
+def test_shipped_recipes_are_found_by_name_and_described():
+    found = shipped_recipes()
+    assert {"rlvr", "rlhf", "sft"} <= set(found)
+    for name, line in found.items():
+        assert len(line) > 20, f"{name} needs a first comment line that says what it is"
+        assert load_config(name).algorithm
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(ValueError, match=r"no recipe named 'rlvrr'; did you mean rlvr.*ends in \.yaml"):
+        read_recipe("rlvrr")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty; a recipe names at least algorithm"),
+        (b"# only a comment\n", "is empty"),
+        (b"- a\n- b\n", "holds a list, but a recipe is a mapping"),
+        (b"just words\n", "holds the single value 'just words'"),
+        (b"algorithm: [\n", "line 2: not valid YAML"),
+        (b"algorithm: a\nalgorithm: b\n", "line 2: not valid YAML: the key 'algorithm' is given twice"),
+        (b"algorithm: \xff\n", "is not UTF-8 text (byte 11)"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(tmp_path, content, words):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError) as caught:
+        read_recipe(str(path))
+    assert str(path) in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"no recipe file at .*none\.yaml; ascent recipes lists"):
+        read_recipe(str(tmp_path / "none.yaml"))
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        read_recipe(f"{tmp_path}/")
+
+
+def test_overrides_become_a_tree():
+    assert parse_overrides(["a.b=1e-6", "a.c=x y", "d=[1, {e: f}]", "g={h: 1}", "g.i=true", "j=a=b"]) == {
+        "a": {"b": 1e-6, "c": "x y"},
+        "d": [1, {"e": "f"}],
+        "g": {"h": 1, "i": True},
+        "j": "a=b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["a"], "override 'a' must look like key=value"),
+        (["=1"], "override '=1' must look like key=value"),
+        (["a..b=1"], "override 'a..b=1' must look like key=value"),
+        (["a=1", "a=2"], "override a is given twice"),
+        (["a=1", "a.b=2"], "override 'a.b=2' clashes with another override of a"),
+        (["a.b=2", "a=1"], "override 'a=1' clashes with another override inside a"),
+        (["rewards.0.use=x"], "override 'rewards.0.use=x': rewards is a list; give it whole"),
+        (["a=[1"], "override 'a=[1', line 1: not valid YAML"),
+    ],
+)
+def test_bad_overrides_are_refused(overrides, words):
+    with pytest.raises(ValueError) as caught:
+        parse_overrides(overrides)
+    assert str(caught.value).startswith(words)
+
+
+def test_merging_goes_section_by_section():
+    base = {"model": {"policy": "p", "dtype": "float32"}, "rewards": [{"use": "a"}]}
+    over = {"model": {"dtype": "bfloat16"}, "rewards": [{"use": "b"}]}
+    assert merged(base, over) == {"model": {"policy": "p", "dtype": "bfloat16"}, "rewards": [{"use": "b"}]}
+    assert base["model"]["dtype"] == "float32"
+
+
+def test_another_function_leaves_the_old_ones_numbers_behind():
+    base = {"gate": {"use": "clip", "low": 0.2, "high": 0.2}}
+    assert merged(base, {"gate": {"use": "sapo"}}) == {"gate": {"use": "sapo"}}
+    assert merged(base, {"gate": {"use": "clip", "low": 0.1}}) == {"gate": {"use": "clip", "low": 0.1, "high": 0.2}}
+    assert merged(base, {"gate": {"low": 0.1}}) == {"gate": {"use": "clip", "low": 0.1, "high": 0.2}}
+    assert merged(base, {"gate": False}) == {"gate": False}

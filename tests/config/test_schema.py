@@ -1,0 +1,35 @@
+import pytest
+from pydantic import BaseModel
+
+from ascent.config import schema
+from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, Config, leaves
+
+SECTIONS = [each for each in vars(schema).values() if isinstance(each, type) and issubclass(each, BaseModel)]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_key_has_one_sentence(section):
+    for name, field in section.model_fields.items():
+        text = field.description or ""
+        assert text.endswith("."), f"{section.__name__}.{name} needs a sentence"
+        assert text.count(". ") == 0, f"{section.__name__}.{name} has more than one sentence"
+
+
+def test_leaves_are_dotted_keys_down_to_the_last_section():
+    found = leaves()
+    assert {"algorithm", "seed", "model.policy", "rollouts.group_size", "rewards", "cells.gate"} <= set(found)
+    assert "model" not in found
+    assert found["rollouts.temperature"].default == 1.0
+
+
+def test_slots_are_classed_as_their_fields_are_declared():
+    for slot, field in Cells.model_fields.items():
+        declared = str(field.annotation)
+        assert ("dict[str" in declared) == (slot in SEVERAL_SLOTS)
+        assert ("TermOverride" in declared) == (slot in TERM_SLOTS)
+
+
+def test_a_config_cannot_be_changed_behind_ones_back():
+    config = Config.model_validate({"algorithm": "sft", "model": {"policy": "p"}, "data": {"train": "t"}})
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 1

@@ -1,0 +1,58 @@
+import json
+
+from ascent.config import yaml_text
+from ascent.config.schema import Cells, leaves
+from ascent.config.show import as_yaml, json_schema
+from ascent.config.validate import validate
+
+VOCABULARY = {
+    "gate": {
+        "clip": {"description": "Clip.", "numbers": {"low": {"type": "number", "minimum": 0.0, "default": 0.2}}},
+        "plain": {"description": "Nothing.", "numbers": {}},
+    },
+    "kl": {"k3": {"description": "k3.", "numbers": {}}},
+    "shape": {"overlong": {"description": "Too long.", "numbers": {"cache": {"type": "integer"}}}},
+    "auxiliary": {"nll": {"description": "NLL.", "numbers": {}}},
+}
+
+
+def test_yaml_holds_what_was_set_and_reads_back_as_the_same_config():
+    config = validate(
+        {
+            "algorithm": "grpo",
+            "model": {"policy": "p"},
+            "data": {"train": "t"},
+            "rewards": [{"use": "a", "weight": 0.5}],
+            "update": {"learning_rate": 1e-6},
+            "cells": {"gate": {"use": "clip", "low": 0.1}, "kl": False, "shape": {"overlong": {"cache": 3}}},
+        }
+    )
+    text = as_yaml(config)
+    assert validate(yaml_text.read(text, "test")) == config
+    assert "seed" not in text
+
+
+def test_schema_names_algorithms_functions_and_numbers():
+    schema = json_schema(["grpo", "dapo"], VOCABULARY)
+    assert schema["properties"]["algorithm"]["enum"] == ["dapo", "grpo"]
+    slots = schema["$defs"]["Cells"]["properties"]
+    clip, plain, alone, off = slots["gate"]["anyOf"]
+    assert clip["properties"] == {"use": {"const": "clip"}, "low": VOCABULARY["gate"]["clip"]["numbers"]["low"]}
+    assert plain["properties"] == {"use": {"const": "plain"}}
+    assert set(alone["properties"]) == {"low"}
+    assert alone["additionalProperties"] is False
+    assert off == {"const": False}
+    assert set(slots["kl"]["anyOf"][0]["properties"]) == {"use", "weight"}
+    assert set(slots["shape"]["properties"]["overlong"]["anyOf"][0]["properties"]) == {"cache"}
+    assert set(slots["auxiliary"]["properties"]["nll"]["anyOf"][0]["properties"]) == {"weight"}
+    assert slots["gate"]["description"] == Cells.model_fields["gate"].description
+
+
+def test_schema_describes_every_key_and_is_json():
+    schema = json.loads(json.dumps(json_schema(["grpo"], {})))
+    for key, field in leaves().items():
+        node = schema
+        for part in key.split("."):
+            node = schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+            node = node["properties"][part]
+        assert node["description"] == field.description

@@ -1,0 +1,81 @@
+import math
+
+import pytest
+
+from ascent.config.validate import nearest_keys, validate
+
+LEAST = {"algorithm": "rlvr", "model": {"policy": "p"}, "data": {"train": "t"}}
+
+
+def test_the_least_recipe_is_valid():
+    config = validate(LEAST)
+    assert config.rollouts.temperature == 1.0
+    assert config.model_dump(exclude_unset=True) == LEAST
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rollouts": {"grup_size": 3}}, "rollouts.grup_size is not a key; did you mean rollouts.group_size?"),
+        ({"learning_rate": 1.0}, "learning_rate is not a key; did you mean update.learning_rate"),
+        ({"optimizer": {"lr": 1.0}}, "optimizer.lr is not a key; did you mean update.learning_rate?"),
+        ({"kl": {"weight": 1.0}}, "kl.weight is not a key; did you mean cells.kl.weight"),
+        ({"cells": {"gte": {"low": 1}}}, "cells.gte.low is not a key; did you mean cells.gate"),
+        ({"qqq": 1}, "qqq is not a key; ascent show schema lists every key"),
+        ({"rewards": [{"use": "x", "wieght": 1}]}, "rewards[0].wieght is not a key; did you mean rewards[].weight"),
+        ({"rollouts": {"temperature": 0}}, "rollouts.temperature=0, but it must be above 0"),
+        ({"rollouts": {"temperature": -1.0}}, "rollouts.temperature=-1.0, but it must be above 0"),
+        ({"rollouts": {"top_p": 1.5}}, "rollouts.top_p=1.5, but it must be at most 1"),
+        ({"rollouts": {"group_size": 0}}, "rollouts.group_size=0, but it must be at least 1"),
+        ({"rollouts": {"group_size": True}}, "rollouts.group_size=true, but it must be a whole number"),
+        ({"rollouts": {"group_size": 1.5}}, "rollouts.group_size=1.5, but it must be a whole number"),
+        ({"update": {"learning_rate": "3"}}, "update.learning_rate='3', but it must be a number"),
+        ({"update": {"learning_rate": math.inf}}, "update.learning_rate=inf, but it must be a finite number"),
+        ({"update": {"adam_beta1": 1.0}}, "update.adam_beta1=1.0, but it must be below 1"),
+        ({"update": {"schedule": "step"}}, "update.schedule='step', but it must be one of 'constant', 'linear'"),
+        ({"model": {"policy": "p", "recompute": 1}}, "model.recompute=1, but it must be true or false"),
+        ({"model": {"policy": ""}}, "model.policy='', but it must be given"),
+        ({"model": {}}, "model.policy is missing (The model to train"),
+        ({"rollouts": 3}, "rollouts=3, but it must be a section"),
+        ({"rollouts": None}, "rollouts=null, but it must be a section"),
+        ({"rewards": {"use": "x"}}, "rewards={'use': 'x'}, but it must be a list"),
+        ({"cells": {"gate": True}}, "cells.gate=true, but it must be a section"),
+        ({"cells": {"gate": None}}, "cells.gate=null, but it must be a section"),
+        ({"cells": {"gate": {"use": None}}}, "cells.gate.use=null, but it must be a word"),
+        ({"cells": {"gate": {"low": [1]}}}, "cells.gate.low=[1], but it must be a number, true, false or a word"),
+        ({"cells": {"shape": {"clip": {"low": None}}}}, "cells.shape.clip.low=null, but it must be a number"),
+        ({"cells": {"kl": {"weight": -1}}}, "cells.kl.weight=-1, but it must be at least 0"),
+    ],
+)
+def test_an_error_says_key_value_rule_and_fix(changes, words):
+    with pytest.raises(ValueError) as caught:
+        validate({**LEAST, **changes})
+    assert str(caught.value).startswith(words)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_problem_gets_a_line_of_its_own():
+    with pytest.raises(ValueError) as caught:
+        validate({**LEAST, "seed": -1, "run": {"steps": 0}})
+    assert [line.partition("=")[0] for line in str(caught.value).splitlines()] == ["seed", "run.steps"]
+
+
+def test_a_missing_section_is_named():
+    with pytest.raises(ValueError, match="data is missing"):
+        validate({"algorithm": "sft", "model": {"policy": "p"}})
+
+
+def test_a_cell_may_be_switched_off_or_given_other_numbers():
+    config = validate({**LEAST, "cells": {"kl": False, "gate": {"use": "clip", "low": 0.1}, "shape": {"clip": False}}})
+    assert config.model_dump(exclude_unset=True)["cells"] == {
+        "kl": False,
+        "gate": {"use": "clip", "low": 0.1},
+        "shape": {"clip": False},
+    }
+
+
+def test_nearest_keys_finds_initials_and_misplaced_words():
+    assert nearest_keys("lr") == ["update.learning_rate"]
+    assert nearest_keys("temperature") == ["rollouts.temperature"]
+    assert nearest_keys("rollout.group_size")[0] == "rollouts.group_size"
+    assert nearest_keys("zzz") == []

@@ -1,0 +1,54 @@
+"""Every Python snippet of README.md and docs/ runs; the snippets of one page share their names, as a reader would."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^ {4}(?:\$ )?(?:\.venv/bin/)?ascent ([^#\n]*)", re.MULTILINE)
+
+
+def snippets(page: Path) -> list[str]:
+    return SNIPPET.findall(page.read_text())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
+def test_snippets_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for text in snippets(page):
+        exec(compile(text, str(page), "exec"), names)
+
+
+def test_the_readme_has_a_snippet():
+    assert snippets(ROOT / "README.md")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMAND.findall((ROOT / "README.md").read_text()))
+def test_commands_of_the_readme_exist(command, tmp_path):
+    """They run without a traceback; 2 is the honest status of what is refused or does not exist yet."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ascent", *command.split()],
+        cwd=tmp_path,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode in (0, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Usage:" not in done.stderr
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
