@@ -10,3 +10,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A busy machine is no counterexample.
 settings.register_profile("ascent", deadline=None)
 settings.load_profile("ascent")
+
+# Under xdist the process that prints loads this file only.
+from tests.golden.summary import pytest_terminal_summary  # noqa: E402, F401

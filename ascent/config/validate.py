@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from ascent.config.schema import TERM_SLOTS, Config, Reward, leaves
+from ascent.config.schema import TERM_SLOTS, Cells, Config, Reward, leaves
 
 KINDS = {
     "int_type": "a whole number",
@@ -90,6 +90,8 @@ def _unknown(path: str, value: Any) -> str:
 
 def nearest_keys(path: str) -> list[str]:
     """Known keys that look like `path`, best first: alike as a whole, in the last word, or by initials (lr)."""
+    if path.partition(".")[0] in Cells.model_fields:  # a slot without its section
+        return [f"cells.{path}"]
     known = [*leaves(), *(f"rewards[].{name}" for name in Reward.model_fields)]
     known += [f"cells.{slot}.weight" for slot in TERM_SLOTS]
     likeness = {key: _likeness(path, key) for key in known}

@@ -20,6 +20,7 @@ def test_the_least_recipe_is_valid():
         ({"learning_rate": 1.0}, "learning_rate is not a key; did you mean update.learning_rate"),
         ({"optimizer": {"lr": 1.0}}, "optimizer.lr is not a key; did you mean update.learning_rate?"),
         ({"kl": {"weight": 1.0}}, "kl.weight is not a key; did you mean cells.kl.weight"),
+        ({"gate": {"low": 1.0}}, "gate.low is not a key; did you mean cells.gate.low?"),
         ({"cells": {"gte": {"low": 1}}}, "cells.gte.low is not a key; did you mean cells.gate"),
         ({"qqq": 1}, "qqq is not a key; ascent show schema lists every key"),
         ({"rewards": [{"use": "x", "wieght": 1}]}, "rewards[0].wieght is not a key; did you mean rewards[].weight"),

@@ -1,0 +1,96 @@
+"""The only training loop: next batch, update, refresh, evaluate, save.
+
+It sees protocols and nothing else, so supervised fine-tuning, preference optimisation and reinforcement learning are
+the same twenty lines: what differs lives in the source (files, or rollouts of the current policy) and in the
+objective. A step is one optimizer step of every learner. All that is needed to continue exactly is given to `save`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ascent.protocols import Learner, Objective, Source, State, Tracker
+
+
+class Trained(NamedTuple):
+    """A learner and what it minimises. PPO with a separate critic has two of these; everyone else has one."""
+
+    name: str
+    learner: Learner
+    objective: Objective
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop drives. `evaluate` returns numbers to log; `save` makes the state durable before it returns."""
+
+    source: Source
+    trained: Sequence[Trained]
+    tracker: Tracker
+    save: Callable[[int, State], None]
+    evaluate: Callable[[int], Mapping[str, float]] | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When things happen, in steps. The last step is always saved, and evaluated where there is an evaluation."""
+
+    steps: int
+    save_every: int
+    evaluate_every: int
+
+
+def run(parts: Parts, schedule: Schedule, *, done: int = 0, stop: Callable[[], bool] = lambda: False) -> int:
+    """Train from step `done` + 1 to the schedule's end, or until `stop` says so; returns the last step finished.
+
+    A stop is looked at between steps only: the step under way is finished and saved.
+    """
+    if done > schedule.steps:
+        raise ValueError(
+            f"the checkpoint is at step {done}, but run.steps={schedule.steps}; raise run.steps to train further"
+        )
+    for step in range(done + 1, schedule.steps + 1):
+        metrics = _update(parts, step)
+        last = step == schedule.steps or stop()
+        if parts.evaluate is not None and (last or step % schedule.evaluate_every == 0):
+            metrics |= parts.evaluate(step)
+        parts.tracker.log(step, metrics)
+        if last or step % schedule.save_every == 0:
+            parts.save(step, state_of(parts))
+        if last:
+            return step
+    return done
+
+
+def _update(parts: Parts, step: int) -> dict[str, float]:
+    """One optimizer step of every learner on the source's next batches, then the source learns of the new weights."""
+    batches = parts.source.next(step)
+    metrics: dict[str, float] = {}
+    for each in parts.trained:
+        prefix = f"{each.name}/" if len(parts.trained) > 1 else ""
+        stats = each.learner.step(batches, each.objective)
+        metrics |= {prefix + name: metric.value() for name, metric in stats.items()}
+    parts.source.refresh(parts.trained[0].learner.weights())
+    return metrics
+
+
+def state_of(parts: Parts) -> State:
+    """Everything that must be in a checkpoint, by owner."""
+    return {
+        "source": parts.source.state(),
+        "learners": {each.name: each.learner.state() for each in parts.trained},
+    }
+
+
+def load_state(parts: Parts, state: State) -> None:
+    """Put a saved state back into freshly built parts."""
+    missing = {each.name for each in parts.trained} ^ set(state["learners"])
+    if missing:
+        raise ValueError(
+            f"the checkpoint's learners {sorted(state['learners'])} are not this run's; use the recipe that made it"
+        )
+    parts.source.load_state(state["source"])
+    for each in parts.trained:
+        each.learner.load_state(state["learners"][each.name])

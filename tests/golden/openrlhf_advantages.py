@@ -1,0 +1,140 @@
+"""OpenRLHF 0.11.0: reward shaping, advantages and returns, and its primitives.
+
+Its conventions: length penalties, then the group baseline, then clipping, then KL per token; observation tokens are
+steps like any other, with reward and value 0, so discounts run through them; whitening uses the population variance, in
+float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ascent.advantages import group, normalise, returns, shape
+from ascent.cells import cell
+from ascent.losses import kl
+from ascent.losses.aggregate import token_mean
+from ascent.maths import masked
+from ascent.maths.groups import Groups
+from tests.golden import conventions
+from tests.golden.cases import Case, Ours
+from tests.golden.packed import Rows, gradient, mean_of
+from tests.golden.trl_advantages import consecutive
+from tests.golden.verl_losses import spread_out
+from tests.golden.verl_primitives import kl_controller
+
+NO_EPS = 1e-300  # the peer bounds the variance from below instead of adding to it
+GROUP_EPS = 1e-9
+
+
+def advantages(case: Case) -> Ours:
+    kind, rows = case.params["estimator"], Rows(case.flags("action_mask"))
+    shaped_B = _shaped(case)
+    groups = consecutive(rows.count, case.params["n_samples_per_prompt"])
+    credit_B = _against_group(kind, shaped_B, groups)
+    if case.params["reward_clip_range"] is not None:
+        low, high = case.params["reward_clip_range"]
+        credit_B = shape.clip(credit_B, low=low, high=high)
+    kl_T = rows.pack(case.tensor("kl"))
+    beta = max(case.params["kl_coef"], 0.0)
+    rewards_T = shape.on_last_token(credit_B, rows.trained_T, rows.segments)
+    rewards_T = rewards_T + shape.kl_penalty(kl_T, torch.zeros_like(kl_T), rows.trained_T, beta=beta)
+    every_T, gamma = torch.ones_like(rows.trained_T), case.params["gamma"]
+    if kind == "gae":
+        values_T = masked.kept(rows.pack(case.tensor("values")), rows.trained_T)
+        found = returns.gae(rewards_T, values_T, every_T, rows.segments, gamma=gamma, lam=case.params["lambd"])
+        advantages_T, returns_T = found.advantages_T, found.returns_T
+    else:
+        case.expects(lambd=1.0)
+        gamma = gamma if kind == "reinforce" else 1.0  # forced to 1 for everything with a group baseline
+        advantages_T = returns_T = returns.reward_to_go(rewards_T, every_T, rows.segments, gamma=gamma).advantages_T
+    if kind in ("gae", "reinforce", "reinforce_baseline"):
+        advantages_T = _whitened(case, advantages_T, rows)
+    case.peer_ignores("no_std_norm")
+    answer = {"advantages": rows.unpack(advantages_T), "returns": rows.unpack(returns_T), "shaped_rewards": shaped_B}
+    tolerances = {}
+    if kind == "group_norm":
+        room = conventions.room_for_flat_groups(case, credit_B, shaped_B, groups, GROUP_EPS)
+        tolerances = {"advantages": room, "returns": room}
+    return Ours(answer, tolerances=tolerances)
+
+
+def _shaped(case: Case) -> Tensor:
+    """The overlong penalty first, then the rule for truncated completions on what it left."""
+    rewards_B, lengths_B = case.tensor("rewards"), case.tensor("response_length")
+    buffer, coefficient = case.params["overlong_buffer_len"], case.params["stop_properly_penalty_coef"]
+    longest, truncated_B = case.params["max_new_tokens"], case.flags("truncated")
+    if buffer is not None:
+        rewards_B = shape.soft_overlong(rewards_B, lengths_B, max_length=longest, cache=int(buffer))
+    if coefficient is not None and coefficient < 0:
+        rewards_B = shape.eos_replace(rewards_B, truncated_B, score=coefficient)
+    elif coefficient is not None:
+        rewards_B = torch.where(truncated_B, coefficient * rewards_B, rewards_B)
+    return rewards_B
+
+
+def _against_group(kind: str, rewards_B: Tensor, groups: Groups) -> Tensor:
+    if kind in ("reinforce", "gae"):
+        return rewards_B
+    if kind == "rloo":
+        return group.leave_one_out(rewards_B, groups).advantages_B
+    centred_B = group.centre(rewards_B, groups).advantages_B
+    if kind in ("reinforce_baseline", "dr_grpo"):
+        return centred_B
+    if kind == "group_norm":
+        return normalise.group_std(centred_B, rewards_B, groups, eps=GROUP_EPS)
+    raise KeyError(f"estimator {kind!r} is not one this adapter knows")
+
+
+def _whitened(case: Case, advantages_T: Tensor, rows: Rows) -> Tensor:
+    if case.params["no_std_norm"]:
+        return masked.kept(advantages_T - masked.mean(advantages_T, rows.trained_T), rows.trained_T)
+    return normalise.whiten_token(advantages_T, rows.trained_T, ddof=0, eps=NO_EPS)
+
+
+def compute_reward(case: Case) -> Ours:
+    """KL on every position, padding too; a row without a counted token gets its reward on the last column."""
+    rewards_B, mask_BL = case.tensor("r"), case.flags("action_mask")
+    if case.params["reward_clip_range"] is not None:
+        low, high = case.params["reward_clip_range"]
+        rewards_B = shape.clip(rewards_B, low=low, high=high)
+    mask_BL[~mask_BL.any(1), -1] = True
+    rows, kl_BL = Rows(mask_BL), case.tensor("kl")
+    placed_BL = rows.unpack(shape.on_last_token(rewards_B, rows.trained_T, rows.segments))
+    every_BL, beta = torch.ones_like(mask_BL), max(case.params["kl_coef"], 0.0)
+    return Ours({"reward": placed_BL + shape.kl_penalty(kl_BL, torch.zeros_like(kl_BL), every_BL, beta=beta)})
+
+
+def approx_kl(case: Case) -> Ours:
+    """Float32, and every estimator held within +-10."""
+    logprobs, reference = case.leaf("log_probs"), case.tensor("log_probs_base")
+    estimator = {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}[case.params["kl_estimator"]]
+    found = estimator(logprobs, reference, torch.ones_like(reference, dtype=torch.bool)).clamp(-10, 10)
+    return Ours({"kl": found, "mean_kl": found.mean(), "grad_sum_wrt_log_probs": gradient(found.sum(), logprobs)})
+
+
+def masked_stats(case: Case) -> Ours:
+    values_BL, mask_BL = case.tensor("values"), case.flags("mask")
+    rows = Rows(mask_BL)
+    x_T = rows.pack(values_BL)
+    by_row = [masked.whiten(x, keep, ddof=0, eps=NO_EPS) for x, keep in zip(values_BL, mask_BL, strict=True)]
+    return Ours(
+        {
+            "masked_mean": masked.mean(x_T, rows.trained_T),
+            "masked_mean_dim_last": rows.segments.mean(x_T, rows.trained_T),
+            "masked_normalize_dim1": torch.stack(by_row),
+            "aggregate_token": mean_of(spread_out(x_T, rows, cell(token_mean))),
+            "aggregate_sample": mean_of(spread_out(x_T, rows, cell(conventions.mean_over_count_plus_1e8))),
+        }
+    )
+
+
+ADAPTERS: dict[str, Callable[[Case], Ours]] = {
+    "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker.compute_advantages_and_returns": advantages,
+    "openrlhf.models.utils.compute_reward": compute_reward,
+    "openrlhf.models.utils.compute_approx_kl": approx_kl,
+    "openrlhf.trainer.ppo_utils.kl_controller.AdaptiveKLController": kl_controller,
+    "openrlhf.models.utils.masked_mean/masked_normalize/aggregate_loss": masked_stats,
+}

@@ -1,0 +1,203 @@
+"""ms-swift 4.6.0: advantages and the GRPO loss.
+
+Its conventions: as TRL's GRPO, but k3 is capped and added BEFORE the mismatch weight, a sequence weight is the
+geometric mean, sequences dropped for drift or length leave the mask, and window losses are multiplied by gradient
+accumulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ascent.advantages import group, normalise, select
+from ascent.cells import Cell, cell
+from ascent.losses import aggregate, gates, mismatch
+from ascent.losses.objective import policy_terms
+from ascent.maths import masked
+from ascent.maths.groups import Groups
+from tests.golden import conventions
+from tests.golden.cases import Case, Ours, Tolerance
+from tests.golden.packed import NO_GUARD, Rows, gradient, reduced
+from tests.golden.trl_advantages import consecutive
+from tests.golden.trl_policy import LEVELS, two_sided
+
+EPS, GDPO_EPS = 1e-4, 1e-8
+WINDOW = ("dapo", "cispo")
+ROLLOUT_WEIGHTS = "swift rollout weights"  # inside the trainer's loss; only the cross-peer cases show them
+
+
+def advantages(case: Case) -> Ours:
+    parts_BK, weights = case.tensor("rewards_per_func"), case.tensor("reward_weights")
+    rewards_B = (parts_BK * weights).nansum(1)  # what could not be scored counts as 0
+    groups = consecutive(rewards_B.numel(), case.params["num_generations"])
+    kind, scale = case.params["advantage_estimator"], case.params["scale_rewards"]
+    plain_B = rewards_B
+    if case.params["kl_in_reward"]:
+        rewards_B = rewards_B - case.params["beta"] * case.tensor("kl_values")
+    else:
+        case.peer_ignores("beta", "kl_values")
+    if scale == "gdpo":
+        words = ",".join(str(float(weight)) for weight in weights)
+        credit_B = group.decoupled_parts(parts_BK, groups, part_weights=words, eps=GDPO_EPS).advantages_B
+        every_B = torch.ones_like(credit_B, dtype=torch.bool)
+        room = conventions.room_for_flat_parts(case.tolerance, parts_BK, weights.tolist(), groups, GDPO_EPS)
+        advantages_B = normalise.batch_zscore(credit_B, every_B, eps=GDPO_EPS)
+        return Ours({"advantages": advantages_B, "rewards": plain_B}, tolerances={"advantages": room})
+    advantages_B = _scaled(kind, scale, rewards_B, groups)
+    room = conventions.room_for_flat_groups(case, advantages_B, rewards_B, groups, EPS)
+    return Ours({"advantages": advantages_B, "rewards": rewards_B}, tolerances={"advantages": room})
+
+
+def dynamic(case: Case) -> Ours:
+    """Ragged groups; a request that occurs twice counts once, with its last reward, and both rows get its advantage."""
+    rewards_B = (case.tensor("rewards_per_func") * case.tensor("reward_weights")).nansum(1)
+    requests_B, prompts_B = case.ids("request_ids"), case.ids("prompt_ids")
+    last = {int(request): row for row, request in enumerate(requests_B)}
+    rows_U = torch.tensor([last[request] for request in range(len(last))])
+    kind, scale = case.params["advantage_estimator"], case.params["scale_rewards"]
+    groups = Groups.from_ids(prompts_B[rows_U])
+    advantages_U = _scaled(kind, scale, rewards_B[rows_U], groups)
+    room = conventions.room_for_flat_groups(case, advantages_U, rewards_B[rows_U], groups, EPS)
+    room = Tolerance(room.relative, torch.as_tensor(room.absolute)[requests_B])
+    return Ours({"advantages": advantages_U[requests_B], "rewards": rewards_B}, tolerances={"advantages": room})
+
+
+def _scaled(kind: str, scale: str, rewards_B: Tensor, groups: Groups) -> Tensor:
+    """reinforce_plus_plus divides by the std of centred rewards, the others by that of raw ones."""
+    credit = {"rloo": group.leave_one_out, "grpo": group.centre, "reinforce_plus_plus": group.centre}[kind]
+    advantages_B = credit(rewards_B, groups).advantages_B
+    batch = normalise.batch_std_centred if kind == "reinforce_plus_plus" else normalise.batch_std_raw
+    known = {"advantages_B": advantages_B, "advantages_T": advantages_B, "rewards_B": rewards_B, "groups": groups}
+    scales: Mapping[str, Callable[[], Cell]] = {
+        "group": lambda: cell(normalise.group_std, eps=EPS),
+        "batch": lambda: cell(batch, eps=EPS),
+        "none": lambda: cell(normalise.none),
+    }
+    scaled_B: Tensor = scales[scale]()(known)
+    return scaled_B
+
+
+def grpo(case: Case) -> Ours:
+    rows, logprobs = Rows(case.flags("completion_mask")), case.leaf("per_token_logps")
+    case.expects(top_entropy_quantile=1.0)
+    case.peer_ignores("entropies", "tau_pos", "tau_neg")
+    if case.params["overlong_filter"]:
+        rows = rows.without(~select.finished(case.flags("truncated_mask")))
+    else:
+        case.peer_ignores("truncated_mask")
+    known = _known(case, rows, logprobs)
+    drift = case.params["off_policy_sequence_mask_delta"]
+    if drift is not None:
+        rows = rows.without(~_near(case, rows, known, drift))
+        known = _known(case, rows, logprobs)
+    known["weight_T"] = _correction(case)(known).weight_T
+    cells = {"ratio": cell(LEVELS[case.params["importance_sampling_level"]], guard=NO_GUARD), "gate": _gate(case)}
+    terms = policy_terms(
+        known,
+        mismatch=cell(conventions.given_weights),
+        aggregate=_mode(case),
+        kl=cell(_weighted_k3) if case.params["beta"] else None,
+        **cells,
+    )
+    loss = _reduced(case, terms)
+    metrics = _metrics(rows, known, **cells)
+    return Ours({"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}, metrics)
+
+
+def rollout_weights(case: Case) -> Ours:
+    """The mismatch weights alone, from log-ratios old - sampler; 0 outside the mask."""
+    rows, ratio = Rows(case.flags("mask")), case.tensor("log_ratio")
+    known = rows.known(old_T=ratio, rollout_T=torch.zeros_like(ratio))
+    weight_T = masked.kept(_correction(case)(known).weight_T, rows.trained_T)
+    return Ours({"weights": rows.unpack(weight_T)})
+
+
+def _known(case: Case, rows: Rows, logprobs: Tensor) -> dict[str, Any]:
+    names = {
+        "old_T": "old_per_token_logps",
+        "reference_T": "ref_per_token_logps",
+        "rollout_T": "rollout_per_token_logps",
+    }
+    padded = {ours: case.tensor(theirs) for ours, theirs in names.items() if case.has(theirs)}
+    known = rows.known(logprobs_T=logprobs, advantages_T=case.tensor("advantages"), **padded)
+    known.setdefault("old_T", known["logprobs_T"].detach())
+    return known
+
+
+def _near(case: Case, rows: Rows, known: Mapping[str, Any], drift: float) -> Tensor:
+    """A row's advantage is the mean of its tokens'; without sampler log-probs the old policy's stand in."""
+    advantages_B = rows.segments.mean(known["advantages_T"], rows.trained_T)
+    sampled_T = known.get("rollout_T", known["old_T"])
+    return select.near_policy(
+        known["logprobs_T"], sampled_T, advantages_B, rows.trained_T, rows.segments, max_drift=drift
+    )
+
+
+def _correction(case: Case) -> Cell:
+    mode, cap = case.params["rollout_importance_sampling_mode"], case.params["rollout_importance_sampling_threshold"]
+    cells: Mapping[str | None, Callable[[], Cell]] = {
+        None: lambda: cell(mismatch.none),
+        "token_truncate": lambda: cell(mismatch.token_truncate, cap=cap),
+        "token_mask": lambda: cell(mismatch.token_mask, low=0.0, high=cap),
+        "sequence_truncate": lambda: cell(mismatch.geometric_truncate, cap=cap),
+        "sequence_mask": lambda: cell(mismatch.geometric_mask, low=0.0, high=cap, cap=NO_GUARD),
+    }
+    return cells[mode]()
+
+
+def _weighted_k3(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, weight_T: Tensor) -> Tensor:
+    return weight_T * conventions.k3_capped(logprobs_T, reference_T, trained_T)
+
+
+def _gate(case: Case) -> Cell:
+    low, high, cap = case.params["epsilon_low"], case.params["epsilon_high"], case.params["delta"]
+    kind = case.params["loss_type"]
+    if kind == "cispo":
+        return cell(gates.cispo, floor=0.0, cap=high)
+    if kind == "sapo":
+        return cell(gates.sapo, tau_positive=case.params["tau_pos"], tau_negative=case.params["tau_neg"])
+    if kind not in ("grpo", "bnpo", "dr_grpo", "dapo"):
+        raise KeyError(f"loss_type {kind!r} is not one this adapter knows")
+    return cell(gates.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
+
+
+def _mode(case: Case) -> Cell:
+    kind, longest = case.params["loss_type"], case.params["max_completion_length"]
+    if kind in ("grpo", "sapo"):
+        return cell(conventions.every_row_counts(aggregate.sequence_mean_token_mean))
+    if kind == "dr_grpo":
+        return cell(conventions.every_row_counts(conventions.scaled_by(longest)))
+    return cell(aggregate.token_mean)
+
+
+def _reduced(case: Case, terms: Any) -> Tensor:
+    items, processes = case.params["num_items_in_batch"], case.params["num_processes"]
+    steps, weights = case.params["current_gradient_accumulation_steps"], {"kl": case.params["beta"]}
+    if case.params["loss_type"] in WINDOW:
+        return reduced(terms, weights, count=items / processes) * steps
+    return reduced(terms, weights)
+
+
+def _metrics(rows: Rows, known: Mapping[str, Any], ratio: Cell, gate: Cell) -> dict[str, Tensor]:
+    marks = gate({**known, "log_ratio_T": ratio(known)}).marks
+    found: dict[str, Tensor] = {}
+    if "reference_T" in known:
+        kl_T = conventions.k3_capped(known["logprobs_T"], known["reference_T"], rows.trained_T)
+        found["kl"] = masked.mean(kl_T, rows.trained_T)
+    if "clipped_low" in marks:
+        low, high = (masked.mean(marks[f"clipped_{end}"].double(), rows.trained_T) for end in ("low", "high"))
+        found |= {"low_clip_mean": low, "high_clip_mean": high, "region_clip_mean": low + high}
+        found |= {"low_clip_min": low, "high_clip_max": high}  # extremes over processes, and there is one
+    return found
+
+
+ADAPTERS: dict[str, Callable[[Case], Ours]] = {
+    "swift.rl_core.advantage.compute_advantages": advantages,
+    "swift.rl_core.advantage.compute_advantages_dynamic": dynamic,
+    "swift.rlhf_trainers.grpo_trainer.GRPOTrainer._compute_loss_and_metrics": grpo,
+    ROLLOUT_WEIGHTS: rollout_weights,
+}

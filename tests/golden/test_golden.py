@@ -1,0 +1,134 @@
+"""Conformance with four peers: every golden case is reproduced, refused for a stated reason, or not built yet.
+
+ASCENT_GOLDEN names another folder of vectors; without it the copy in `vectors/` is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascent.advantages import group, returns
+from ascent.losses import aggregate, gates, kl, preferences, ratios, values
+from ascent.maths import masked
+from tests.golden.cases import VECTORS, Case, Recorded, folder, load
+from tests.golden.runner import ADAPTERS, DIFFERING, NOT_APPLICABLE, REPRODUCED, classify, judge
+
+CASES = load(folder())
+MOST_DIFFERING = 0.12
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_case(case: Case, count: Callable[..., None]) -> None:
+    verdict, found = judge(case), classify(case)
+    count(kind=found.name, reasons=list(found.reasons), numbers=verdict.numbers)
+    assert not verdict.wrong, "\n".join(verdict.wrong)
+
+
+def test_few_differences_and_every_one_explained() -> None:
+    kinds = [classify(case) for case in CASES]
+    applicable = [kind for kind in kinds if kind.name != NOT_APPLICABLE]
+    differing = [kind for kind in applicable if kind.name == DIFFERING]
+    assert len(differing) <= MOST_DIFFERING * len(applicable)
+    assert all(kind.reasons for kind in kinds if kind.name in (DIFFERING, NOT_APPLICABLE))
+    # What has no adapter must be a named later algorithm; a cross-peer case finds its adapters part by part.
+    unknown = {
+        case.function
+        for case, kind in zip(CASES, kinds, strict=True)
+        if case.function and kind.name != NOT_APPLICABLE and case.function not in ADAPTERS
+    }
+    assert not unknown
+
+
+def test_nothing_is_skipped_silently() -> None:
+    """An option, an input, an expected number or a function that nobody knows is an error."""
+    case = next(case for case in load(VECTORS) if case.family == "policy_loss" and classify(case).name == REPRODUCED)
+    strange = (
+        replace(case, params=Recorded({**case.params.entries, "new_option": 1})),
+        replace(case, inputs=Recorded({**case.inputs.entries, "new_input": [1.0]})),
+        replace(case, expected={**case.expected, "new_number": 1.0}),
+        replace(case, function="some.new.function"),
+    )
+    assert not judge(case).wrong
+    assert all(judge(other).wrong for other in strange)
+
+
+def test_names_and_seeds_are_not_read() -> None:
+    """A case under another name gets the same verdict and class: nothing is matched by its name."""
+    for case in CASES[:: max(1, len(CASES) // 60)]:
+        renamed = replace(case, name="renamed", file="elsewhere")
+        assert classify(renamed) == classify(case)
+        assert judge(renamed).numbers == judge(case).numbers
+
+
+def _wrong_sign(original: Callable[..., Any]) -> Callable[..., Any]:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        gated = original(*args, **kwargs)
+        return gated._replace(loss_T=-gated.loss_T)
+
+    return broken
+
+
+def _unmasked(x: Tensor, keep: Tensor) -> Tensor:
+    return x
+
+
+def _scaled(original: Callable[..., Any], factor: float) -> Callable[..., Any]:
+    return lambda *args, **kwargs: factor * original(*args, **kwargs)
+
+
+def _nudged_credit(original: Callable[..., Any]) -> Callable[..., Any]:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        credit = original(*args, **kwargs)
+        return credit._replace(advantages_B=credit.advantages_B * (1 + 1e-6))
+
+    return broken
+
+
+def _detached(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: original(*args, **kwargs).detach().requires_grad_()
+
+
+def _one_step(*args: Any, gamma: float, lam: float) -> Any:
+    return returns.td(*args, gamma=gamma)
+
+
+def _likely_is_bad(logits_P: Tensor, label_smoothing: float) -> Tensor:
+    return torch.nn.functional.logsigmoid(logits_P)
+
+
+BREAKAGES = {
+    "the sign of the clip gate": (gates, "clip", _wrong_sign(gates.clip), "policy_loss", 60),
+    "the mask forgotten": (masked, "kept", _unmasked, "policy_loss", 60),
+    "advantages off by one part in a million": (group, "centre", _nudged_credit(group.centre), "advantage", 40),
+    "leave-one-out without its factor": (group, "leave_one_out", group.centre, "advantage", 15),
+    "half of k3 forgotten": (kl, "k3", _scaled(kl.k3, 0.5), "policy_loss", 15),
+    "value loss without its half": (values, "clipped", _scaled(values.clipped, 2.0), "ppo", 10),
+    "gradient cut at the token ratio": (ratios, "differences", _detached(ratios.differences), "policy_loss", 60),
+    "sum for mean over tokens": (aggregate, "token_mean", aggregate.token_sum, "policy_loss", 30),
+    "TD for GAE": (returns, "gae", _one_step, "ppo", 10),
+    "the sign of preference losses": (preferences, "smoothed", _likely_is_bad, "preference_loss", 15),
+}
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_the_runner_catches_broken_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, attribute, broken, family, least = BREAKAGES[name]
+    chosen = [case for case in load(VECTORS) if case.family == family and classify(case).name == REPRODUCED]
+    monkeypatch.setattr(module, attribute, broken)
+    caught = (case.id for case in chosen if judge(case).wrong)
+    assert len(list(islice(caught, least))) == least

@@ -1,0 +1,236 @@
+"""TRL policy losses: GRPO with all its loss types, GMPO, RLOO (1.16.0) and GSPO-token (1.12.0).
+
+TRL's conventions: no guard on any log-ratio; fully masked rows count in sequence means; every loss is divided by the
+gradient accumulation steps, except those whose denominator is the token count of the generation batch; CISPO's
+epsilon_high is the cap itself; k3 without a cap, weighted by the ratio if asked; the entropy bonus is a token mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ascent.advantages import select
+from ascent.cells import Cell, cell
+from ascent.losses import aggregate, entropy, gates, kl, mismatch, ratios
+from ascent.losses.loss import Terms
+from ascent.losses.objective import policy_terms
+from ascent.maths import masked
+from tests.golden import conventions
+from tests.golden.cases import Case, Ours
+from tests.golden.packed import NO_GUARD, Rows, gradient, mean_of, reduced, shares_of_rows
+
+LEVELS = {
+    "token": ratios.token,
+    "sequence": ratios.sequence_geometric,
+    "sequence_token": ratios.sequence_geometric_token,
+}
+GENERATION_BATCH = ("dapo", "cispo", "vespo")
+
+
+def grpo(case: Case) -> Ours:
+    rows, logprobs = _rows(case), case.leaf("per_token_logps")
+    case.expects(top_entropy_quantile=1.0)
+    known = _known(case, rows, logprobs)
+    known["weight_T"] = _weights(case, rows, known)
+    cells = {"ratio": _ratio(case), "gate": _gate(case)}
+    terms = policy_terms(
+        known,
+        mismatch=cell(conventions.given_weights),
+        aggregate=_mode(case),
+        kl=_kl(case),
+        entropy=cell(entropy.bonus) if case.params.get("entropy_coef") else None,
+        **cells,
+    )
+    loss = _reduced(case, {name: term for name, term in terms.items() if name != "entropy"})
+    if "entropy" in terms:
+        loss = loss + case.params["entropy_coef"] * mean_of(terms["entropy"]) / _steps(case)
+    metrics = _clip_metrics(rows, known, **cells, per_sequence=case.params["importance_sampling_level"] != "token")
+    if "kl" in terms:
+        metrics["kl"] = terms["kl"].metrics["kl_loss"].value()
+    values = {"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}
+    if "entropy" in terms:
+        values["grad_entropies"] = gradient(loss, known["entropies"])
+    return Ours(values, metrics)
+
+
+def gmpo(case: Case) -> Ours:
+    """Sequence-level clip of log-ratios. KL is never weighted by the ratio; mismatch weights are not read."""
+    rows, logprobs = _rows(case), case.leaf("per_token_logps")
+    case.expects(top_entropy_quantile=1.0, entropy_coef=0.0, delta=None, off_policy_mask_threshold=None)
+    case.peer_ignores("importance_sampling_level", "use_bias_correction_kl", "importance_sampling_ratio")
+    case.peer_ignores(
+        "loss_type", "max_completion_length", "num_items_in_batch", "num_processes", "steps_per_generation"
+    )
+    known = _known(case, rows, logprobs)
+    cells = {
+        "ratio": cell(ratios.token, guard=NO_GUARD),
+        "gate": cell(gates.gmpo, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
+    }
+    terms = policy_terms(
+        known,
+        mismatch=cell(mismatch.none),
+        aggregate=cell(conventions.every_row_counts(aggregate.sequence_mean_token_mean)),
+        kl=cell(kl.k3, guard=NO_GUARD) if case.params["beta"] else None,
+        **cells,
+    )
+    loss = reduced(terms, {"kl": case.params["beta"]}) + _ratio_one_of_empty_rows(case, rows)
+    loss = loss / _steps(case)
+    metrics = _clip_metrics(rows, known, **cells, per_sequence=False)
+    if "kl" in terms:
+        metrics["kl"] = terms["kl"].metrics["kl_loss"].value()
+    return Ours({"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}, metrics)
+
+
+def rloo(case: Case) -> Ours:
+    """The ratio of the whole completion, clipped once per completion; `old_logps` is the masked sum of the old ones."""
+    rows, logprobs = _rows(case), case.leaf("per_token_logps")
+    case.peer_ignores("old_logps")
+    known = _known(case, rows, logprobs)
+    cells = {
+        "ratio": cell(ratios.sequence_product, guard=NO_GUARD),
+        "gate": cell(gates.clip, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
+    }
+    terms = policy_terms(
+        known,
+        mismatch=cell(mismatch.none),
+        aggregate=cell(conventions.every_row_counts(aggregate.sequence_mean_token_mean)),
+        **cells,
+    )
+    loss = reduced(terms) + _ratio_one_of_empty_rows(case, rows)
+    values = {"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}
+    return Ours(values, _clip_metrics(rows, known, **cells, per_sequence=True))
+
+
+def _rows(case: Case) -> Rows:
+    mask_BL = case.flags("completion_mask")
+    return Rows(mask_BL & case.flags("tool_mask") if case.has("tool_mask") else mask_BL)
+
+
+def _known(case: Case, rows: Rows, logprobs: Tensor) -> dict[str, Any]:
+    padded = {"logprobs_T": logprobs, "advantages_T": case.tensor("advantages")}
+    optional = {"old_T": "old_per_token_logps", "reference_T": "ref_per_token_logps"}
+    padded |= {ours: case.tensor(theirs) for ours, theirs in optional.items() if case.has(theirs)}
+    known = rows.known(**padded)
+    if case.has("entropies"):
+        known["entropies"] = case.leaf("entropies")
+        known["entropy_T"] = rows.pack(known["entropies"])
+    return known
+
+
+def _weights(case: Case, rows: Rows, known: Mapping[str, Any]) -> Tensor:
+    """Ready-made mismatch weights, and sequences dropped for having drifted: weight 0, still in the denominator."""
+    weight_T = torch.ones_like(known["advantages_T"])
+    if case.has("importance_sampling_ratio"):
+        weight_T = rows.pack(case.tensor("importance_sampling_ratio"))
+    threshold = case.params.get("off_policy_mask_threshold")
+    if threshold is None:
+        case.peer_ignores("sampling_per_token_logps")
+        return weight_T
+    sampled = "sampling_per_token_logps" if case.has("sampling_per_token_logps") else "old_per_token_logps"
+    keep_B = near_policy(rows, known["logprobs_T"], rows.pack(case.tensor(sampled)), _one_per_row(case), threshold)
+    return weight_T * rows.pack(keep_B)
+
+
+def near_policy(rows: Rows, logprobs_T: Tensor, sampled_T: Tensor, advantages_B: Tensor, threshold: float) -> Tensor:
+    """Where the sampler gave no log-prob the difference counts as 0."""
+    sampled_T = torch.where(sampled_T.isnan(), logprobs_T.detach(), sampled_T)
+    return select.near_policy(logprobs_T, sampled_T, advantages_B, rows.trained_T, rows.segments, max_drift=threshold)
+
+
+def _one_per_row(case: Case) -> Tensor:
+    advantages = case.tensor("advantages")
+    if advantages.ndim == 2 and advantages.shape[1] > 1:
+        raise ValueError("the off-policy sequence mask with an advantage per token is not something we express")
+    return advantages.reshape(-1)
+
+
+def _ratio(case: Case) -> Cell:
+    return cell(LEVELS[case.params["importance_sampling_level"]], guard=NO_GUARD)
+
+
+def _gate(case: Case) -> Cell:
+    low, high, cap = case.params["epsilon_low"], case.params["epsilon_high"], case.params.get("delta")
+    kind = case.params["loss_type"]
+    if kind == "cispo":
+        return cell(gates.cispo, floor=0.0, cap=high)
+    if kind == "sapo":
+        taus = {f"tau_{name}": case.params[f"sapo_temperature_{name[:3]}"] for name in ("positive", "negative")}
+        return cell(gates.sapo, **taus)
+    if kind not in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo"):
+        raise KeyError(f"loss_type {kind!r} is not one this adapter knows")
+    return cell(gates.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
+
+
+def two_sided(low: float, high: float, delta: float) -> Cell:
+    """-min(min(ratio, delta) A, clip(ratio) A) is a dual clip at delta; below 1 + high the two bounds trade places."""
+    return cell(gates.dual_clip, low=low, high=min(high, delta - 1), cap=max(delta, 1 + high))
+
+
+def _kl(case: Case) -> Cell | None:
+    weighted = case.params.get("use_bias_correction_kl")
+    return cell(kl.rho_k3 if weighted else kl.k3, guard=NO_GUARD) if case.params.get("beta") else None
+
+
+def _mode(case: Case) -> Cell:
+    kind, longest = case.params["loss_type"], case.params["max_completion_length"]
+    if kind in ("grpo", "sapo"):
+        return cell(conventions.every_row_counts(aggregate.sequence_mean_token_mean))
+    if kind == "luspo":
+        return cell(conventions.every_row_counts(aggregate.sequence_mean_token_sum))
+    if kind == "dr_grpo":
+        return cell(conventions.every_row_counts(conventions.scaled_by(longest)))
+    return cell(aggregate.token_mean)
+
+
+def _reduced(case: Case, terms: Terms) -> Tensor:
+    """dapo and cispo divide by the tokens of the whole generation batch, scaled to one accumulation window."""
+    weights = {"kl": case.params.get("beta", 0.0)}
+    items, processes = case.params["num_items_in_batch"], case.params.get("num_processes", 1)
+    per_generation = case.params.get("steps_per_generation", 1)
+    if case.params["loss_type"] not in GENERATION_BATCH:
+        return reduced(terms, weights) / _steps(case)
+    window = _steps(case) / (per_generation if case.params.get("train_mode", True) else 1)
+    return reduced(terms, weights, count=max(items, 1) / processes) / window
+
+
+def _steps(case: Case) -> int:
+    """Gradient accumulation divides the loss in training, not in evaluation."""
+    steps, training = case.params.get("current_gradient_accumulation_steps", 1), case.params.get("train_mode", True)
+    return steps if training else 1
+
+
+def _ratio_one_of_empty_rows(case: Case, rows: Rows) -> Tensor:
+    """A constant: TRL's row losses give a fully masked row its -A. The gradient does not see it; ours adds nothing."""
+    return -_one_per_row(case)[rows.empty_B].sum() / rows.count
+
+
+def _clip_metrics(
+    rows: Rows, known: Mapping[str, Any], ratio: Cell, gate: Cell, per_sequence: bool
+) -> dict[str, float]:
+    """Means over tokens, or over rows (empty ones too) where the ratio is one per row; extremes over rows."""
+    known = {**known, "old_T": known.get("old_T", known["logprobs_T"].detach())}
+    marks = gate({**known, "log_ratio_T": ratio(known)}).marks
+    if "clipped_low" not in marks or bool(rows.empty_B.all()):
+        return {}
+    by_row = shares_of_rows(rows, marks)
+    low_B, high_B = by_row["clipped_low"], by_row["clipped_high"]
+    counted_B = torch.ones_like(rows.empty_B) if per_sequence else ~rows.empty_B
+    if per_sequence:
+        low, high = low_B.mean(), high_B.mean()
+    else:
+        low, high = (masked.mean(marks[f"clipped_{end}"].double(), rows.trained_T) for end in ("low", "high"))
+    found = {"low_mean": low, "high_mean": high, "region_mean": low + high}
+    found |= {"low_min": low_B[counted_B].min(), "high_max": high_B[counted_B].max()}
+    return {f"clip_ratio/{name}": float(value) for name, value in found.items()}
+
+
+ADAPTERS: dict[str, Callable[[Case], Ours]] = {
+    "trl.trainer.grpo_trainer.GRPOTrainer._compute_loss": grpo,
+    "trl.experimental.gspo_token.grpo_trainer.GRPOTrainer._compute_loss": grpo,
+    "trl.experimental.gmpo.gmpo_trainer.GMPOTrainer._compute_loss": gmpo,
+    "trl.trainer.rloo_trainer.RLOOTrainer._compute_loss": rloo,
+}

@@ -1,0 +1,84 @@
+"""TRL 1.16.0 primitives: log-probs and entropy from logits, NaN-aware statistics, masks, and both ends of GKD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ascent.advantages import shape
+from ascent.maths import divergence, masked, tally
+from ascent.maths.logprobs import token_logprobs
+from tests.golden.cases import Case, Ours
+from tests.golden.packed import Rows, gradient
+from tests.golden.trl_policy import near_policy
+
+
+def logprobs_from_logits(case: Case) -> Ours:
+    """Positions outside the row mask are not computed by TRL; there both answers are 0."""
+    logits, labels = case.leaf("logits"), case.tensor("labels").long()
+    keep = case.flags("row_mask") if case.has("row_mask") else torch.ones_like(labels, dtype=torch.bool)
+    temperature = case.params["temperature"]
+    found = {
+        "logprobs": masked.kept(token_logprobs(logits, labels, temperature=temperature), keep),
+        "entropy": masked.kept(divergence.entropy(logits, temperature=temperature), keep),
+    }
+    slopes = {f"grad_sum_{name}": gradient(x.sum(), logits) for name, x in found.items()}
+    return Ours({name: x for name, x in (found | slopes).items() if name in case.expected})
+
+
+def nan_stats(case: Case) -> Ours:
+    """TRL answers NaN where fewer than two numbers are known; we answer 0."""
+    values = case.tensor("values")
+    known = ~values.isnan()
+    rows = torch.stack([_std(row, keep) for row, keep in zip(values, known, strict=True)])
+    return Ours(
+        {
+            "nanstd_all": _std(values, known),
+            "nanstd_dim1": rows,
+            "nanmin": tally.smallest(values, known).value(),
+            "nanmax": tally.largest(values, known).value(),
+        }
+    )
+
+
+def _std(x: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    return torch.where(known.sum() < 2, float("nan"), masked.variance(x, known).sqrt())
+
+
+def off_policy_mask(case: Case) -> Ours:
+    rows = Rows(case.flags("mask"))
+    logprobs_T, sampled_T = (rows.pack(case.tensor(f"{who}per_token_logps")) for who in ("", "sampling_"))
+    advantages_B, threshold = case.tensor("advantages").squeeze(1), case.params["off_policy_threshold"]
+    return Ours({"keep": near_policy(rows, logprobs_T, sampled_T, advantages_B, threshold).double()[:, None]})
+
+
+def soft_overlong_punishment(case: Case) -> Ours:
+    lengths_B = case.tensor("completion_lengths")
+    rewards_B = shape.soft_overlong(
+        torch.zeros_like(lengths_B),
+        lengths_B,
+        max_length=case.params["max_completion_len"],
+        cache=case.params["soft_punish_cache"],
+    )
+    return Ours({"rewards": rewards_B})
+
+
+def gkd(case: Case) -> Ours:
+    """beta 0 and 1 are the exact forward and reverse KL; what lies between is not ours yet."""
+    student, teacher, scored = case.leaf("student_logits"), case.tensor("teacher_logits"), case.tensor("labels") != -100
+    ends = {0.0: (teacher, student), 1.0: (student, teacher)}
+    kl = divergence.kl(*ends[case.params["beta"]], temperature=case.params["temperature"])
+    count, reduction = case.params["num_items_in_batch"], case.params["reduction"]
+    divisors = {"batchmean": int(scored.sum().clamp(min=1)), "sum": 1}
+    loss = masked.total(kl, scored) / (count or divisors[reduction])
+    return Ours({"loss": loss, "grad_student_logits": gradient(loss, student)})
+
+
+ADAPTERS: dict[str, Callable[[Case], Ours]] = {
+    "trl.trainer.utils.selective_log_softmax(_and_entropy)": logprobs_from_logits,
+    "trl.trainer.utils.nanstd/nanmin/nanmax": nan_stats,
+    "trl.trainer.grpo_trainer.GRPOTrainer.get_off_policy_mask": off_policy_mask,
+    "trl.rewards.get_soft_overlong_punishment": soft_overlong_punishment,
+    "trl.experimental.gkd.gkd_trainer.GKDTrainer.generalized_jsd_loss": gkd,
+}

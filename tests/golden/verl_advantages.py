@@ -1,0 +1,159 @@
+"""verl 0.9.1 advantage estimators, through `advantages.estimate`.
+
+verl's conventions: a score is the plain sum of a row's token rewards, padding included; eps 1e-6 on the std unless
+given; a group of one keeps its raw reward; whitening over tokens with (count + 1e-8) in its mean; GDPO whitens tokens
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ascent.advantages import group, normalise, returns
+from ascent.advantages.credit import SequenceCredit
+from ascent.advantages.estimate import estimate
+from ascent.cells import Cell, cell
+from ascent.maths.groups import Groups
+from tests.golden import conventions
+from tests.golden.cases import COUNT_PLUS_1E8, Case, Ours, Tolerance
+from tests.golden.packed import Rows
+
+EPS = 1e-6
+
+
+def grpo(case: Case) -> Ours:
+    eps = case.params.get("epsilon", EPS)
+    scale = cell(normalise.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalise.none)
+    alone = 1 / (1 + eps) if case.params["norm_adv_by_std_in_grpo"] else 1.0
+    advantages_BL = _by_group(case, cell(group.centre), scale, alone)
+    rewards_B, groups = case.tensor("token_level_rewards").sum(1), Groups.from_ids(case.ids("index"))
+    room = conventions.room_for_flat_groups(case, advantages_BL.abs().amax(1), rewards_B, groups, eps)
+    return _same(advantages_BL, {"advantages": room, "returns": room})
+
+
+def rloo(case: Case) -> Ours:
+    return _same(_by_group(case, cell(group.leave_one_out), cell(normalise.none), 1.0))
+
+
+def rloo_vectorized(case: Case) -> Ours:
+    return _same(_by_group(case, cell(group.leave_one_out), cell(normalise.none), None))
+
+
+def opo(case: Case) -> Ours:
+    return _same(_by_group(case, cell(group.length_weighted), cell(normalise.none), 1.0))
+
+
+def reinforce_plus_plus_baseline(case: Case) -> Ours:
+    return _same(_by_group(case, cell(group.centre), cell(normalise.whiten_token), 1.0), _whitened())
+
+
+def gdpo(case: Case) -> Ours:
+    rows, groups = Rows(case.flags("response_mask")), Groups.from_ids(case.ids("index"))
+    eps = case.params.get("epsilon", EPS)
+    if case.has("reward_components"):
+        by_name = case.inputs["reward_components"]
+        parts_BK = torch.tensor([by_name[key] for key in case.params["gdpo_reward_keys"]], dtype=case.dtype).T
+    else:  # without components the one total is treated as the only component
+        parts_BK = case.tensor("token_level_rewards").sum(1)[:, None]
+    weights = case.params.get("gdpo_reward_weights") or [1.0] * parts_BK.shape[1]
+
+    def credit(parts_BK: Tensor, groups: Groups) -> SequenceCredit:
+        ours = group.decoupled_parts(parts_BK, groups, part_weights=",".join(map(str, weights)), eps=eps)
+        alone_B = parts_BK @ torch.tensor(weights, dtype=parts_BK.dtype) / (1 + eps)
+        return ours._replace(advantages_B=conventions.raw_reward_in_groups_of_one(ours.advantages_B, alone_B, groups))
+
+    known = {**rows.known(), "rewards_B": parts_BK.sum(1), "parts_BK": parts_BK, "groups": groups}
+    found = estimate(known, shapes=(), credit=cell(credit), normalise=cell(normalise.whiten_token))
+    advantages_BL = rows.unpack(found.advantages_T)
+    values = {name: advantages_BL for name in ("advantages", "returns") if name in case.expected}
+    usual = case.tolerance if case.in_float32 else COUNT_PLUS_1E8
+    room = conventions.room_for_flat_parts(usual, parts_BK, weights, groups, eps)
+    return Ours(values, tolerances={name: room for name in values})
+
+
+def gae(case: Case) -> Ours:
+    rows = Rows(case.flags("response_mask"))
+    credit = cell(returns.gae, gamma=case.params["gamma"], lam=case.params["lam"])
+    found = _from_tokens(rows, credit, case.tensor("token_level_rewards"), values_T=case.tensor("values"))
+    return Ours(found, tolerances={"advantages": COUNT_PLUS_1E8})
+
+
+def reinforce_plus_plus(case: Case) -> Ours:
+    rows = Rows(case.flags("response_mask"))
+    credit = cell(returns.reward_to_go, gamma=case.params["gamma"])
+    found = _from_tokens(rows, credit, case.tensor("token_level_rewards"))
+    to_go_T = credit({**rows.known(rewards_T=case.tensor("token_level_rewards"))}).advantages_T
+    return Ours({**found, "returns": rows.unpack(to_go_T)}, tolerances={"advantages": COUNT_PLUS_1E8})
+
+
+def remax(case: Case) -> Ours:
+    """verl leaves the reward-to-go standing on tokens that are not trained."""
+    rows = Rows(case.flags("response_mask"))
+    known = rows.known(rewards_T=case.tensor("token_level_rewards") * rows.mask_BL)
+    advantages_T = cell(group.greedy_baseline)(
+        {**known, "greedy_rewards_B": case.tensor("reward_baselines")}
+    ).advantages_T
+    every_T = torch.ones_like(rows.trained_T)
+    to_go_T = cell(returns.reward_to_go)({**known, "trained_T": every_T}).advantages_T
+    advantages_T = torch.where(rows.trained_T, advantages_T, to_go_T)
+    return Ours({"advantages": rows.unpack(advantages_T), "returns": rows.unpack(to_go_T)})
+
+
+def _by_group(case: Case, credit: Cell, scale: Cell, alone: float | None) -> Tensor:
+    """Sequence scores to token advantages; `alone` times the raw reward in a group of one, or our 0 if None."""
+    rows, groups = Rows(case.flags("response_mask")), Groups.from_ids(case.ids("index"))
+    known = {**rows.known(), "rewards_B": case.tensor("token_level_rewards").sum(1), "groups": groups}
+    if alone is None:
+        return rows.unpack(estimate(known, shapes=(), credit=credit, normalise=scale).advantages_T)
+
+    def with_raw_rewards(rewards_B: Tensor, groups: Groups, lengths_B: Tensor) -> SequenceCredit:
+        ours = credit({"rewards_B": rewards_B, "groups": groups, "lengths_B": lengths_B})
+        return ours._replace(advantages_B=conventions.raw_reward_in_groups_of_one(ours.advantages_B, rewards_B, groups))
+
+    def scaled(advantages_B: Tensor, rewards_B: Tensor, groups: Groups) -> Tensor:
+        ours_B = scale({"advantages_B": advantages_B, "rewards_B": rewards_B, "groups": groups})
+        return conventions.raw_reward_in_groups_of_one(ours_B, advantages_B * alone, groups)
+
+    per_group = cell(scaled) if "advantages_B" in scale.inputs else scale
+    found = estimate(known, shapes=(), credit=cell(with_raw_rewards), normalise=per_group)
+    return rows.unpack(found.advantages_T)
+
+
+def _from_tokens(rows: Rows, credit: Cell, rewards_BL: Tensor, **padded: Tensor) -> dict[str, Any]:
+    """Token rewards to whitened advantages. `estimate` places sequence rewards itself: the tokens come as a shape."""
+
+    def given(token_rewards_T: Tensor) -> Tensor:
+        return token_rewards_T
+
+    known = {**rows.known(token_rewards_T=rewards_BL, **padded), "rewards_B": rewards_BL.new_zeros(rows.count)}
+    found = estimate(known, shapes=(cell(given),), credit=credit, normalise=cell(normalise.whiten_token))
+    answer = {"advantages": rows.unpack(found.advantages_T)}
+    return answer if found.returns_T is None else {**answer, "returns": rows.unpack(found.returns_T)}
+
+
+def _same(advantages_BL: Tensor, tolerances: dict[str, Tolerance] | None = None) -> Ours:
+    """verl returns the advantages of sequence estimators a second time, as returns."""
+    return Ours({"advantages": advantages_BL, "returns": advantages_BL}, tolerances=tolerances or {})
+
+
+def _whitened() -> dict[str, Tolerance]:
+    return {"advantages": COUNT_PLUS_1E8, "returns": COUNT_PLUS_1E8}
+
+
+PREFIX = "core_algos.compute_"
+ADAPTERS: dict[str, Callable[[Case], Ours]] = {
+    f"{PREFIX}grpo_outcome_advantage": grpo,
+    f"{PREFIX}grpo_vectorized_outcome_advantage": grpo,
+    f"{PREFIX}rloo_outcome_advantage": rloo,
+    f"{PREFIX}rloo_vectorized_outcome_advantage": rloo_vectorized,
+    f"{PREFIX}opo_outcome_advantage": opo,
+    f"{PREFIX}reinforce_plus_plus_baseline_outcome_advantage": reinforce_plus_plus_baseline,
+    f"{PREFIX}gdpo_outcome_advantage": gdpo,
+    f"{PREFIX}gae_advantage_return": gae,
+    f"{PREFIX}reinforce_plus_plus_outcome_advantage": reinforce_plus_plus,
+    f"{PREFIX}remax_outcome_advantage": remax,
+}

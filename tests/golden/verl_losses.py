@@ -1,0 +1,248 @@
+"""verl 0.9.1 policy losses and the actor's whole loss.
+
+verl's conventions: log-ratios held within +-20 (gspo: at most 10), dual clip always on, CISPO bounds as radii around 1,
+n + 1e-8 inside sequence means, global counts and the data-parallel width handed in, entropy and KL reduced like the
+policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascent.cells import Cell, cell
+from ascent.losses import aggregate, entropy, gates, kl, mismatch, ratios
+from ascent.losses.loss import Loss
+from ascent.losses.objective import policy_terms
+from ascent.maths import masked
+from tests.golden import conventions
+from tests.golden.cases import Case, Ours, Tolerance
+from tests.golden.packed import NO_GUARD, Rows, gradient, reduced
+from tests.golden.verl_rollout import correction, kept
+
+PPO_CLAMP = 20.0
+GSPO_CAP = 10.0
+BYPASS = "core_algos.compute_policy_loss_bypass_mode"
+
+
+class Reduction(NamedTuple):
+    """How verl turns one loss per token into a number: a mode, the count that replaces ours, and the rank factor."""
+
+    mode: Cell
+    count: float | None
+    ranks: int
+
+
+def reduction(case: Case, width: int) -> Reduction:
+    info: dict[str, Any] = dict(case.params.get("global_batch_info") or {})
+    for name in ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor"):
+        if case.params.get(name) is not None:
+            info[name] = case.params[name]
+    mode = case.params["loss_agg_mode"]
+    length = info.pop("loss_scale_factor", None) or width
+    modes = {
+        "token-mean": (cell(aggregate.token_mean), info.pop("batch_num_tokens", None)),
+        "token-sum": (cell(aggregate.token_sum), None),
+        "seq-mean-token-sum": (cell(aggregate.sequence_mean_token_sum), info.get("global_batch_size")),
+        "seq-mean-token-sum-norm": (
+            cell(aggregate.sequence_mean_token_scaled, length=length),
+            info.get("global_batch_size"),
+        ),
+        "seq-mean-token-mean": (cell(conventions.mean_over_count_plus_1e8), info.get("global_batch_size")),
+    }
+    unknown = set(info) - {"dp_size", "global_batch_size", "batch_num_tokens"}
+    if unknown:
+        raise KeyError(f"global_batch_info holds {sorted(unknown)}, which this adapter does not know")
+    return Reduction(*modes[mode], info.get("dp_size", 1))
+
+
+class Row(NamedTuple):
+    """The cells that express one of verl's loss modes."""
+
+    ratio: Cell
+    gate: Cell
+    clamp: float = NO_GUARD
+    clipped: tuple[str, ...] = ("clipped_high", "clipped_low")
+
+
+def policy_loss(case: Case) -> Ours:
+    """compute_policy_loss_*: the policy term alone."""
+    rows = Rows(case.flags("response_mask"))
+    logprobs = case.leaf("log_prob")
+    loss, metrics = _policy(case, rows, logprobs)
+    tolerances = _room_in_the_exponent(case, rows) if case.params["loss_mode"] == "geo_mean" else {}
+    return Ours({"loss": loss, "grad_log_prob": gradient(loss, logprobs)}, metrics, tolerances=tolerances)
+
+
+def bypass(case: Case) -> Ours:
+    """Bypass mode: the sampler's log-probs are the old policy, weights come from the policy being trained."""
+    rows = Rows(case.flags("response_mask"))
+    logprobs = case.leaf("log_prob")
+    case.peer_ignores("loss_mode")
+    options = dict(case.params["rollout_correction"])
+    kind = options.pop("loss_type")
+    known = rows.known(
+        logprobs_T=logprobs, rollout_T=case.tensor("old_log_prob"), advantages_T=case.tensor("advantages")
+    )
+    current = {**known, "old_T": known["logprobs_T"].detach()}
+    anchor = cell(mismatch.bypass)
+    weight_T = correction(options)(current).weight_T
+    if kind == "reinforce":
+        known |= {"weight_T": weight_T, "old_T": known["rollout_T"]}
+        anchor = cell(conventions.given_weights)
+    known["trained_T"] = rows.trained_T & kept(options, current)  # what is rejected is not counted either
+    row = _row(case, {"ppo_clip": "vanilla", "reinforce": "reinforce"}[kind])
+    how = reduction(case, rows.width)
+    terms = policy_terms(known, mismatch=anchor, ratio=row.ratio, gate=row.gate, aggregate=how.mode)
+    loss = reduced(terms, count=how.count, ranks=how.ranks)
+    return Ours({"loss": loss, "grad_log_prob": gradient(loss, logprobs)}, _metrics(row, known, terms["policy"]))
+
+
+def kept_in_bypass(case: Case) -> Tensor:
+    """The tokens that survive rejection in bypass mode."""
+    case = case.fresh()
+    rows = Rows(case.flags("response_mask"))
+    known = rows.known(old_T=case.tensor("log_prob"), rollout_T=case.tensor("old_log_prob"))
+    names = ("rollout_rs", "rollout_rs_threshold")
+    given = case.params["rollout_correction"]
+    return rows.trained_T & kept({name: given[name] for name in names if name in given}, known)
+
+
+def actor_loss(case: Case) -> Ours:
+    """ppo_loss: policy - entropy_coeff agg(entropy) + kl_loss_coef agg(KL), all reduced the same way."""
+    rows = Rows(case.flags("response_mask"))
+    logprobs, entropies = case.leaf("log_prob"), case.leaf("entropy")
+    how = reduction(case, rows.width)
+    policy, _ = _policy(case, rows, logprobs)
+    known = rows.known(logprobs_T=logprobs, entropy_T=entropies)
+    extra_T = {"entropy": entropy.bonus(known["entropy_T"], rows.trained_T)}
+    weights = {"entropy": case.params["entropy_coeff"], "kl": case.params["kl_loss_coef"]}
+    if case.has("ref_log_prob") and case.params["kl_loss_type"]:
+        reference_T = rows.pack(case.tensor("ref_log_prob"))
+        extra_T["kl"] = estimator(case.params["kl_loss_type"])(known["logprobs_T"], reference_T, rows.trained_T)
+    terms = {name: spread_out(loss_T, rows, how.mode) for name, loss_T in extra_T.items()}
+    loss = policy + reduced(terms, weights, count=how.count, ranks=how.ranks)
+    return Ours({"loss": loss, "grad_log_prob": gradient(loss, logprobs), "grad_entropy": gradient(loss, entropies)})
+
+
+def spread_out(loss_T: Tensor, rows: Rows, mode: Cell) -> Loss:
+    """Any loss per token, aggregated by one of our modes."""
+    tokens_B = aggregate.tokens_per_sequence(rows.trained_T, rows.segments, loss_T.dtype)
+    weights = mode({"tokens_B": tokens_B})
+    return Loss(aggregate.numerator(loss_T, rows.trained_T, weights.weight_B, rows.segments), weights.share_B.sum(), {})
+
+
+def estimator(kind: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """verl's KL names; a trailing + keeps the value and takes the gradient of k2."""
+    name = kind.removesuffix("+")
+    if kind in ("k3+", "low_var_kl+"):
+        return _k3_straight_capped
+    plain = {
+        "kl": kl.k1,
+        "k1": kl.k1,
+        "abs": lambda *args: kl.k1(*args).abs(),
+        "mse": kl.k2,
+        "k2": kl.k2,
+        "low_var_kl": conventions.k3_capped,
+        "k3": conventions.k3_capped,
+    }[name]
+    if not kind.endswith("+"):
+        return plain
+
+    def straight_through(*args: Tensor) -> Tensor:
+        return plain(*args).detach() + kl.k2(*args) - kl.k2(*args).detach()
+
+    return straight_through
+
+
+def _k3_straight_capped(*args: Tensor) -> Tensor:
+    value_T = kl.k3_straight_through(*args)
+    return value_T + (value_T.clamp(-10, 10) - value_T).detach()
+
+
+def _policy(case: Case, rows: Rows, logprobs: Tensor) -> tuple[Tensor, dict[str, float]]:
+    known = rows.known(logprobs_T=logprobs, old_T=case.tensor("old_log_prob"), advantages_T=case.tensor("advantages"))
+    mode = case.params["loss_mode"]
+    row, how = _row(case, mode), reduction(case, rows.width)
+    if mode == "gspo":
+        known["logprobs_T"] = _capped_rows(known)
+    if mode == "sapo":  # whatever loss_agg_mode says
+        how = Reduction(cell(conventions.mean_over_count_plus_1e8), how.count, how.ranks)
+    if mode == "geo_mean":  # a plain mean over all rows of the call; modes and global counts are not read
+        how = Reduction(cell(conventions.every_row_counts(conventions.mean_over_count_plus_1e8)), None, 1)
+    anchor = cell(mismatch.none)
+    if case.has("rollout_is_weights"):
+        anchor = cell(conventions.given_weights)
+        known["weight_T"] = rows.pack(case.tensor("rollout_is_weights"))
+        if mode == "geo_mean":  # one weight per sequence: the geometric mean of its token weights
+            logs_T = (known["weight_T"] + 1e-10).log()
+            known["weight_T"] = mismatch.geometric_truncate(
+                logs_T, torch.zeros_like(logs_T), rows.trained_T, rows.segments, cap=NO_GUARD
+            ).weight_T
+    terms = policy_terms(known, mismatch=anchor, ratio=row.ratio, gate=row.gate, aggregate=how.mode)
+    return reduced(terms, count=how.count, ranks=how.ranks), _metrics(row, known, terms["policy"])
+
+
+def _room_in_the_exponent(case: Case, rows: Rows) -> dict[str, Tolerance]:
+    """geo_mean has its n + 1e-8 inside exp: one part in 1e8 of a row's loss, which the mean over rows may cancel."""
+    known = rows.known(**{f"{name}_T": case.tensor(name) for name in ("log_prob", "old_log_prob", "advantages")})
+    known["log_ratio_T"] = ratios.token(known["log_prob_T"], known["old_log_prob_T"], rows.trained_T, guard=NO_GUARD)
+    by_row_B = rows.unpack(_row(case, "geo_mean").gate(known).loss_T.abs()).amax(1)
+    return {
+        "loss": Tolerance(1e-8, 1e-8 * float(by_row_B.max())),
+        "grad_log_prob": Tolerance(1e-8, 1e-12 + 1e-8 * by_row_B),
+    }
+
+
+def _row(case: Case, mode: str) -> Row:
+    low, high, cap = (case.params[f"clip_ratio_{end}"] for end in ("low", "high", "c"))
+    if mode == "vanilla":
+        return Row(
+            cell(ratios.token, guard=PPO_CLAMP),
+            cell(gates.dual_clip, low=low, high=high, cap=cap),
+            PPO_CLAMP,
+        )
+    if mode == "gspo":
+        return Row(cell(ratios.sequence_geometric_token, guard=NO_GUARD), cell(gates.clip, low=low, high=high))
+    if mode == "sapo":
+        taus = {"tau_positive": case.params["tau_pos"], "tau_negative": case.params["tau_neg"]}
+        return Row(cell(ratios.token, guard=PPO_CLAMP), cell(gates.sapo, **taus), PPO_CLAMP, ())
+    if mode == "cispo":
+        gate = cell(gates.cispo, floor=max(0.0, 1 - low), cap=1 + high)
+        return Row(cell(ratios.token, guard=PPO_CLAMP), gate, PPO_CLAMP, ("capped", "floored"))
+    if mode in ("reinforce", "gpg"):
+        return Row(cell(ratios.none), cell(gates.plain), clipped=())
+    if mode == "geo_mean":
+        return Row(cell(ratios.token, guard=NO_GUARD), cell(gates.gmpo, low=low, high=high), clipped=("unlike ours",))
+    raise KeyError(f"loss mode {mode!r} is not one this adapter knows")
+
+
+def _capped_rows(known: dict[str, Any]) -> Tensor:
+    """gspo holds the mean log-ratio at 10 from above, without gradient: such rows get the constant old + 10 instead."""
+    difference_T = ratios.differences(known["logprobs_T"], known["old_T"], known["trained_T"]).detach()
+    over_B = known["segments"].mean(difference_T, known["trained_T"]) > GSPO_CAP
+    return torch.where(known["segments"].spread(over_B), known["old_T"] + GSPO_CAP, known["logprobs_T"])
+
+
+def _metrics(row: Row, known: dict[str, Any], policy: Loss) -> dict[str, float]:
+    old_T = known.get("old_T", known.get("rollout_T"))
+    moved_T = ratios.token(known["logprobs_T"].detach(), old_T, known["trained_T"], guard=row.clamp)
+    metrics = {"actor/ppo_kl": float(masked.mean(-moved_T, known["trained_T"]))}
+    if row.clipped != ("unlike ours",):
+        metrics["actor/pg_clipfrac"] = sum(policy.metrics[name].value() for name in row.clipped)
+        lower = policy.metrics.get("clipped_dual")
+        metrics["actor/pg_clipfrac_lower"] = lower.value() if lower else 0.0
+    return metrics
+
+
+ADAPTERS: dict[str, Callable[[Case], Ours]] = {
+    **{
+        f"core_algos.compute_policy_loss_{mode}": policy_loss
+        for mode in ("vanilla", "gspo", "sapo", "gpg", "geo_mean", "cispo", "reinforce")
+    },
+    BYPASS: bypass,
+    "verl.workers.utils.losses.ppo_loss": actor_loss,
+}

@@ -1,0 +1,142 @@
+"""The loop with a real, tiny learner: order of events, stopping, resuming to the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from ascent.loop import Parts, Schedule, Trained, load_state, run, state_of
+
+
+class Value:
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def value(self) -> float:
+        return self.number
+
+
+class Slope:
+    """A learner of one number: gradient descent on (w - target)^2, with momentum as the state that must survive."""
+
+    def __init__(self) -> None:
+        self.w, self.speed = 0.0, 0.0
+
+    def logprobs(self, batch: Any) -> Any:
+        raise NotImplementedError
+
+    def step(self, batches: Sequence[Any], objective: Any) -> Mapping[str, Value]:
+        for target in batches:
+            self.speed = 0.9 * self.speed - 0.1 * objective(self.w, target)
+        self.w += self.speed
+        return {"w": Value(self.w)}
+
+    def weights(self) -> dict[str, Any]:
+        return {"w": self.w}
+
+    def state(self) -> dict[str, Any]:
+        return {"w": self.w, "speed": self.speed}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.w, self.speed = state["w"], state["speed"]
+
+    def close(self) -> None: ...
+
+
+class Targets:
+    """A source whose batches depend on how many were taken and on the newest weights."""
+
+    def __init__(self) -> None:
+        self.taken, self.seen = 0, 0.0
+
+    def next(self, step: int) -> list[float]:
+        self.taken += 1
+        return [float(self.taken % 3), 0.1 * self.seen]
+
+    def refresh(self, weights: Mapping[str, Any]) -> None:
+        self.seen = weights["w"]
+
+    def state(self) -> dict[str, Any]:
+        return {"taken": self.taken, "seen": self.seen}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.taken, self.seen = state["taken"], state["seen"]
+
+
+class Log:
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, dict[str, float]]] = []
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.rows.append((step, dict(metrics)))
+
+    def close(self) -> None: ...
+
+
+def slope(w: float, target: float) -> float:
+    return 2 * (w - target)
+
+
+def parts(saved: dict[int, Any], names: tuple[str, ...] = ("policy",), evaluated: bool = True) -> Parts:
+    return Parts(
+        source=Targets(),
+        trained=[Trained(name, Slope(), slope) for name in names],
+        tracker=Log(),
+        save=lambda step, state: saved.__setitem__(step, state),
+        evaluate=(lambda step: {"score": float(step)}) if evaluated else None,
+    )
+
+
+SCHEDULE = Schedule(steps=10, save_every=4, evaluate_every=3)
+
+
+def test_saves_and_evaluations_happen_when_they_should_and_at_the_end() -> None:
+    saved: dict[int, Any] = {}
+    made = parts(saved)
+    assert run(made, SCHEDULE) == 10
+    assert sorted(saved) == [4, 8, 10]
+    rows = made.tracker.rows  # type: ignore[attr-defined]
+    assert [step for step, _ in rows] == list(range(1, 11))
+    assert [step for step, row in rows if "score" in row] == [3, 6, 9, 10]
+
+
+def test_resuming_from_every_checkpoint_ends_in_the_same_bits() -> None:
+    saved: dict[int, Any] = {}
+    whole = parts(saved)
+    run(whole, SCHEDULE)
+    for step in (4, 8):
+        again = parts({})
+        load_state(again, saved[step])
+        assert run(again, SCHEDULE, done=step) == 10
+        assert state_of(again) == state_of(whole)
+
+
+def test_a_stop_finishes_the_step_saves_and_returns() -> None:
+    saved: dict[int, Any] = {}
+    made = parts(saved)
+    calls = iter([False, False, True])
+    assert run(made, SCHEDULE, stop=lambda: next(calls)) == 3
+    assert sorted(saved) == [3]
+
+
+def test_two_learners_log_under_their_names_and_both_are_saved() -> None:
+    saved: dict[int, Any] = {}
+    made = parts(saved, names=("policy", "critic"), evaluated=False)
+    run(made, SCHEDULE)
+    assert set(made.tracker.rows[0][1]) == {"policy/w", "critic/w"}  # type: ignore[attr-defined]
+    assert set(saved[10]["learners"]) == {"policy", "critic"}
+
+
+def test_nothing_left_to_train_is_said_and_not_passed_over() -> None:
+    with pytest.raises(ValueError, match=r"at step 11, but run\.steps=10"):
+        run(parts({}), SCHEDULE, done=11)
+    assert run(parts({}), SCHEDULE, done=10) == 10
+
+
+def test_a_checkpoint_of_another_recipe_is_refused() -> None:
+    saved: dict[int, Any] = {}
+    run(parts(saved), SCHEDULE)
+    with pytest.raises(ValueError, match=r"learners \['policy'\] are not this run's"):
+        load_state(parts({}, names=("policy", "critic")), saved[10])
