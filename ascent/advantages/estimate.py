@@ -52,7 +52,7 @@ def estimate(available: Mapping[str, Any], *, shapes: Sequence[Cell], credit: Ce
     else:
         known["advantages_T"], returns_T = result.advantages_T, result.returns_T
     scaled = normalise(known)
-    if scaled.shape[0] == segments.count and "advantages_B" in normalise.inputs:
+    if "advantages_B" in normalise.inputs:  # a normaliser returns the kind of advantage it was given
         scaled = segments.spread(scaled)
     advantages_T = torch.where(credited_T, scaled, 0).detach()
     return Estimate(

@@ -70,7 +70,6 @@ def steps_to_go(
     segments: Segments,
     *,
     eps: Positive = 1e-4,
-    ddof: int = 1,
 ) -> TokenCredit:
     """Process supervision: z-score all step rewards of the group together, then sum those at or after each token.
 
@@ -79,14 +78,11 @@ def steps_to_go(
     """
     segments.check(step_rewards_T, step_ends_T, trained_T)
     scored_T = step_ends_T & scored(torch.where(step_ends_T, step_rewards_T, 0))
-    by_step = Groups(
-        groups.spread(torch.arange(groups.count, device=groups.ids_B.device))[segments.ids_T], groups.count
-    )
+    by_step = Groups(segments.spread(groups.ids_B), groups.count)
     centred_T = step_rewards_T - by_step.spread(by_step.mean(step_rewards_T, scored_T))
-    count_G = by_step.sum(scored_T)
-    var_G = by_step.sum(torch.where(scored_T, centred_T, 0) ** 2) / (count_G - ddof).clamp(min=1)
-    flat_G = by_step.spans_nothing(step_rewards_T, scored_T) | (count_G < 2)
-    normal_T = torch.where(scored_T & ~by_step.spread(flat_G), centred_T / (by_step.spread(var_G.sqrt()) + eps), 0)
+    flat_G = by_step.spans_nothing(step_rewards_T, scored_T) | (by_step.sum(scored_T) < 2)
+    std_T = by_step.spread(by_step.std(step_rewards_T, scored_T))
+    normal_T = torch.where(scored_T & ~by_step.spread(flat_G), centred_T / (std_T + eps), 0)
     to_go_T = reward_to_go(normal_T.detach(), torch.ones_like(trained_T), segments).advantages_T
     return TokenCredit(torch.where(trained_T, to_go_T, 0), None, {"groups_without_signal": _share(flat_G)})
 
@@ -102,11 +98,12 @@ def decoupled_parts(
     step, the batch z-score over sequences, is the normaliser `batch_zscore`.
     """
     weights_K = _part_weights(part_weights, parts_BK)
-    total_B, known_B = parts_BK.new_zeros(parts_BK.shape[0]), torch.zeros(parts_BK.shape[0], dtype=torch.bool)
+    total_B = torch.zeros_like(parts_BK[:, 0])
+    known_B = torch.zeros_like(total_B, dtype=torch.bool)
     for part_B, weight in zip(parts_BK.unbind(1), weights_K, strict=True):
         credit, scored_B = centre(part_B, groups), scored(part_B)
         total_B = total_B + weight * credit.advantages_B / (groups.spread(groups.std(part_B, scored_B)) + eps)
-        known_B = known_B.to(scored_B.device) | scored_B
+        known_B = known_B | scored_B
     return SequenceCredit(total_B.detach(), _unscored(known_B))
 
 

@@ -89,7 +89,7 @@ def logprobs_from_logits(case: Case) -> Ours:
     logits, labels = case.tensor("logits"), case.tensor("labels").long()
     return Ours(
         {"logprobs": token_logprobs(logits, labels), "entropy": divergence.entropy(logits)},
-        not_ours={"sum_pi_squared": "an input of the optimal token baseline, which belongs to a later issue"},
+        not_ours={"sum_pi_squared": "an input of the optimal token baseline, which is not built yet"},
     )
 
 

@@ -2,7 +2,7 @@
 
 verl's conventions: a number is a cap, "lo_hi" bounds outside of which the weight is 0; "sequence" is the product; the
 k1 rejection bounds act on pi_rollout / pi_train, the inverse of the weight; a self-normalised weight is divided by its
-mean. Rejection by k2 or k3 belongs to a later issue.
+mean. Rejection by k2 or k3 is not built yet.
 """
 
 from __future__ import annotations
