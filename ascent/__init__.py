@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ascent.algorithms import Row as Row
     from ascent.build import Plan as Plan
     from ascent.build import resolve as resolve
+    from ascent.build.use import train as train
     from ascent.cells import Cell as Cell
     from ascent.config.load import load_config as load_config
     from ascent.config.schema import Config as Config
@@ -33,6 +34,7 @@ _HOMES = {
     "Row": "ascent.algorithms",
     "Plan": "ascent.build",
     "resolve": "ascent.build",
+    "train": "ascent.build.use",
     "Cell": "ascent.cells",
     "load_config": "ascent.config.load",
     "Config": "ascent.config.schema",

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ascent.records import Completion, Prompt, Request, Rollout, StepReward
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Batch: TypeAlias = Any
-Objective: TypeAlias = Callable[..., Any]
+Objective: TypeAlias = Any
 State: TypeAlias = dict[str, Any]
 Weights: TypeAlias = "Mapping[str, Tensor]"
 

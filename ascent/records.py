@@ -44,7 +44,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Request:
-    """One completion asked of a sampler. Its noise depends on (seed, prompt_id, sample, position) and nothing else."""
+    """One completion asked of a sampler. Its noise depends on (seed, prompt_id, sample, position) and nothing else.
+
+    `greedy` takes the likeliest token at every place; log-probabilities are still those at `temperature`.
+    """
 
     prompt_id: str
     sample: int
@@ -53,6 +56,7 @@ class Request:
     seed: int
     temperature: float = 1.0
     top_p: float = 1.0
+    greedy: bool = False
 
     def __post_init__(self) -> None:
         owner = f"Request {self.prompt_id!r}/{self.sample}"

@@ -112,3 +112,16 @@ def require_grad(batch: Batch) -> dict[str, Tensor]:
     leaves = {name: batch[name].clone().requires_grad_() for name in LEAVES}
     batch.update(leaves)
     return leaves
+
+
+def moved(batch: Batch, device: str) -> Batch:
+    """The batch on another device."""
+
+    def move(value: Any) -> Any:
+        if isinstance(value, Segments):
+            return Segments(value.lengths_B.to(device), value.ids_T.to(device))
+        if isinstance(value, Groups):
+            return Groups(value.ids_B.to(device), value.count)
+        return value.to(device) if isinstance(value, Tensor) else value
+
+    return {name: move(value) for name, value in batch.items()}

@@ -54,10 +54,11 @@ OUTSIDE: dict[str, set[str] | None] = {
     "build": None,
     "scale": {"ray", "torch"},
     "engines": {"torch", "transformers", "numpy"},
-    "update": {"torch"},
+    "update": {"torch", "safetensors"},
     "data": {"torch", "transformers", "tokenizers", "datasets", "numpy"},
     "models": {"torch", "transformers", "safetensors", "peft"},
-    "checkpoints": {"torch", "safetensors"},
+    "checkpoints": {"torch", "safetensors", "numpy"},
+    "runs": {"rich", "matplotlib", "tensorboard", "wandb"},
     "advantages": {"torch"},
     "losses": {"torch"},
     "maths": {"torch"},
@@ -201,6 +202,7 @@ PUBLIC = {
     *("TABLE", "Row", "Cell"),
     *("Config", "Plan", "load_config", "resolve"),
     *("Message", "Prompt", "Completion", "Rollout", "Group", "Example", "Pair", "Ranking", "Judged"),
+    "train",
 }
 
 

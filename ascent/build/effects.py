@@ -45,7 +45,7 @@ def _scores_with_model(row: Row, values: Values) -> bool:
 
 RULES = (
     Rule(
-        ("rollouts.", "rewards", "data.max_prompt_tokens"),
+        ("rollouts.", "rewards"),
         _samples,
         "{name} learns from files ({source}), not from rollouts; remove it",
     ),

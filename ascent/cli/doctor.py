@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 import typer
 
-CORE = ("torch", "pydantic", "yaml", "typer", "rich", "numpy", "matplotlib")
-EXTRAS = {"classic": ("gymnasium",)}
+CORE = (
+    *("torch", "transformers", "tokenizers", "safetensors", "datasets"),
+    *("pydantic", "yaml", "typer", "rich", "numpy", "matplotlib"),
+)
+EXTRAS = {"classic": ("gymnasium",), "lora": ("peft",), "track": ("tensorboard", "wandb")}
 ROOM_GIB = 20
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ascent import __version__
-from ascent.cli import doctor, recipes, show, train
+from ascent.cli import classic, doctor, inspect, recipes, runs, show, train, use
 
 app = typer.Typer(
     name="ascent",
@@ -19,8 +19,16 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: rich's boxes would cost a third of the time it takes to answer
 )
 app.command("train")(train.train)
+app.command("resume")(train.resume)
+app.command("check")(train.check)
+app.command("runs")(runs.runs)
+app.command("sample")(use.sample)
+app.command("score")(use.score)
+app.command("export")(use.export)
 app.command("recipes")(recipes.recipes)
 app.add_typer(show.app, name="show")
+app.command("inspect")(inspect.inspect)
+app.add_typer(classic.app, name="classic")
 app.command("doctor")(doctor.doctor)
 
 

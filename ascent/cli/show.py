@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
+from ascent.cli import runs
 from ascent.cli.train import Overrides, Recipe
 
 app = typer.Typer(
-    help="Print algorithms, a resolved config, or the schema of recipes.", no_args_is_help=True, rich_markup_mode=None
+    help="Print algorithms, a resolved config, the schema of recipes, or a run.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
+app.command("run")(runs.show_run)
+app.command("samples")(runs.show_samples)
 
 
 @app.command("algorithms")

@@ -1,7 +1,9 @@
-"""`ascent train`: check a recipe in full and open its run folder."""
+"""`ascent train`, `ascent resume`, `ascent check`: from a recipe to a trained model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -23,32 +25,54 @@ def train(
         Path | None, typer.Option(metavar="DIR", help="The run folder to create; must be new or empty.")
     ] = None,
 ) -> None:
-    """Train from a recipe (so far: check it in full, then stop)."""
+    """Train from a recipe into a new run folder."""
     if run is None:
         raise ValueError("train needs a run folder; add --run DIR, a folder that does not exist yet")
     from ascent import __version__
     from ascent.build import resolve
     from ascent.config.load import load_config
-    from ascent.config.show import as_yaml
 
     plan = resolve(load_config(recipe, overrides or []))
     header = f"# Resolved by ascent {__version__} from {recipe}; itself a recipe.\n"
-    path = open_run(run, header + as_yaml(plan.config))
-    typer.echo(f"The recipe is sound; the resolved config is in {path}.")
-    typer.echo(f"ascent: version {__version__} has no training loop yet, so nothing was trained", err=True)
-    raise typer.Exit(2)
+    with plain_errors():
+        from ascent.build import training
+
+        training.train(plan, run, say=say, header=header)
 
 
-def open_run(folder: Path, config: str) -> Path:
-    """Make the run folder with its config.yaml; ValueError when there is something in its place."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--run {folder} is a file; name a folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(f"--run {folder} is not empty, and a run never writes over another; name a new folder")
-    path = folder / "config.yaml"
+def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]) -> None:
+    """Continue a run from its newest whole checkpoint, to the same bits."""
+    with plain_errors():
+        from ascent.build import training
+
+        training.resume(run, say=say)
+
+
+def check(recipe: Recipe, overrides: Overrides = None) -> None:
+    """Do everything a run would do once, keep nothing: parse, render, one step, forecast of memory and time."""
+    from ascent.build import resolve
+    from ascent.config.load import load_config
+
+    plan = resolve(load_config(recipe, overrides or []))
+    with plain_errors():
+        from ascent.build.check import check as run_check
+        from ascent.cli.checked import print_checked
+
+        print_checked(run_check(plan), plan)
+
+
+def say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What a person can mend reaches them as one line; anything else is a bug and keeps its traceback."""
+    from ascent.checkpoints.manifest import CheckpointError
+    from ascent.runs.lock import Locked
+    from ascent.update.local import Diverged
+
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(config, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"--run {folder} cannot be written: {error.strerror}; name another folder") from None
-    return path
+        yield
+    except (CheckpointError, Locked, Diverged, OSError, ImportError) as error:
+        raise ValueError(str(error)) from error

@@ -70,6 +70,14 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return tree
 
 
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """{'a.b': 1, 'a.c': 'x'} -> {'a': {'b': 1, 'c': 'x'}}."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        _put(tree, key.split("."), value, key)
+    return tree
+
+
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` on top of `base`, section by section; anything that is not a section is replaced whole."""
     if over.get("use", base.get("use")) != base.get("use"):

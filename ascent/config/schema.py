@@ -110,8 +110,14 @@ class Data(Section):
     evaluate: str | None = Field(None, description="Data for evaluation, given as for train; null: no evaluation.")
     pretraining: str | None = Field(None, description="Pretraining text mixed into each step, given as for train.")
     batch_size: Whole = Field(32, ge=1, description="Records in one optimizer step, over all ranks.")
-    max_tokens: Whole = Field(2048, ge=2, description="Longest record in tokens, prompt included; longer are dropped.")
-    max_prompt_tokens: Whole = Field(1024, ge=1, description="Longest prompt in tokens; longer prompts are dropped.")
+    max_tokens: Whole = Field(2048, ge=2, description="Longest record in tokens, prompt included; a longer one is bad.")
+    max_prompt_tokens: Whole = Field(1024, ge=1, description="Longest prompt in tokens.")
+    long_prompts: Literal["refuse", "truncate"] = Field(
+        "refuse", description="A prompt that is too long makes its row bad, or loses whole paragraphs from its end."
+    )
+    bad_rows: Literal["fail", "skip"] = Field(
+        "fail", description="Rows that cannot be used stop the run before it starts, or are counted, told and skipped."
+    )
     train_on: Literal["completion", "assistant", "all"] = Field(
         "assistant", description="Which tokens are trained: the last answer, every assistant turn, or all of them."
     )

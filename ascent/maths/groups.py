@@ -34,6 +34,11 @@ class Groups:
         if x_B.shape[:1] != self.ids_B.shape:
             raise ValueError(f"{x_B.shape[0]} values for {self.ids_B.numel()} sequences; mismatched lengths")
         x_B = x_B.to(torch.int64) if x_B.dtype == torch.bool else x_B
+        if x_B.is_cuda and x_B.is_floating_point():
+            # As in Segments.sum: a fixed order of adding, so that a GPU gives the same bits again.
+            order_B = torch.argsort(self.ids_B, stable=True)
+            sizes_G = torch.bincount(self.ids_B, minlength=self.count)
+            return torch.segment_reduce(x_B[order_B], "sum", lengths=sizes_G, initial=0, unsafe=True)
         return x_B.new_zeros((self.count, *x_B.shape[1:])).index_add(0, self.ids_B, x_B)
 
     def spread(self, x_G: Tensor) -> Tensor:

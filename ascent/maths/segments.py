@@ -79,6 +79,9 @@ class Segments:
         """Sum over each segment. Booleans are counted."""
         self.check(x_T)
         x_T = x_T.to(torch.int64) if x_T.dtype == torch.bool else x_T
+        if x_T.is_cuda and x_T.is_floating_point():
+            # index_add adds in any order on a GPU; this adds in the order of the tokens: the same bits every time.
+            return torch.segment_reduce(x_T, "sum", lengths=self.lengths_B, initial=0, unsafe=True)
         return x_T.new_zeros(self.count).index_add(0, self.ids_T, x_T)
 
     def mean(self, x_T: Tensor, keep_T: Tensor) -> Tensor:

@@ -29,7 +29,19 @@ def test_help_answers_within_half_a_second():
         times.append(after.children_user + after.children_system - before.children_user - before.children_system)
         assert done.returncode == 0
     assert 0 < min(times) < 0.5, times
-    for verb in ("train", "recipes", "show", "doctor"):
+    for verb in (
+        "train",
+        "resume",
+        "check",
+        "sample",
+        "score",
+        "export",
+        "runs",
+        "inspect",
+        "classic",
+        "show",
+        "doctor",
+    ):
         assert f"\n  {verb} " in done.stdout
 
 

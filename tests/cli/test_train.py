@@ -1,46 +1,64 @@
+"""The verbs that train, through the command itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
 from ascent.build import resolve
 from ascent.cli.main import app
-from ascent.cli.train import open_run
 from ascent.config.load import load_config
-from ascent.config.show import as_yaml
+from tests.build.runs import tiny_recipe
 
 
-def test_train_writes_the_resolved_config_and_says_it_trained_nothing(tmp_path):
-    folder = tmp_path / "a" / "run"
-    done = CliRunner().invoke(app, ["train", "rlvr", "rollouts.group_size=4", "--run", str(folder)])
-    assert done.exit_code == 2
-    assert "no training loop yet" in done.stderr
-    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
-    saved = resolve(load_config(str(folder / "config.yaml"))).config
-    assert saved == resolve(load_config("rlvr", ["rollouts.group_size=4"])).config
-    assert as_yaml(saved) in (folder / "config.yaml").read_text()
+def call(*words: str):
+    return CliRunner().invoke(app, list(words), catch_exceptions=False)
 
 
-def test_a_bad_recipe_leaves_no_folder(tmp_path):
+@pytest.mark.slow
+def test_train_then_look_at_it_then_sample_score_and_export(tmp_path: Path) -> None:
+    recipe, run = tiny_recipe(tmp_path), tmp_path / "runs" / "first"
+    done = call("train", recipe, "run.steps=2", "--run", str(run))
+    assert done.exit_code == 0 and "finished step 2 of 2" in done.stderr
+    saved = resolve(load_config(str(run / "config.yaml"))).config
+    assert saved == resolve(load_config(recipe, ["run.steps=2"])).config  # the resolved config is itself a recipe
+    assert "finished  step 2" in call("runs", str(run.parent)).stdout
+    shown = call("show", "run", str(run)).stdout
+    assert "checkpoints: 2" in shown and "algorithm: sft" in shown
+    assert "kept no samples" in call("show", "samples", str(run)).stdout
+    assert "-> " in call("sample", str(run), "1+1=", "--max-new-tokens", "3", "--greedy").stdout
+    assert "written to" in call("export", str(run), str(tmp_path / "plain")).stdout
+    with pytest.raises(ValueError, match=r"finished \(step 2 of 2\)"):
+        call("resume", str(run))
+    with pytest.raises(ValueError, match="no scalar head"):
+        call("score", str(run), "arithmetic:2")
+
+
+def test_check_shows_a_sample_and_a_forecast(tmp_path: Path) -> None:
+    done = call("check", tiny_recipe(tmp_path))
+    assert done.exit_code == 0
+    assert "trained tokens in brackets" in done.stdout and "peak memory" in done.stdout
+
+
+def test_a_bad_recipe_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="gives no baseline"):
-        CliRunner().invoke(
-            app, ["train", "rlvr", "rollouts.group_size=1", "--run", str(tmp_path / "run")], catch_exceptions=False
-        )
+        call("train", "rlvr", "rollouts.group_size=1", "--run", str(tmp_path / "run"))
+    with pytest.raises(ValueError, match="cannot sample yet"):
+        call("train", "rlvr", "--run", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_never_writes_over_another(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(ValueError, match="is not empty, and a run never writes over another"):
-        open_run(tmp_path, "seed: 0")
-
-
-def test_an_empty_folder_will_do(tmp_path):
-    assert open_run(tmp_path, "seed: 0").read_text() == "seed: 0"
-
-
-def test_a_file_in_the_way_is_refused(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("")
-    with pytest.raises(ValueError, match="is a file; name a folder"):
-        open_run(path, "")
-    with pytest.raises(ValueError, match="cannot be written: Not a directory"):
-        open_run(path / "run", "")
+def test_what_a_person_can_mend_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="add --run DIR"):
+        call("train", tiny_recipe(tmp_path))
+    with pytest.raises(ValueError, match="is no folder"):
+        call("runs", str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="is no run folder"):
+        call("show", "run", str(tmp_path))
+    with pytest.raises(ValueError, match="does not exist"):
+        call("sample", str(tmp_path / "nowhere"), "hello")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="not an empty folder"):
+        call("train", tiny_recipe(tmp_path), "--run", str(tmp_path / "file"))

@@ -1,0 +1,34 @@
+"""From the names in a recipe's `data` section to prepared items: a built-in task, or whatever `ascent.data` can read.
+
+sort_digits                2048 records of a built-in task, its train split
+sort_digits@heldout:256    256 held-out ones
+data/train.jsonl, data/folder, owner/name: see `ascent.data.load`
+"""
+
+from __future__ import annotations
+
+from ascent.algorithms import Row
+from ascent.config.schema import Config
+from ascent.data.errors import Policy
+from ascent.data.layouts import Want
+from ascent.data.load import Loaded, from_records, load
+from ascent.data.prepare import Limits, Prepared, prepare
+from ascent.data.render import Renderer
+from ascent.tasks.named import from_name, is_task
+
+
+def loaded(name: str, want: Want | None, *, seed: int, bad_rows: Policy = "fail") -> Loaded:
+    """Records of one name, of the kind an algorithm learns from; None takes a file as it is, and a task's pairs."""
+    if not is_task(name):
+        return load(name, want, bad_rows=bad_rows)
+    kind = want or "pairs"
+    return from_records(name, from_name(name, kind, seed=seed), kind)
+
+
+def prepared(name: str, config: Config, row: Row, renderer: Renderer) -> Prepared:
+    """Records of one name, rendered and within the recipe's limits; bad rows are told with file and line."""
+    want: Want = row.source  # type: ignore[assignment]
+    data = config.data
+    limits = Limits(data.max_tokens, min(data.max_prompt_tokens, data.max_tokens - 1), data.long_prompts)
+    records = loaded(name, want, seed=config.seed, bad_rows=data.bad_rows)
+    return prepare(records, renderer, limits, bad_rows=data.bad_rows)

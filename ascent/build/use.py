@@ -1,0 +1,112 @@
+"""Using a trained model: score files, sample answers, export, and train from Python in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ascent.build.plan import resolve
+from ascent.build.records import loaded
+from ascent.build.training import device
+from ascent.build.training import train as train_plan
+from ascent.checkpoints import export as exporting
+from ascent.config.load import nested
+from ascent.config.validate import validate
+from ascent.data.prepare import Limits, prepare
+from ascent.data.render import Renderer
+from ascent.data.sources import once
+from ascent.engines.hf import HFSampler
+from ascent.models.load import load
+from ascent.models.source import resolve as model_folder
+from ascent.records import Message, Prompt, Request
+from ascent.runs.folder import Run, read_run
+from ascent.update.batches import on_device
+
+
+def train(
+    algorithm: str,
+    *,
+    model: str,
+    data: str,
+    run: str | Path,
+    evaluate: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
+    """Train `model` on `data` with a row of the table; returns the finished run, read back from its folder.
+
+    `settings` holds any other key of a recipe, dotted: {"update.learning_rate": 1e-5, "run.steps": 200}.
+    """
+    tree = {"algorithm": algorithm, "model.policy": model, "data.train": data, **(settings or {})}
+    if evaluate is not None:
+        tree["data.evaluate"] = evaluate
+    train_plan(resolve(validate(nested(tree))), Path(run))
+    return read_run(Path(run))
+
+
+class Scored(NamedTuple):
+    """One line of a file: each of its sequences' scores, chosen first for a pair, best first for a ranking."""
+
+    place: int
+    scores: tuple[float, ...]
+
+
+def score(model: str, file: str, *, tokens_per_microbatch: int = 16384) -> Iterator[Scored]:
+    """A reward model's scores of every record in a file, in the file's order."""
+    judge = load(model, head="scalar", device=device())
+    judge.eval()
+    if any("new" in note for note in judge.notes):
+        raise ValueError(
+            f"{model} has no scalar head, so its scores would be random; train a reward model from it first"
+        )
+    records = loaded(file, None, seed=0)
+    limits = Limits(max_tokens=tokens_per_microbatch, max_prompt_tokens=tokens_per_microbatch - 1)
+    items = prepare(records, Renderer(judge.tokenizer, train_on="completion"), limits).items
+    for place, item in enumerate(items, start=1):
+        budget = {"tokens_per_microbatch": tokens_per_microbatch, "max_tokens": tokens_per_microbatch}
+        (batch,) = once([item], **budget, companions=False)
+        with torch.no_grad():
+            scores = judge.outputs(on_device(batch, judge.device), frozenset({"scores_B"}))["scores_B"]
+        yield Scored(place, tuple(scores.tolist()))
+
+
+class Answered(NamedTuple):
+    prompt: str
+    answer: str
+    tokens: int
+    stop: str
+
+
+def sample(
+    model: str,
+    prompts: Sequence[str],
+    *,
+    samples: int = 1,
+    max_new_tokens: int = 128,
+    temperature: float = 1.0,
+    greedy: bool = False,
+    seed: int = 0,
+) -> Iterator[Answered]:
+    """Answers of a model to plain-text prompts, with the chat template where it has one."""
+    policy = load(model, device=device())
+    policy.eval()
+    renderer = Renderer(policy.tokenizer, train_on="completion")
+    asked = [Prompt(str(n), (Message("user", text),)) for n, text in enumerate(prompts)]
+    requests = [
+        Request(p.id, k, renderer.prompt(p.messages), max_new_tokens, seed, temperature, greedy=greedy)
+        for p in asked
+        for k in range(samples)
+    ]
+    for done in HFSampler(policy, renderer.stop_ids).sample(requests):
+        text = str(policy.tokenizer.decode(list(done.tokens), skip_special_tokens=True))
+        yield Answered(prompts[int(done.prompt_id)], text, len(done.tokens), done.stop)
+
+
+def export(source: str, target: Path) -> Path:
+    """A run's newest model as a plain Hugging Face folder that loads with no Ascent installed."""
+    folder = model_folder(source)
+    if not isinstance(folder, Path):
+        raise ValueError(f"{source} is a hub name; export takes a run or a model folder of this machine")
+    return exporting.export(exporting.copy_of(folder), target)

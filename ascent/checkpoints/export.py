@@ -1,0 +1,60 @@
+"""A plain Hugging Face folder that loads with no Ascent installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from ascent.checkpoints import disk
+from ascent.checkpoints.manifest import CheckpointError
+from ascent.checkpoints.save import Writer
+
+
+def copy_of(folder: Path) -> Writer:
+    """A writer that copies a model folder, such as the one inside a checkpoint."""
+
+    def write(target: Path) -> None:
+        shutil.copytree(folder, target, dirs_exist_ok=True)
+
+    return write
+
+
+def export(write_model: Writer, target: Path) -> Path:
+    """Write the model next to `target` under a temporary name, check it, sync it and rename it."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CheckpointError(f"{target} exists and is not an empty folder; export to another place or delete it first")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    writing = target.parent / f".{target.name}.writing"
+    if writing.exists():
+        disk.remove(writing)
+    try:
+        disk.announce("write", writing)
+        writing.mkdir()
+        write_model(writing)
+        _check(writing)
+        disk.sync_tree(writing)
+        if target.exists():
+            target.rmdir()
+        disk.rename(writing, target)
+    except OSError as error:
+        raise CheckpointError(f"the model could not be exported to {target}: {error}") from error
+    finally:
+        if writing.exists():
+            disk.remove(writing)
+    return target
+
+
+def _check(folder: Path) -> None:
+    """What transformers needs, and nothing that would need Ascent or unpickling."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    if "config.json" not in names:
+        raise CheckpointError(f"the exported folder has no config.json (it has {names}); is this a model folder?")
+    if not any(name.endswith(".safetensors") for name in names):
+        raise CheckpointError(f"the exported folder has no .safetensors file (it has {names})")
+    pickled = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl"))]
+    if pickled:
+        raise CheckpointError(f"the exported folder holds pickled files {pickled}; weights must be .safetensors")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if "ascent" in json.dumps(config.get("auto_map", {})):
+        raise CheckpointError("config.json's auto_map points into ascent; the model would not load without it")

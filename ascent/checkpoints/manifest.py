@@ -1,0 +1,68 @@
+"""The list of a checkpoint's files with their sizes and sha256, and the sha256 of the list itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+NAME = "manifest.json"
+FORMAT = 1
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written, or cannot be used."""
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe(folder: Path, *, step: int, score: float | None) -> str:
+    """The text of a manifest for everything that lies in the folder now."""
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / NAME
+    }
+    content = {"format": FORMAT, "step": step, "score": score, "files": files}
+    return json.dumps({**content, "sha256": _seal(content)}, indent=1, allow_nan=False) + "\n"
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest, itself verified; the files it lists are not looked at."""
+    path = folder / NAME
+    if not path.is_file():
+        raise CheckpointError(f"it has no {NAME}: it was never finished, or the file was lost")
+    try:
+        found = json.loads(path.read_bytes())
+        seal = found.pop("sha256")
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{NAME} cannot be read ({error}): it is truncated or corrupted") from error
+    if seal != _seal(found):
+        raise CheckpointError(f"{NAME} does not match its own sha256: it is corrupted")
+    if found["format"] != FORMAT:
+        raise CheckpointError(f"it has format {found['format']}, this version reads {FORMAT}; use the version it is of")
+    content: dict[str, Any] = found
+    return content
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """Read every listed file and compare; returns the manifest or raises CheckpointError with what is wrong."""
+    content = read(folder)
+    for name, expected in content["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{name} is missing")
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise CheckpointError(f"{name} has {size} bytes, the manifest says {expected['bytes']}: it is truncated")
+        if sha256(path) != expected["sha256"]:
+            raise CheckpointError(f"{name} does not match its sha256: it is corrupted")
+    return content
+
+
+def _seal(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()

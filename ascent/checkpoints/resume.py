@@ -1,0 +1,78 @@
+"""Resuming: the newest checkpoint that verifies, and why newer ones were not taken."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors.torch import load_file
+
+from ascent.checkpoints import manifest
+from ascent.checkpoints.manifest import CheckpointError
+from ascent.checkpoints.pieces import join
+from ascent.checkpoints.save import REPLACED, STATE, TENSORS
+
+_CANDIDATE = re.compile(rf"(\d+)|\.(\d+)\.{REPLACED}")
+
+
+class Rejected(NamedTuple):
+    """A checkpoint that was not taken, and what is wrong with it."""
+
+    folder: Path
+    reason: str
+
+
+class Found(NamedTuple):
+    """The checkpoint to continue from; `rejected` are newer ones that did not verify."""
+
+    folder: Path
+    step: int
+    score: float | None
+    rejected: tuple[Rejected, ...]
+
+    def lines(self) -> list[str]:
+        """What to tell the user."""
+        told = [f"checkpoint {each.folder.name} is not used: {each.reason}" for each in self.rejected]
+        return [*told, f"continuing from the checkpoint of step {self.step}"]
+
+
+def newest(root: Path) -> Found | None:
+    """Verify checkpoints from the newest back and return the first that is whole; None where none was ever saved.
+
+    If there are checkpoints and not one verifies, that is an error and not a fresh start.
+    """
+    rejected: list[Rejected] = []
+    for folder in _candidates(root):
+        try:
+            content = manifest.verify(folder)
+        except (CheckpointError, OSError) as error:
+            rejected.append(Rejected(folder, str(error)))
+            continue
+        return Found(folder, content["step"], content["score"], tuple(rejected))
+    if rejected:
+        reasons = "; ".join(f"{each.folder.name}: {each.reason}" for each in rejected)
+        raise CheckpointError(
+            f"no checkpoint in {root} can be used ({reasons}); restore one from a copy, or start a new run"
+        )
+    return None
+
+
+def _candidates(root: Path) -> list[Path]:
+    """Newest first; of two with the same step, the one that was put in place before the one it replaced."""
+    if not root.is_dir():
+        return []
+    found = []
+    for path in root.iterdir():
+        match = _CANDIDATE.fullmatch(path.name)
+        if match:
+            found.append((int(match[1] or match[2]), match[1] is not None, path))
+    return [path for _, _, path in sorted(found, reverse=True)]
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The state of a verified checkpoint; its model folders are read by whoever builds the model."""
+    plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    state: dict[str, Any] = join(plain, load_file(folder / TENSORS))
+    return state

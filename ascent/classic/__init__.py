@@ -1,0 +1,10 @@
+"""The foundations on Gymnasium: maze, Q-learning, DQN, policy gradients, TRPO, PPO, and the estimation under them all.
+
+Importing anything from here registers the maze as the environment `ascent/Maze-v0`.
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+gymnasium.register(id="ascent/Maze-v0", entry_point="ascent.classic.maze:Maze", max_episode_steps=100)

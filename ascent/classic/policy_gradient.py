@@ -1,0 +1,217 @@
+"""The policy gradient: one estimator, mean over episodes of sum_t grad log pi(a_t | s_t) * weight_t, and six weights.
+
+Axes: T flat steps, B episodes.
+  basic         R, the return of the whole episode              unbiased, needs no critic
+  reward_to_go  G_t, what came after the action                  unbiased, needs no critic
+  baseline      G_t - b, b the others' mean reward-to-go         unbiased, needs no critic
+  vpg           G_t - V(s_t), a sample of A(s_t, a_t)            unbiased (up to the bootstrap of a time limit)
+  actor_critic  r_t + gamma V(s_t+1) - V(s_t)                    as biased as V is wrong
+  gae           lam-weighted sum of those residuals              between the last two
+
+Batches are a fixed number of whole episodes. The critic is fitted AFTER the policy's step: a V that had already seen
+the returns it is subtracted from would depend on the actions, and the estimate would be biased. With gamma < 1 all but
+`basic` drop the factor gamma^t of the exact discounted gradient, as everyone does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ascent.advantages import returns
+from ascent.classic import checks
+from ascent.classic.collect import Rollout, collect_episodes
+from ascent.classic.policies import StochasticPolicy
+from ascent.classic.result import Result
+from ascent.classic.run import Run, explained_variance, judge, recent_return, start
+from ascent.losses import aggregate, entropy, gates, values
+from ascent.maths import masked
+from ascent.maths.segments import Segments
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a weight may look at: one batch of whole episodes, and the critic's opinion of it."""
+
+    rollout: Rollout
+    values_T: Tensor
+    bootstrap_B: Tensor
+    gamma: float
+    lam: float
+
+
+def basic(seen: Evidence) -> Tensor:
+    """Every action gets the return of its whole episode, past rewards included."""
+    rollout = seen.rollout
+    return returns.whole_return(rollout.rewards_T, rollout.trained_T, rollout.segments, gamma=seen.gamma).advantages_T
+
+
+def reward_to_go(seen: Evidence) -> Tensor:
+    """An action is credited only with what came after it."""
+    rollout = seen.rollout
+    return returns.reward_to_go(rollout.rewards_T, rollout.trained_T, rollout.segments, gamma=seen.gamma).advantages_T
+
+
+def baseline(seen: Evidence) -> Tensor:
+    """Reward-to-go minus its mean over all steps of the OTHER episodes: a number that no action here could change."""
+    to_go_T = reward_to_go(seen)
+    return to_go_T - others_mean(to_go_T, seen.rollout.segments)
+
+
+def vpg(seen: Evidence) -> Tensor:
+    """Reward-to-go minus the critic's value: a Monte Carlo sample of the advantage."""
+    rollout = seen.rollout
+    return returns.monte_carlo(
+        rollout.rewards_T, seen.values_T, rollout.trained_T, rollout.segments, seen.bootstrap_B, gamma=seen.gamma
+    ).advantages_T
+
+
+def actor_critic(seen: Evidence) -> Tensor:
+    """The one-step temporal difference of the critic."""
+    rollout = seen.rollout
+    return returns.td(
+        rollout.rewards_T, seen.values_T, rollout.trained_T, rollout.segments, seen.bootstrap_B, gamma=seen.gamma
+    ).advantages_T
+
+
+def gae(seen: Evidence) -> Tensor:
+    """Generalised advantage estimation: temporal differences summed with weights (gamma lam)^k."""
+    rollout = seen.rollout
+    return returns.gae(
+        rollout.rewards_T,
+        seen.values_T,
+        rollout.trained_T,
+        rollout.segments,
+        seen.bootstrap_B,
+        gamma=seen.gamma,
+        lam=seen.lam,
+    ).advantages_T
+
+
+WEIGHTS: dict[str, Callable[[Evidence], Tensor]] = {
+    rule.__name__: rule for rule in (basic, reward_to_go, baseline, vpg, actor_critic, gae)
+}
+WITH_CRITIC = ("vpg", "actor_critic", "gae")
+
+
+@dataclass(frozen=True)
+class Settings:
+    weight: str = "vpg"
+    steps: int = 100_000
+    """Environment steps in all; the last batch of episodes may go beyond."""
+    envs: int = 8
+    episodes: int = 16
+    """Whole episodes per update, a multiple of `envs`."""
+    gamma: float = 0.99
+    lam: float = 0.97
+    lr: float = 3e-3
+    entropy_weight: float = 0.0
+    grad_norm: float = 1.0
+    whiten: bool = False
+    """Scale the weights of a batch to mean 0 and variance 1: steadier steps, at the price of a small bias."""
+    critic_lr: float = 3e-3
+    critic_steps: int = 40
+    """Whole-batch regression steps of the critic per update."""
+    hidden: Sequence[int] = (64, 64)
+    log_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.choose(self, "weight", WEIGHTS)
+        checks.check(
+            self,
+            counts=("steps", "envs", "episodes", "critic_steps"),
+            positive=("lr", "critic_lr", "grad_norm"),
+            non_negative=("entropy_weight",),
+            fractions=("gamma", "lam"),
+        )
+        checks.widths(self)
+        if self.episodes % self.envs:
+            raise ValueError(
+                f"policy_gradient: episodes={self.episodes} on envs={self.envs}; episodes must be a multiple of envs"
+            )
+        if self.weight == "baseline" and self.episodes < 2:
+            raise ValueError("policy_gradient: episodes=1 leaves no other episode for the baseline; use at least 2")
+
+
+def train(env_id: str, settings: Settings, *, seed: int) -> Result:
+    """The policy gradient on a Gymnasium environment, with the weight that the settings name."""
+    run = start(
+        env_id,
+        envs=settings.envs,
+        seed=seed,
+        hidden=settings.hidden,
+        scale=False,
+        gamma=settings.gamma,
+        log_std=settings.log_std,
+    )
+    optimizer = torch.optim.Adam(run.policy.parameters(), lr=settings.lr, fused=True)
+    critic_optimizer = torch.optim.Adam(run.critic.parameters(), lr=settings.critic_lr, fused=True)
+    while run.environments.taken < settings.steps:
+        rollout = collect_episodes(run.policy, run.environments, settings.episodes, run.rng)
+        metrics = ascend(run, rollout, optimizer, settings)
+        if settings.weight in WITH_CRITIC:
+            metrics |= fit_critic(run.critic, rollout, critic_optimizer, settings)
+        metrics |= {"return": recent_return(run.environments), "steps": float(run.environments.taken)}
+        run.history.append(metrics)
+    return run.result()
+
+
+def ascend(run: Run, rollout: Rollout, optimizer: torch.optim.Optimizer, settings: Settings) -> dict[str, float]:
+    """One gradient step on one batch of episodes."""
+    values_T, bootstrap_B = judge(run.critic, rollout)
+    weights_T = WEIGHTS[settings.weight](Evidence(rollout, values_T, bootstrap_B, settings.gamma, settings.lam))
+    if settings.whiten:
+        weights_T = masked.whiten(weights_T, rollout.trained_T)
+    outputs_TP = run.policy(rollout.observations_TO)
+    entropy_T = run.policy.entropy(outputs_TP)
+    optimizer.zero_grad(set_to_none=True)
+    loss = policy_loss(run.policy, rollout, weights_T, outputs_TP)
+    if settings.entropy_weight:
+        loss = loss + settings.entropy_weight * masked.mean(
+            entropy.bonus(entropy_T, rollout.trained_T), rollout.trained_T
+        )
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(run.policy.parameters(), settings.grad_norm)
+    optimizer.step()
+    return {"grad_norm": float(norm), "entropy": float(entropy_T.detach().mean())}
+
+
+def policy_loss(
+    policy: StochasticPolicy, rollout: Rollout, weights_T: Tensor, outputs_TP: Tensor | None = None
+) -> Tensor:
+    """-mean over episodes of sum_t weight_t log pi(a_t | s_t); its gradient is minus the policy gradient."""
+    outputs_TP = policy(rollout.observations_TO) if outputs_TP is None else outputs_TP
+    logprobs_T = policy.logprobs(outputs_TP, rollout.actions)
+    loss_T = gates.plain(logprobs_T, weights_T, rollout.trained_T).loss_T
+    tokens_B = aggregate.tokens_per_sequence(rollout.trained_T, rollout.segments, loss_T.dtype)
+    weights = aggregate.sequence_mean_token_sum(tokens_B)
+    total = aggregate.numerator(loss_T, rollout.trained_T, weights.weight_B, rollout.segments)
+    return total / weights.share_B.sum().clamp(min=1)
+
+
+def fit_critic(
+    critic: nn.Module, rollout: Rollout, optimizer: torch.optim.Optimizer, settings: Settings
+) -> dict[str, float]:
+    """Regress the critic on the discounted rewards-to-go; a time limit's unseen future is its own estimate, frozen."""
+    values_T, bootstrap_B = judge(critic, rollout)
+    targets_T = returns.reward_to_go(
+        rollout.rewards_T, rollout.trained_T, rollout.segments, bootstrap_B, gamma=settings.gamma
+    ).advantages_T.clone()
+    for _ in range(settings.critic_steps):
+        optimizer.zero_grad(set_to_none=True)
+        error_T = values.mse(critic(rollout.observations_TO), targets_T, rollout.trained_T)
+        masked.mean(error_T, rollout.trained_T).backward()
+        optimizer.step()
+    return {"explained_variance": explained_variance(values_T, targets_T)}
+
+
+def others_mean(x_T: Tensor, segments: Segments) -> Tensor:
+    """For each step, the mean of x over every step of all other episodes.
+
+    Lengths (2, 1), x = [3, 1 | 5]: [5, 5 | 2].
+    """
+    sum_B, count_B = segments.sum(x_T), segments.lengths_B
+    return segments.spread((sum_B.sum() - sum_B) / (count_B.sum() - count_B).clamp(min=1))

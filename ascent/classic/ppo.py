@@ -1,0 +1,202 @@
+"""Proximal policy optimisation (arXiv 1707.06347): many small steps on one rollout, kept near the policy that made it.
+
+Axes: T flat steps, B pieces of episodes. Three objectives share everything but one line:
+  clip        gates.clip: no gain from a ratio outside 1 +- clip
+  unclipped   gates.surrogate: the ratio times the advantage, unbounded
+  penalty     gates.surrogate, plus beta times the exact KL(old || new); beta follows controllers.ppo_penalty
+
+The log-probabilities of the old policy are read in one pass over the whole rollout before the first step, so the first
+ratio of every update is 1. Advantages are computed and whitened once per rollout. The early stop uses KL(old || new),
+as the never-negative sample estimate ratio - 1 - log ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ascent.advantages import returns
+from ascent.classic import checks
+from ascent.classic.collect import Rollout, collect_steps
+from ascent.classic.descent import FlatAdam
+from ascent.classic.policies import StochasticPolicy
+from ascent.classic.result import Result
+from ascent.classic.run import Run, explained_variance, judge, recent_return, start
+from ascent.losses import controllers, entropy, gates, kl, ratios, values
+from ascent.maths import masked
+
+OBJECTIVES: Mapping[str, Callable[..., gates.Gated]] = {
+    "clip": gates.clip,
+    "unclipped": gates.surrogate,
+    "penalty": gates.surrogate,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    steps: int = 100_000
+    """Environment steps in all; the last rollout may go beyond by less than one rollout."""
+    envs: int = 8
+    length: int = 128
+    """Steps of each environment per rollout."""
+    epochs: int = 10
+    minibatch: int = 256
+    objective: str = "clip"
+    clip: float = 0.2
+    beta: float = 1.0
+    """First coefficient of the penalty."""
+    kl_target: float = 0.01
+    """The KL per update that the penalty's coefficient is steered to."""
+    stop_kl: float = 0.0
+    """End an update after the epoch whose KL exceeds 1.5 times this; 0 never does."""
+    gamma: float = 0.99
+    lam: float = 0.95
+    lr: float = 3e-4
+    anneal: bool = False
+    """Let the learning rate fall linearly to 0."""
+    value_weight: float = 0.5
+    entropy_weight: float = 0.0
+    grad_norm: float = 0.5
+    hidden: Sequence[int] = (64, 64)
+    log_std: float = 0.0
+    """First log standard deviation of a Gaussian policy."""
+    scale: bool = False
+    """Scale observations and rewards by their running moments."""
+
+    def __post_init__(self) -> None:
+        checks.check(
+            self,
+            counts=("steps", "envs", "length", "epochs", "minibatch"),
+            positive=("beta", "kl_target", "lr", "grad_norm"),
+            non_negative=("clip", "stop_kl", "value_weight", "entropy_weight"),
+            fractions=("gamma", "lam"),
+        )
+        checks.choose(self, "objective", OBJECTIVES)
+        checks.widths(self)
+
+
+class Batch(NamedTuple):
+    """A rollout with everything frozen that the update compares against."""
+
+    observations_TO: Tensor
+    actions: Tensor
+    advantages_T: Tensor
+    returns_T: Tensor
+    old_T: Tensor
+    old_outputs_TP: Tensor
+    trained_T: Tensor
+
+    def minibatches(self, size: int, shuffler: torch.Generator) -> Iterator[Batch]:
+        """One epoch: every step once, in a new order. The order is applied once, so a minibatch is a set of views."""
+        order = torch.randperm(len(self.old_T), generator=shuffler)
+        for pieces in zip(*(x[order].split(size) for x in self), strict=True):
+            yield Batch(*pieces)
+
+
+def train(env_id: str, settings: Settings, *, seed: int) -> Result:
+    """PPO on a Gymnasium environment."""
+    run = start(
+        env_id,
+        envs=settings.envs,
+        seed=seed,
+        hidden=settings.hidden,
+        scale=settings.scale,
+        gamma=settings.gamma,
+        log_std=settings.log_std,
+    )
+    parameters = [*run.policy.parameters(), *run.critic.parameters()]
+    optimizer = FlatAdam(parameters, lr=settings.lr, eps=1e-5, norm=settings.grad_norm)
+    beta = settings.beta
+    while run.environments.taken < settings.steps:
+        if settings.anneal:
+            optimizer.set_lr(settings.lr * (1 - run.environments.taken / settings.steps))
+        rollout = collect_steps(run.policy, run.environments, settings.length, run.rng, run.scale)
+        batch, metrics = prepare(run.policy, run.critic, rollout, settings)
+        epochs = improve(run, batch, optimizer, settings, beta)
+        metrics |= measure(run.policy, batch, clip=settings.clip)
+        metrics |= {"epochs": float(epochs), "beta": beta, "return": recent_return(run.environments)}
+        run.history.append(metrics | {"steps": float(run.environments.taken)})
+        if settings.objective == "penalty":
+            beta = controllers.ppo_penalty(beta, metrics["kl"], target_per_token=settings.kl_target)
+    return run.result()
+
+
+def prepare(
+    policy: StochasticPolicy, critic: nn.Module, rollout: Rollout, settings: Settings
+) -> tuple[Batch, dict[str, float]]:
+    """Advantages by GAE, whitened; targets from the unwhitened ones; the old policy's outputs."""
+    trained_T = rollout.trained_T
+    with torch.no_grad():
+        values_T, bootstrap_B = judge(critic, rollout)
+        credit = returns.gae(
+            rollout.rewards_T,
+            values_T,
+            trained_T,
+            rollout.segments,
+            bootstrap_B,
+            gamma=settings.gamma,
+            lam=settings.lam,
+        )
+        assert credit.returns_T is not None
+        outputs_TP = policy(rollout.observations_TO)
+        old_T = policy.logprobs(outputs_TP, rollout.actions)
+    white_T = masked.whiten(credit.advantages_T, trained_T)
+    batch = Batch(rollout.observations_TO, rollout.actions, white_T, credit.returns_T, old_T, outputs_TP, trained_T)
+    return batch, {"explained_variance": explained_variance(values_T, credit.returns_T)}
+
+
+def improve(run: Run, batch: Batch, optimizer: FlatAdam, settings: Settings, beta: float) -> int:
+    """Minibatch epochs on one batch; the number of epochs that were run."""
+    for epoch in range(settings.epochs):
+        for piece in batch.minibatches(settings.minibatch, run.shuffler):
+            optimizer.descend(loss(run.policy, run.critic, piece, settings, beta))
+        if settings.stop_kl and sampled_kl(run.policy, batch) > 1.5 * settings.stop_kl:
+            return epoch + 1
+    return settings.epochs
+
+
+def loss(policy: StochasticPolicy, critic: nn.Module, batch: Batch, settings: Settings, beta: float) -> Tensor:
+    """Policy, value, entropy and KL terms of one minibatch, each a mean over its steps."""
+    outputs_TP = policy(batch.observations_TO)
+    logprobs_T = policy.logprobs(outputs_TP, batch.actions)
+    value_T = values.mse(critic(batch.observations_TO), batch.returns_T, batch.trained_T)
+    total_T = policy_loss(logprobs_T, batch, objective=settings.objective, clip=settings.clip)
+    total_T = total_T + settings.value_weight * value_T
+    if settings.entropy_weight:
+        total_T = total_T + settings.entropy_weight * entropy.bonus(policy.entropy(outputs_TP), batch.trained_T)
+    if settings.objective == "penalty":
+        total_T = total_T + beta * policy.kl(batch.old_outputs_TP, outputs_TP)
+    return masked.mean(total_T, batch.trained_T)
+
+
+def policy_loss(logprobs_T: Tensor, batch: Batch, *, objective: str, clip: float) -> Tensor:
+    """The chosen objective's loss per step; the same call serves an environment's actions and a model's tokens."""
+    log_ratio_T = ratios.token(logprobs_T, batch.old_T, batch.trained_T)
+    numbers = {"low": clip, "high": clip} if objective == "clip" else {}
+    return OBJECTIVES[objective](log_ratio_T, batch.advantages_T, batch.trained_T, **numbers).loss_T
+
+
+@torch.inference_mode()
+def sampled_kl(policy: StochasticPolicy, batch: Batch) -> float:
+    """KL(old || new) over the whole batch from the sampled actions alone."""
+    logprobs_T = policy.logprobs(policy(batch.observations_TO), batch.actions)
+    return float(masked.mean(kl.to_old(logprobs_T, batch.old_T, batch.trained_T), batch.trained_T))
+
+
+@torch.inference_mode()
+def measure(policy: StochasticPolicy, batch: Batch, *, clip: float) -> dict[str, float]:
+    """What an update did, over the whole batch: exact KL, entropy, ratios, the share of steps beyond the clip."""
+    outputs_TP = policy(batch.observations_TO)
+    log_ratio_T = ratios.token(policy.logprobs(outputs_TP, batch.actions), batch.old_T, batch.trained_T)
+    marks = gates.clip(log_ratio_T, batch.advantages_T, batch.trained_T, low=clip, high=clip).marks
+    return {
+        "kl": float(policy.kl(batch.old_outputs_TP, outputs_TP).mean()),
+        "entropy": float(policy.entropy(outputs_TP).mean()),
+        "ratio_largest": float(log_ratio_T.max().exp()),
+        "clipped_high": float(marks["clipped_high"].float().mean()),
+        "clipped_low": float(marks["clipped_low"].float().mean()),
+    }

@@ -1,0 +1,183 @@
+"""`ascent inspect DATA`: what is in it, how long, what repeats, what is too long, one record as it is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations, groupby
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ascent.data.load import Loaded
+    from ascent.data.prepare import Item, Limits
+    from ascent.data.render import Rendered, Renderer
+
+# How many records of a built-in task are looked at.
+OF_A_TASK = 1000
+BAR = 24
+KINDS = "prompts, examples, pairs, rankings or unpaired"
+
+
+def inspect(
+    data: Annotated[list[str], typer.Argument(help="Files, folders, hub names or built-in tasks, shown side by side.")],
+    model: Annotated[
+        str | None, typer.Option("--model", help="Count tokens of this model, and render a sample.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--as", help=f"Read the data as {KINDS}.")] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="As data.max_tokens.")] = 2048,
+    max_prompt_tokens: Annotated[int, typer.Option("--max-prompt-tokens", help="As data.max_prompt_tokens.")] = 1024,
+    words: Annotated[bool, typer.Option("--words", help="Without a model: count words, not characters.")] = False,
+) -> None:
+    """Show counts, lengths, copies, bad rows, what would be cut, and one sample with its trained tokens marked."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    sets = [_load(name, kind) for name in data]
+    renderer = _renderer(model)
+    for loaded in sets:
+        _count(console, loaded)
+    unit, measure = _measure(renderer, words)
+    _lengths(console, sets, unit, measure)
+    _repeats(console, sets)
+    if renderer is None:
+        console.print("\nTruncation and a rendered sample need a tokenizer: add --model MODEL")
+    else:
+        from ascent.data.prepare import Limits
+
+        for line in renderer.describe():
+            console.print(line)
+        for loaded in sets:
+            _rendered(console, loaded, renderer, Limits(max_tokens, max_prompt_tokens))
+    if any(loaded.report.bad for loaded in sets):
+        raise typer.Exit(1)
+
+
+def _load(name: str, kind: Any) -> Loaded:
+    from ascent.data.load import from_records, load
+    from ascent.tasks.named import from_name, is_task
+
+    if not is_task(name):
+        return load(name, kind, bad_rows="collect")
+    wanted: Any = kind or "examples"
+    return from_records(name, from_name(name, wanted, count=OF_A_TASK), wanted)
+
+
+def _renderer(model: str | None) -> Renderer | None:
+    if model is None:
+        return None
+    from ascent.data.render import Renderer, load_tokenizer
+
+    return Renderer(load_tokenizer(model))
+
+
+def _measure(renderer: Renderer | None, words: bool) -> tuple[str, Callable[[str], int]]:
+    if renderer is not None:
+        tokenizer = renderer.tokenizer
+        return "tokens", lambda text: len(tokenizer.encode(text, add_special_tokens=False))
+    return ("words", lambda text: len(text.split())) if words else ("characters", len)
+
+
+def _count(console: Console, loaded: Loaded) -> None:
+    made = f"{len(loaded.records)} {loaded.kind} of {loaded.report.rows} rows"
+    console.print(f"{loaded.name}: {made}, layout: {loaded.layout}")
+    for remark in loaded.remarks:
+        console.print(f"  converted: {remark}")
+    if loaded.unused:
+        console.print(f"  columns not used: {', '.join(loaded.unused)}")
+    for line in loaded.report.lines():
+        console.print(f"  {line}")
+
+
+def _lengths(console: Console, sets: Sequence[Loaded], unit: str, measure: Callable[[str], int]) -> None:
+    from rich.table import Table
+
+    from ascent.data import summary
+
+    columns: dict[str, list[int]] = {}
+    for number, loaded in enumerate(sets, 1):
+        mark = f" ({number})" if len(sets) > 1 else ""
+        columns |= {name + mark: values for name, values in summary.lengths(loaded.records, measure).items()}
+    table = Table(title=f"Lengths in {unit}", title_justify="left", box=None, header_style="bold")
+    table.add_column("part")
+    for word in summary.Lengths._fields:
+        table.add_column(word, justify="right")
+    for name, values in columns.items():
+        five = summary.five(values)
+        table.add_row(name, str(five.number), f"{five.mean:.1f}", str(five.median), str(five.p95), str(five.longest))
+    console.print(table)
+    bars = Table(box=None, header_style="bold")
+    bars.add_column(unit, justify="right")
+    for name in columns:
+        bars.add_column(name, no_wrap=True)
+    bins = summary.histogram(columns)
+    most = {name: max(counts[name] for _, _, counts in bins) for name in columns}
+    width = max(4, BAR // len(columns))
+    for low, high, counts in bins:
+        cells = [_bar(counts[name], most[name], width) for name in columns]
+        bars.add_row(f"{low}-{high}" if high > low else f"{low}", *cells)
+    console.print(bars)
+
+
+def _bar(count: int, most: int, width: int) -> str:
+    """A bar in eighths of a character, with its count; whatever is there is seen."""
+    eighths = max(1, round(8 * width * count / most)) if count else 0
+    blocks = "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+    return f"{blocks:<{width}} {count}"
+
+
+def _repeats(console: Console, sets: Sequence[Loaded]) -> None:
+    from ascent.data import summary
+
+    for loaded in sets:
+        whole, asked = summary.copies(loaded.records)
+        console.print(f"{loaded.name}: {whole} records repeat an earlier one, {asked} repeat an earlier prompt")
+        longer = summary.chosen_longer(loaded.records)
+        if longer is not None:
+            console.print(f"{loaded.name}: the chosen answer is the longer one in {longer:.0%} of pairs")
+    for one, other in combinations(sets, 2):
+        console.print(f"{one.name} and {other.name} share {summary.in_common(one.records, other.records)} prompts")
+
+
+def _rendered(console: Console, loaded: Loaded, renderer: Renderer, limits: Limits) -> None:
+    """What the limits would refuse, then the first record that passes them, its trained tokens in brackets."""
+    from ascent.data.errors import Report, RowError
+    from ascent.data.prepare import item_of, shortened
+    from ascent.records import Prompt
+
+    report = Report("collect", rows=len(loaded.records))
+    sample: Item | tuple[int, ...] | None = None
+    for record, place in zip(loaded.records, loaded.places, strict=True):
+        try:
+            fitting = shortened(record, renderer, limits, report)
+            made = renderer.prompt(fitting.messages) if isinstance(fitting, Prompt) else None
+            item = made or item_of(fitting, renderer, limits)
+        except RowError as error:
+            report.refuse(place, error)
+            continue
+        sample = sample or item
+    said = f"{limits.max_tokens} tokens a record, {limits.max_prompt_tokens} a prompt"
+    console.print(f"\n{loaded.name}: {len(report.bad)} of {report.rows} records cannot be trained on ({said})")
+    for line in report.lines():
+        console.print(f"  {line}")
+    if isinstance(sample, tuple):
+        console.print(
+            f"sample, {len(sample)} tokens, as a sampler continues it:\n{renderer.tokenizer.decode(list(sample))}"
+        )
+    elif sample is not None:
+        for sequence in sample.sequences:
+            _sample(console, sequence, renderer)
+
+
+def _sample(console: Console, sequence: Rendered, renderer: Renderer) -> None:
+    from rich.text import Text
+
+    shown = Text()
+    runs = groupby(zip(sequence.tokens.tolist(), sequence.trained.tolist(), strict=True), key=lambda each: each[1])
+    for trained, run in runs:
+        text = renderer.tokenizer.decode([token for token, _ in run])
+        shown.append(f"⟦{text}⟧" if trained else str(text), style="bold green" if trained else "dim")
+    console.print(f"sample, {len(sequence)} tokens, {int(sequence.trained.sum())} trained, marked ⟦ ⟧:")
+    console.print(shown)

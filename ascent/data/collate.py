@@ -1,0 +1,109 @@
+"""Items -> one packed micro-batch: a plain dict with the vocabulary's names (docs/decisions/0003).
+
+Every item is a group of its own. Axes: T flat tokens, B sequences, P pairs.
+
+| items | fields besides tokens_T, positions_T, trained_T, segments, groups |
+|---|---|
+| examples | - |
+| pairs | chosen_P, rejected_P; margins_P where the data has margins |
+| rankings | ranks_B, 0 is best |
+| unpaired | desirable_B; `mismatched`, a batch of the same answers behind other prompts, for KTO's reference point |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ascent.data.prepare import Item
+from ascent.data.render import Rendered
+from ascent.maths.groups import Groups
+from ascent.maths.segments import Segments
+
+Batch = dict[str, Any]
+
+
+def collate(items: Sequence[Item]) -> Batch:
+    """One micro-batch."""
+    kinds = {item.kind for item in items}
+    if len(kinds) != 1:
+        raise ValueError(f"a micro-batch of {', '.join(sorted(kinds)) or 'nothing'}; it holds records of one kind")
+    sizes = [len(item.sequences) for item in items]
+    owners = [number for number, size in enumerate(sizes) for _ in range(size)]
+    batch = packed([sequence for item in items for sequence in item.sequences], owners)
+    kind = kinds.pop()
+    if kind == "pairs":
+        batch |= _pairs(items)
+    elif kind == "rankings":
+        batch["ranks_B"] = torch.tensor([rank for size in sizes for rank in range(size)])
+    elif kind == "unpaired":
+        batch |= _thumbs(items)
+    return batch
+
+
+def packed(sequences: Sequence[Rendered], owners: Sequence[int]) -> Batch:
+    """Sequences on one flat axis; `owners` says which of them belong together."""
+    segments = Segments.from_lengths([len(sequence) for sequence in sequences])
+    starts_T = segments.spread(segments.offsets[:-1])
+    return {
+        "tokens_T": torch.from_numpy(np.concatenate([sequence.tokens for sequence in sequences]).astype(np.int64)),
+        "trained_T": torch.from_numpy(np.concatenate([sequence.trained for sequence in sequences])),
+        "positions_T": torch.arange(segments.total) - starts_T,
+        "segments": segments,
+        "groups": Groups.from_ids(list(owners)),
+    }
+
+
+def _pairs(items: Sequence[Item]) -> Batch:
+    found: Batch = {"chosen_P": torch.arange(0, 2 * len(items), 2), "rejected_P": torch.arange(1, 2 * len(items), 2)}
+    margins = [item.margin for item in items if item.margin is not None]
+    if margins:
+        if len(margins) != len(items):
+            raise ValueError(f"{len(margins)} of {len(items)} pairs have a margin; give one to every pair or to none")
+        found["margins_P"] = torch.tensor(margins, dtype=torch.float32)
+    return found
+
+
+def _thumbs(items: Sequence[Item]) -> Batch:
+    found: Batch = {"desirable_B": torch.tensor([bool(item.good) for item in items])}
+    companions = [item.mismatched for item in items if item.mismatched is not None]
+    if companions:
+        assert len(companions) == len(items), "some items of a step have a companion and some have none"
+        found["mismatched"] = packed(companions, range(len(companions)))
+    return found
+
+
+def mismatch(items: Sequence[Item], *, max_tokens: int) -> tuple[list[Item], int]:
+    """Give every judged item its companion: the same answer behind the next item's prompt, in the step's order.
+
+    Done for the whole step before it is cut, so that the cut changes nothing. A neighbour with the same prompt is
+    passed over. A prompt that would make the companion too long loses tokens from its beginning; how many did is the
+    second result.
+    """
+    prompts = [item.sequences[0].tokens[: item.sequences[0].prompt] for item in items]
+    found = []
+    shorter = 0
+    for place, item in enumerate(items):
+        others = (prompts[(place + step) % len(items)] for step in range(1, len(items)))
+        other = next((each for each in others if not np.array_equal(each, prompts[place])), None)
+        if other is None:
+            raise ValueError(
+                f"all {len(items)} records of this step ask the same; KTO's reference point puts answers behind other "
+                "prompts: raise data.batch_size, or shuffle"
+            )
+        own = item.sequences[0]
+        over = max(0, len(other) + len(own) - own.prompt - max_tokens)
+        shorter += over > 0
+        other = other[over:]
+        found.append(replace(item, mismatched=_behind(other, own)))
+    return found, shorter
+
+
+def _behind(prompt: np.ndarray[Any, np.dtype[np.int32]], own: Rendered) -> Rendered:
+    tokens = np.concatenate([prompt, own.tokens[own.prompt :]])
+    trained = np.concatenate([np.zeros(len(prompt), dtype=np.bool_), own.trained[own.prompt :]])
+    return Rendered(tokens, trained, len(prompt))

@@ -1,0 +1,160 @@
+"""Values of a row, read with their types checked: text, messages, numbers, thumbs. A wrong one is a RowError."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ascent.data.errors import RowError
+from ascent.records import Message, Role
+
+# The names that the peers' files use for the four roles.
+ROLES: dict[str, Role] = {
+    **{"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"},
+    **{"human": "user", "gpt": "assistant", "bot": "assistant", "observation": "tool", "tool_response": "tool"},
+}
+# Keys that change what a message means and that a Message cannot hold: refused, never dropped.
+REFUSED_IN_MESSAGES = ("tool_calls", "loss", "weight", "reasoning_content", "thinking")
+REFUSED_COLUMNS = ("tools", "images", "image", "videos", "audios", "objects")
+THUMBS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
+
+
+@dataclass
+class Fields:
+    """One row. Remembers which columns were read and what was worth a remark."""
+
+    id: str
+    row: Mapping[str, Any]
+    read: set[str] = field(default_factory=set)
+    notes: Counter[str] = field(default_factory=Counter)
+
+    def has(self, name: str) -> bool:
+        return self.row.get(name) is not None
+
+    def get(self, name: str) -> Any:
+        """The value of a required column."""
+        self.read.add(name)
+        if not self.has(name):
+            raise RowError("missing", f"no value in column {name!r}; every row of this file needs one")
+        return self.row[name]
+
+    def optional(self, name: str) -> Any:
+        self.read.add(name)
+        return self.row.get(name)
+
+    def first(self, names: Sequence[str]) -> str:
+        """The first of these columns that has a value."""
+        for name in names:
+            if self.has(name):
+                return name
+        raise RowError("missing", f"no value in any of the columns {', '.join(names)}; every row needs one")
+
+    def text(self, name: str) -> str:
+        return text(self.get(name), name)
+
+    def rest(self) -> dict[str, Any]:
+        """Columns that nobody read yet: they travel to the reward in Prompt.info."""
+        return {name: value for name, value in self.row.items() if name not in self.read and value is not None}
+
+    def refuse_what_we_cannot_hold(self) -> None:
+        for name in REFUSED_COLUMNS:
+            if self.row.get(name) not in (None, [], "", {}):
+                raise RowError("type", f"column {name!r} is set, but only text can be trained on; remove the column")
+
+
+def text(value: Any, name: str) -> str:
+    """A string that is not blank and can be written as UTF-8."""
+    if not isinstance(value, str):
+        raise RowError("type", f"{name} is {_shown(value)}, but it must be text")
+    encodable(value, name)
+    if not value.strip():
+        raise RowError("empty", f"{name} is empty; give it text or remove the row")
+    return value
+
+
+def encodable(value: str, name: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise RowError("encoding", f"{name} is not UTF-8 near character {error.start}; re-encode the file") from None
+
+
+def messages(value: Any, name: str) -> tuple[Message, ...]:
+    """A list of {role, content} (or ShareGPT's {from, value}), or a plain string as one user turn."""
+    if isinstance(value, str):
+        return (Message("user", text(value, name)),)
+    if not isinstance(value, Sequence) or not value:
+        kind = "empty" if isinstance(value, Sequence) else "type"
+        raise RowError(cast(Any, kind), f"{name} is {_shown(value)}, but it must be a list of messages")
+    return tuple(_message(item, f"{name}[{place}]") for place, item in enumerate(value))
+
+
+def answer(value: Any, name: str) -> tuple[Message, ...]:
+    """A response: plain text, one message, or messages that start with the assistant's."""
+    if isinstance(value, str):
+        return (Message("assistant", text(value, name)),)
+    found = messages([value] if isinstance(value, Mapping) else value, name)
+    if found[0].role != "assistant":
+        raise RowError("type", f"{name} starts with the role {found[0].role!r}; an answer starts with the assistant's")
+    return found
+
+
+def number(value: Any, name: str) -> float:
+    """A finite number; numbers in text are read, because CSV knows nothing else."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            raise RowError("type", f"{name} is {_shown(value)}, but it must be a number") from None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise RowError("type", f"{name} is {_shown(value)}, but it must be a finite number")
+    return float(value)
+
+
+def thumb(value: Any, name: str) -> bool:
+    """true or false, also written as 1 and 0."""
+    found = THUMBS.get(str(value).strip().lower()) if isinstance(value, bool | int | float | str) else None
+    if found is None:
+        raise RowError("type", f"{name} is {_shown(value)}, but a thumb is true or false (or 1 or 0)")
+    return found
+
+
+def listed(value: Any, name: str) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise RowError("type", f"{name} is {_shown(value)}, but it must be a list")
+    return list(value)
+
+
+def _message(item: Any, name: str) -> Message:
+    if not isinstance(item, Mapping):
+        raise RowError("type", f"{name} is {_shown(item)}, but a message has a role and a content")
+    for key in REFUSED_IN_MESSAGES:
+        if item.get(key) not in (None, [], ""):
+            raise RowError("type", f"{name} has {key!r}, which a plain message cannot hold; remove it or the row")
+    role_key, content_key = ("from", "value") if item.get("from") is not None else ("role", "content")
+    role, content = item.get(role_key), item.get(content_key)
+    if role is None or content is None:
+        raise RowError("missing", f"{name} has no {role_key if role is None else content_key!r}; a message needs both")
+    if role not in ROLES:
+        raise RowError("type", f"{name} has the role {role!r}, but it must be one of {', '.join(ROLES)}")
+    if ROLES[role] == "system" and content == "":
+        return Message("system", "")
+    return Message(ROLES[role], text(_joined(content, name), f"{name}.{content_key}"))
+
+
+def _joined(content: Any, name: str) -> Any:
+    """Content as a list of {type: text} parts is the same text in pieces."""
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise RowError("type", f"{name} has a content part that is not text: {_shown(part)}")
+    return "".join(part["text"] for part in content)
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return f"{type(value).__name__} {shown if len(shown) <= 60 else shown[:57] + '...'}"

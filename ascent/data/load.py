@@ -1,0 +1,139 @@
+"""Records from a name: a file, a folder, a saved dataset, or a dataset of the hub.
+
+    data/train.jsonl                   one file (.jsonl .json .csv .parquet)
+    data/folder, data/folder@test      its files of a split ("train" unless told), or a dataset saved by `datasets`
+    owner/name, owner/name:config@test a dataset of the hub
+
+Built-in tasks are records already; whoever builds a run hands them in with `from_records`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+
+from ascent.data import rows
+from ascent.data.convert import CONVERSIONS, converted, recognise
+from ascent.data.errors import Place, Policy, Report, RowError
+from ascent.data.fields import Fields
+from ascent.data.layouts import Layout, Record, Want
+from ascent.data.rows import Row
+
+# How many rows decide which columns a file fills.
+LOOKED_AT = 100
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Records with the place each came from (a ranking turned into pairs gives several records one place)."""
+
+    name: str
+    records: tuple[Record, ...]
+    places: tuple[Place, ...]
+    report: Report
+    kind: Want
+    layout: str
+    unused: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = field(default=())
+
+
+def load(name: str, want: Want | None = None, *, bad_rows: Policy = "fail") -> Loaded:
+    """Every record of a name. Bad rows are collected over the whole of it, then fatal or skipped."""
+    report = Report(bad_rows)
+    stream = rows_of(name)
+    head = list(islice(stream, LOOKED_AT))
+    if not head:
+        raise ValueError(f"{name} holds no rows; there is nothing to read")
+    layout = _layout(name, head, want, report)
+    records: list[Record] = []
+    places: list[Place] = []
+    unread: Counter[str] = Counter()
+    for row in chain(head, stream):
+        report.rows += 1
+        try:
+            made = _read(row, layout, report, unread)
+        except RowError as error:
+            report.refuse(row.place, error)
+            continue
+        for record in converted(made, layout.kind, want):
+            records.append(record)
+            places.append(row.place)
+    report.settle(len(records))
+    kind = want or layout.kind
+    said = (CONVERSIONS[layout.kind, kind][1],) if kind != layout.kind else ()
+    unused = () if kind == "prompts" else tuple(sorted(unread))
+    return Loaded(name, tuple(records), tuple(places), report, kind, layout.name, unused, said)
+
+
+def from_records(name: str, records: Sequence[Record], kind: Want) -> Loaded:
+    """Records that were made, not read: a built-in task's."""
+    if not records:
+        raise ValueError(f"{name} gave no records; ask for at least one")
+    places = tuple(Place(name, number, "item") for number in range(1, len(records) + 1))
+    return Loaded(name, tuple(records), places, Report(rows=len(records)), kind, "built-in task")
+
+
+def rows_of(name: str) -> Iterator[Row]:
+    """The rows of a name, whatever it is."""
+    path, split = _path(name)
+    if path.is_file():
+        if split is not None:
+            raise ValueError(f"{name}: a file has no splits; leave out @{split}")
+        return rows.rows_of_file(path, path.name)
+    if path.is_dir() and rows.is_saved(path):
+        return rows.rows_of_saved(path, path.name, split)
+    if path.is_dir():
+        files = rows.files_of_folder(path, name, split)
+        return chain.from_iterable(rows.rows_of_file(each, shown) for each, shown in files)
+    if path.suffix in rows.SUFFIXES or name.startswith((".", "/", "~")):
+        raise ValueError(f"no file or folder at {name}; give a path that exists, a hub name or a built-in task")
+    whole, _, split_text = name.partition("@")
+    hub, _, config = whole.partition(":")
+    return rows.rows_of_hub(hub, config or None, split_text or None)
+
+
+def _path(name: str) -> tuple[Path, str | None]:
+    """A name that exists as it stands is a path; otherwise what follows the last @ is a split."""
+    whole = Path(name).expanduser()
+    if whole.exists() or "@" not in name:
+        return whole, None
+    before, _, split = name.rpartition("@")
+    return Path(before).expanduser(), split
+
+
+def _layout(name: str, head: Sequence[Row], want: Want | None, report: Report) -> Layout:
+    """From the columns that at least half of the first rows fill."""
+    good = [row for row in head if row.error is None]
+    if not good:
+        for row in head:
+            assert row.error is not None
+            report.rows += 1
+            report.refuse(row.place, row.error)
+        report.policy = "fail"  # no row tells what the columns are: nothing could be skipped to
+        report.settle(0)
+    filled = Counter(column for row in good for column, value in row.fields.items() if value is not None)
+    usual = {column for column, count in filled.items() if 2 * count >= len(good)}
+    sample = max(good, key=lambda row: sum(row.fields.get(column) is not None for column in usual))
+    try:
+        return recognise({column: sample.fields.get(column) for column in usual}, want)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _read(row: Row, layout: Layout, report: Report, unread: Counter[str]) -> Record:
+    if row.error is not None:
+        raise row.error
+    fields = Fields(f"{row.place.file}:{row.place.number}", row.fields)
+    fields.refuse_what_we_cannot_hold()
+    try:
+        record = layout.read(fields)
+    except RowError:
+        raise
+    except ValueError as error:  # a record's own rule, which knows no place
+        raise RowError("type", str(error)) from None
+    report.notes.update(fields.notes)
+    unread.update(fields.rest().keys())
+    return record

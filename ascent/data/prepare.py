@@ -1,0 +1,188 @@
+"""Records -> items: rendered sequences that belong together, within the limits of length.
+
+An item is never cut apart: one sequence for an example or a judged answer, two for a pair (chosen first), K for a
+ranking (best first).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeVar
+
+from ascent.data.errors import Place, Policy, Report, RowError
+from ascent.data.layouts import Record, Want
+from ascent.data.load import Loaded
+from ascent.data.render import Rendered, Renderer
+from ascent.data.truncate import fit_messages
+from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a record may be, and whether a prompt beyond its limit is refused or loses paragraphs from its end."""
+
+    max_tokens: int = 2048
+    max_prompt_tokens: int = 1024
+    long_prompts: Literal["refuse", "truncate"] = "refuse"
+    keep_end: str = ""
+
+    def __post_init__(self) -> None:
+        if self.long_prompts not in ("refuse", "truncate"):
+            raise ValueError(f"long_prompts={self.long_prompts!r}, but it must be refuse or truncate")
+        if self.max_prompt_tokens < 1 or self.max_tokens < 2:
+            raise ValueError(
+                f"max_prompt_tokens={self.max_prompt_tokens}, max_tokens={self.max_tokens}: a prompt has at least 1 "
+                "token, and a record at least 2"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """The sequences of one record, and what the record says of them."""
+
+    kind: Want
+    sequences: tuple[Rendered, ...]
+    margin: float | None = None
+    good: bool | None = None
+    mismatched: Rendered | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of its forward pass, the larger one where a mismatched companion is run too."""
+        own = sum(len(sequence) for sequence in self.sequences)
+        return max(own, len(self.mismatched)) if self.mismatched is not None else own
+
+
+class Prepared(NamedTuple):
+    """Items in the records' order, without the refused ones, and the report on those."""
+
+    name: str
+    items: tuple[Item, ...]
+    report: Report
+    fingerprint: str
+
+
+def prepare(loaded: Loaded, renderer: Renderer, limits: Limits, *, bad_rows: Policy = "fail") -> Prepared:
+    """Render every record now, so that what is too long is known before the first step."""
+    report = Report(bad_rows)
+
+    def made(record: Record) -> Item:
+        return item_of(shortened(record, renderer, limits, report), renderer, limits)
+
+    items = _each(loaded, report, made)
+    _margins_of_all_or_none(loaded.name, items)
+    return Prepared(loaded.name, tuple(items), report, fingerprint(items))
+
+
+def fingerprint(items: Sequence[Item]) -> str:
+    """A hash of everything that is trained on, so that a resumed run notices that data or tokenizer changed."""
+    digest = hashlib.blake2b(digest_size=16)
+    for item in items:
+        digest.update(repr((item.kind, item.margin, item.good, [len(each) for each in item.sequences])).encode())
+        for sequence in item.sequences:
+            digest.update(sequence.tokens.tobytes())
+            digest.update(sequence.trained.tobytes())
+    return digest.hexdigest()
+
+
+def prepare_prompts(
+    loaded: Loaded, renderer: Renderer, limits: Limits, *, bad_rows: Policy = "fail"
+) -> tuple[tuple[tuple[Prompt, tuple[int, ...]], ...], Report]:
+    """Prompts with the tokens a sampler continues, for rollouts."""
+    report = Report(bad_rows)
+
+    def made(record: Record) -> tuple[Prompt, tuple[int, ...]]:
+        assert isinstance(record, Prompt), f"{type(record).__name__} among prompts"
+        prompt = shortened(record, renderer, limits, report)
+        assert isinstance(prompt, Prompt)
+        return prompt, renderer.prompt(prompt.messages)
+
+    return tuple(_each(loaded, report, made)), report
+
+
+def _each(loaded: Loaded, report: Report, made: Callable[[Record], _T]) -> list[_T]:
+    found: list[_T] = []
+    places: Sequence[Place] = loaded.places
+    for record, place in zip(loaded.records, places, strict=True):
+        report.rows += 1
+        try:
+            found.append(made(record))
+        except RowError as error:
+            report.refuse(place, error)
+    report.settle(len(found))
+    return found
+
+
+def item_of(record: Record, renderer: Renderer, limits: Limits) -> Item:
+    """One record, rendered; too long is a RowError."""
+    if isinstance(record, Example):
+        item = Item("examples", (renderer.example(record.messages),))
+    elif isinstance(record, Judged):
+        item = Item("unpaired", (renderer.answer(record.prompt.messages, record.answer),), good=record.good)
+    elif isinstance(record, Pair):
+        both = (record.chosen, record.rejected)
+        item = Item(
+            "pairs", tuple(renderer.answer(record.prompt.messages, each) for each in both), margin=record.margin
+        )
+    elif isinstance(record, Ranking):
+        item = Item("rankings", tuple(renderer.answer(record.prompt.messages, each) for each in record.answers))
+    else:
+        raise ValueError("a prompt alone has nothing to train on; an algorithm that samples takes prompts")
+    longest = max(len(sequence) for sequence in item.sequences)
+    if longest > limits.max_tokens:
+        raise RowError("long", f"{longest} tokens, but at most {limits.max_tokens} are allowed (data.max_tokens)")
+    return item
+
+
+def shortened(record: Record, renderer: Renderer, limits: Limits, report: Report) -> Record:
+    """The record with a prompt that fits; refused where long prompts are, counted where they are cut."""
+    asked = _asked(record)
+    if not asked or _fits(asked, renderer, limits):
+        return record
+    if limits.long_prompts == "refuse":
+        length = len(renderer.prompt(asked))
+        raise RowError(
+            "long",
+            f"a prompt of {length} tokens, but at most {limits.max_prompt_tokens} are allowed "
+            "(data.max_prompt_tokens); raise it, or let long prompts be truncated",
+        )
+    try:
+        cut, lost = fit_messages(asked, lambda m: _fits(m, renderer, limits), keep_end=limits.keep_end)
+    except RowError:
+        raise
+    except ValueError as error:
+        raise RowError("long", str(error)) from None
+    report.notes["prompts cut" + (" inside a paragraph" if lost.characters else " at a paragraph")] += 1
+    return _with_prompt(record, cut)
+
+
+def _fits(messages: Sequence[Message], renderer: Renderer, limits: Limits) -> bool:
+    return len(renderer.prompt(messages)) <= limits.max_prompt_tokens
+
+
+def _asked(record: Record) -> tuple[Message, ...]:
+    """What comes before the last answer; nothing for plain text."""
+    if isinstance(record, Example):
+        return record.messages[:-1]
+    return record.messages if isinstance(record, Prompt) else record.prompt.messages
+
+
+def _with_prompt(record: Record, messages: tuple[Message, ...]) -> Record:
+    if isinstance(record, Example):
+        return replace(record, messages=(*messages, record.messages[-1]))
+    if isinstance(record, Prompt):
+        return replace(record, messages=messages)
+    return replace(record, prompt=replace(record.prompt, messages=messages))
+
+
+def _margins_of_all_or_none(name: str, items: Sequence[Item]) -> None:
+    with_margin = sum(item.margin is not None for item in items)
+    if 0 < with_margin < len(items):
+        raise ValueError(
+            f"{name}: {with_margin} of {len(items)} pairs have a margin; give one to every pair or to none, "
+            "because a missing margin is not a margin of 0"
+        )

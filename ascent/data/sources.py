@@ -1,0 +1,117 @@
+"""The `Source` over files: every step's micro-batches, from a mixture of prepared data, resumable to the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ascent.data.collate import Batch, collate, mismatch
+from ascent.data.mix import Mixture, Stream
+from ascent.data.packing import Share, cut, share
+from ascent.data.prepare import Item, Prepared
+
+
+class FileSource:
+    """`next(step)` gives the micro-batches of one optimizer step (those of this rank).
+
+    A step takes `batch_size` records over all ranks, wherever an epoch ends: nothing is left over and nothing repeats
+    before its epoch is done. `last_share` says how many of the last step's computed tokens were real, `companions_cut`
+    how many of KTO's companions had to lose the beginning of their prompt.
+    """
+
+    def __init__(
+        self,
+        prepared: Sequence[Prepared],
+        *,
+        batch_size: int,
+        tokens_per_microbatch: int,
+        max_tokens: int,
+        seed: int,
+        shuffle: bool = True,
+        weights: Sequence[float] | None = None,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}, but a step takes at least 1 record")
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank={rank} of {ranks} ranks; ranks count from 0")
+        shares = list(weights) if weights is not None else [float(len(each.items)) for each in prepared]
+        if len(shares) != len(prepared):
+            raise ValueError(f"{len(shares)} weights for {len(prepared)} sources; give one for each")
+        kinds = sorted({item.kind for each in prepared for item in each.items})
+        if len(kinds) != 1:
+            raise ValueError(f"a mixture of {', '.join(kinds)}; one algorithm learns from records of one kind")
+        self.kind = kinds[0]
+        self._items = [each.items for each in prepared]
+        self._fingerprints = {each.name: each.fingerprint for each in prepared}
+        streams = [Stream(each.name, len(each.items), w) for each, w in zip(prepared, shares, strict=True)]
+        self.mixture = Mixture(streams, seed=seed, shuffle=shuffle)
+        self._batch_size = batch_size
+        self._budget = tokens_per_microbatch
+        self._max_tokens = max_tokens
+        self._rank, self._ranks = rank, ranks
+        self._step: int | None = None
+        self.last_share: Share | None = None
+        self.companions_cut = 0
+        _refuse_what_will_not_fit(self._items, tokens_per_microbatch)
+
+    def next(self, step: int) -> list[Batch]:
+        if self._step is not None and step <= self._step:
+            raise ValueError(f"step {step} was already given (the last was {self._step}); load_state goes back")
+        self._step = step
+        items = [self._items[drawn.source][drawn.place] for drawn in self.mixture.take(self._batch_size)]
+        if self.kind == "unpaired":
+            items, shorter = mismatch(items, max_tokens=min(self._max_tokens, self._budget))
+            self.companions_cut += shorter
+        batches = cut(items, self._budget, ranks=self._ranks)
+        self.last_share = share(batches)
+        return [collate(batch) for batch in batches[self._rank :: self._ranks]]
+
+    def refresh(self, weights: Mapping[str, Any]) -> None:
+        """Files do not depend on the policy."""
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Optimizer steps until as many records were seen as there are."""
+        return sum(len(items) for items in self._items) / self._batch_size
+
+    def state(self) -> dict[str, Any]:
+        """Everything the next step depends on, as plain values."""
+        return {
+            "mixture": self.mixture.state(),
+            "step": self._step,
+            "fingerprints": list(self._fingerprints.values()),
+            "batch_size": self._batch_size,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        for (name, value), was in zip(self._fingerprints.items(), state["fingerprints"], strict=True):
+            if was != value:
+                raise ValueError(
+                    f"{name}: this is not what the run was trained on (fingerprint {was} then, {value} now); restore "
+                    "the file and the tokenizer, or start a new run"
+                )
+        if state["batch_size"] != self._batch_size:
+            raise ValueError(
+                f"batch_size={self._batch_size}, but the run was saved with {state['batch_size']}; keep it to continue "
+                "exactly"
+            )
+        self.mixture.load_state(state["mixture"])
+        self._step = state["step"]
+
+
+def once(items: Sequence[Item], *, tokens_per_microbatch: int, max_tokens: int, companions: bool = True) -> list[Batch]:
+    """Every item exactly once, in micro-batches: a held-out set for evaluation.
+
+    Without `companions` judged items need no second prompt: enough for whoever only scores them.
+    """
+    if companions and items and items[0].kind == "unpaired":
+        items, _ = mismatch(items, max_tokens=min(max_tokens, tokens_per_microbatch))
+    return [collate(batch) for batch in cut(items, tokens_per_microbatch)]
+
+
+def _refuse_what_will_not_fit(sources: Sequence[Sequence[Item]], budget: int) -> None:
+    """Known before the first step, so said before the first step."""
+    largest = max((item for items in sources for item in items), key=lambda item: item.tokens)
+    cut([largest], budget)

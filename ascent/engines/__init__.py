@@ -1,0 +1,1 @@
+"""Samplers: what turns requests into completions, behind `protocols.Sampler`."""

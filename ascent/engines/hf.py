@@ -1,0 +1,131 @@
+"""The slow reference sampler: the stock transformers forward with its own cache and attention, left-padded.
+
+It runs on the very modules that are trained: the attention is switched to transformers' own for the duration and back
+afterwards, so the weights are shared and never copied. Axes: B requests, L padded positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ascent.engines.noise import gumbel
+from ascent.models.model import LanguageModel
+from ascent.protocols import Weights
+from ascent.records import Completion, Request
+
+STOCK_ATTENTION = "sdpa"
+
+
+@dataclass
+class _Running:
+    """One request on its way."""
+
+    request: Request
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    done: bool = False
+
+
+class HFSampler:
+    """Implements `protocols.Sampler`. `stop_ids` end a completion and belong to it."""
+
+    def __init__(self, model: LanguageModel, stop_ids: Iterable[int], *, batch_size: int = 64) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}, but at least 1 request must run at a time")
+        self.model, self.stop_ids, self.batch_size = model, frozenset(stop_ids), batch_size
+        if not self.stop_ids:
+            raise ValueError("a sampler without stop ids runs every completion to its budget; give the EOS id")
+        self.version = 0
+
+    def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        waiting = iter(requests)
+        while chunk := list(islice(waiting, self.batch_size)):
+            yield from self._run(chunk)
+
+    def set_weights(self, version: int, tensors: Weights) -> None:
+        """The tensors are the model's own; only the version is noted."""
+        self.version = version
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @torch.no_grad()
+    def _run(self, requests: Sequence[Request]) -> list[Completion]:
+        _refuse_truncation(requests)
+        running = [_Running(request) for request in requests]
+        tokens_BL, seen_BL = _left_padded(requests, self.model.tokenizer.pad_token_id or 0, self.model.device)
+        cache: Any = None
+        with stock_attention(self.model):
+            for position in range(max(request.max_new_tokens for request in requests)):
+                places_BL = (seen_BL.cumsum(1) - 1).clamp(min=0)[:, -tokens_BL.shape[1] :]
+                out = self.model.module(
+                    input_ids=tokens_BL, attention_mask=seen_BL, position_ids=places_BL, past_key_values=cache,
+                    use_cache=True, logits_to_keep=1,
+                )  # fmt: skip
+                cache = out.past_key_values
+                tokens_BL = self._advance(running, out.logits[:, -1].float().cpu(), position).to(self.model.device)
+                if all(each.done for each in running):
+                    break
+                seen_BL = torch.cat([seen_BL, seen_BL.new_ones(seen_BL.shape[0], 1)], dim=1)
+        return [self._finished(each) for each in running]
+
+    def _advance(self, running: Sequence[_Running], logits_BV: Tensor, position: int) -> Tensor:
+        """Choose the next token of every request; a finished one repeats its last, which nobody reads."""
+        for each, logits_V in zip(running, logits_BV, strict=True):
+            if each.done:
+                continue
+            logs_V = (logits_V / each.request.temperature).log_softmax(-1)
+            token = self._choose(each.request, logs_V, position)
+            each.tokens.append(token)
+            each.logprobs.append(float(logs_V[token]))
+            each.done = token in self.stop_ids or len(each.tokens) == each.request.max_new_tokens
+        return torch.tensor([[each.tokens[-1]] for each in running])
+
+    def _choose(self, request: Request, logs_V: Tensor, position: int) -> int:
+        if request.greedy:
+            return int(logs_V.argmax())
+        noise_V = gumbel(request.seed, request.prompt_id, request.sample, position, logs_V.numel())
+        return int((logs_V + noise_V).argmax())
+
+    def _finished(self, each: _Running) -> Completion:
+        return Completion(
+            prompt_id=each.request.prompt_id,
+            sample=each.request.sample,
+            tokens=tuple(each.tokens),
+            logprobs=tuple(each.logprobs),
+            versions=(self.version,) * len(each.tokens),
+            stop="eos" if each.tokens[-1] in self.stop_ids else "length",
+        )
+
+
+@contextmanager
+def stock_attention(model: LanguageModel) -> Iterator[None]:
+    """transformers' own attention inside, ours again afterwards, whatever happens."""
+    ours, mode = model.module.config._attn_implementation, model.module.training
+    model.module.set_attn_implementation(STOCK_ATTENTION)
+    model.module.eval()
+    try:
+        yield
+    finally:
+        model.module.set_attn_implementation(ours)
+        model.module.train(mode)
+
+
+def _left_padded(requests: Sequence[Request], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    longest = max(len(request.tokens) for request in requests)
+    rows = [[pad] * (longest - len(r.tokens)) + list(r.tokens) for r in requests]
+    seen = [[0] * (longest - len(r.tokens)) + [1] * len(r.tokens) for r in requests]
+    return torch.tensor(rows, device=device), torch.tensor(seen, device=device)
+
+
+def _refuse_truncation(requests: Sequence[Request]) -> None:
+    cut = next((request for request in requests if request.top_p < 1), None)
+    if cut is not None:
+        raise ValueError(f"top_p={cut.top_p}: this sampler draws from the whole distribution only; use top_p 1")

@@ -1,0 +1,1 @@
+"""Language models as the rest of Ascent sees them: packed tokens in, log-probs, entropy, values and scores out."""

@@ -1,0 +1,105 @@
+"""One forward pass over a packed batch: hidden states once, then what is wanted from them.
+
+Axes: T flat tokens, B sequences, D hidden size, N rows whose head is needed. Everything per token is aligned with the
+token it speaks of (decision 0003): `logprobs_T` and `entropy_T` at a token come from the distribution it was drawn
+from, `values_T` from the state before it; all three are 0 at a sequence's first token. `scores_B` is read at a
+sequence's last token, and is NaN for a sequence of no tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ascent.maths.segments import Segments
+from ascent.models.attention import attending, current, packed
+from ascent.models.seams import wide_product
+from ascent.models.token_scores import BUDGET_BYTES, Head, token_scores
+
+Batch = Mapping[str, Any]
+
+
+def hidden_states(decoder: nn.Module, batch: Batch, *, longest: int | None = None) -> Tensor:
+    """The decoder's last hidden states, (T, D). `longest` is the length the model can hold."""
+    segments: Segments = batch["segments"]
+    tokens_T: Tensor = batch["tokens_T"]
+    positions_T: Tensor = batch["positions_T"]
+    segments.check(tokens_T, positions_T)
+    context = packed(segments, tokens_T.device)
+    if longest is not None and context.longest > longest:
+        raise ValueError(
+            f"a sequence of {context.longest} tokens for a model that holds {longest}; shorten the texts "
+            "or use a model with a longer context"
+        )
+    with attending(context):
+        out = decoder(input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False)
+    hidden_TD: Tensor = out.last_hidden_state[0]
+    return hidden_TD
+
+
+def inside(segments: Segments) -> Tensor:
+    """True on every token that has a token before it in its own sequence."""
+    first_T = torch.ones_like(segments.ids_T, dtype=torch.bool)
+    first_T[1:] = segments.ids_T[1:] != segments.ids_T[:-1]
+    return ~first_T
+
+
+def logprobs_and_entropy(
+    hidden_TD: Tensor,
+    batch: Batch,
+    head: Head,
+    *,
+    temperature: float = 1.0,
+    entropy: bool = False,
+    budget_bytes: int = BUDGET_BYTES,
+) -> tuple[Tensor, Tensor]:
+    """Both on the flat axis. The head runs only where `trained_T` (if the batch has one) asks for it; 0 elsewhere."""
+    wanted_T = inside(batch["segments"])
+    if "trained_T" in batch:
+        wanted_T = wanted_T & batch["trained_T"]
+    rows_N = wanted_T.nonzero()[:, 0]
+    scores = token_scores(
+        *(hidden_TD[rows_N - 1], batch["tokens_T"][rows_N], head),
+        temperature=temperature,
+        entropy=entropy,
+        budget_bytes=budget_bytes,
+    )
+    zeros_T = scores.logprobs_N.new_zeros(hidden_TD.shape[0])
+    return zeros_T.index_copy(0, rows_N, scores.logprobs_N), zeros_T.index_copy(0, rows_N, scores.entropy_N)
+
+
+def values(hidden_TD: Tensor, segments: Segments, head: nn.Linear) -> Tensor:
+    """The value of the state before each token: read at the token before it; 0 at a sequence's first."""
+    read_T = _read(hidden_TD, head)
+    return torch.where(inside(segments), read_T.roll(1), 0)
+
+
+def scores(hidden_TD: Tensor, segments: Segments, head: nn.Linear) -> Tensor:
+    """One number per sequence, read at its last token; NaN where there is none."""
+    full_B = segments.lengths_B > 0
+    last_B = (segments.offsets[1:] - 1).clamp(min=0)
+    return torch.where(full_B, _read(hidden_TD[last_B], head), torch.nan)
+
+
+def _read(hidden_TD: Tensor, head: nn.Linear) -> Tensor:
+    """The head in float32 at least: a reward rounded to bfloat16 has three digits."""
+    return wide_product(hidden_TD, head.weight.mT).squeeze(-1)
+
+
+def recompute_activations(module: PreTrainedModel) -> None:
+    """Gradient checkpointing: a layer keeps its input alone and is run again in the backward pass.
+
+    That second run happens outside the forward's context (on CUDA even in another thread), so it carries its own.
+    """
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), attending(current())
+
+    if not module.supports_gradient_checkpointing:
+        raise ValueError(f"{type(module).__name__} cannot recompute activations in transformers; use recompute=False")
+    module.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})

@@ -1,0 +1,195 @@
+"""From a name to a model that is ready to train: found, checked, with the seams in place.
+
+Only safetensors are opened, code that comes with a model runs only if asked for, weights that a folder lacks are an
+error and not a random start (except a scalar head, which is drawn from `seed` and noted), dropout is off unless asked
+for.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from ascent.models import attention, heads, seams
+from ascent.models.check import check_model, embedding_rows, refuse_config
+from ascent.models.model import LanguageModel, output_head
+from ascent.models.quiet import quiet
+from ascent.models.source import resolve
+from ascent.models.token_scores import BUDGET_BYTES, CUDA_BUDGET_BYTES
+from ascent.models.tokenizer import first_line, load_tokenizer, separate_padding
+
+logger = logging.getLogger("ascent.models")
+
+Heads = Literal["tokens", "scalar", "both"]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+AUTO = {
+    "tokens": AutoModelForCausalLM,
+    "scalar": AutoModelForSequenceClassification,
+    "both": AutoModelForCausalLM,
+}
+
+
+def load(
+    source: str | Path,
+    *,
+    head: Heads = "tokens",
+    dtype: str = "float32",
+    device: str | torch.device = "cpu",
+    dropout: bool = False,
+    recompute: bool = False,
+    seed: int = 0,
+    trust_remote_code: bool = False,
+    budget_bytes: int | None = None,
+) -> LanguageModel:
+    """Load a folder, one of our runs, or a hub name.
+
+    `head`: tokens (a policy), scalar (a reward model or critic) or both (a policy whose trunk carries a critic).
+    `dropout` keeps the model's own dropout; otherwise every rate is set to 0. `recompute` saves memory in training by
+    running each layer again in the backward pass. `seed` draws the scalar head where the folder has none.
+    `budget_bytes` bounds what logits take: 128 MiB, or 512 MiB on CUDA, unless given.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r} is not supported; use {' or '.join(DTYPES)}")
+    if head not in AUTO:
+        raise ValueError(f"head={head!r} does not exist; use one of {', '.join(AUTO)}")
+    folder = resolve(source)
+    notes = [f"model {source} is {folder}"] if str(folder) != str(Path(source).expanduser()) else []
+    config = _config(folder, head, trust_remote_code)
+    if not dropout:
+        notes += silence_config(config)
+    tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+    module, fresh = _weights(folder, config, head, DTYPES[dtype], trust_remote_code)
+    notes += _fit(tokenizer, module)
+    if fresh:
+        heads.start(heads.score_layer(module), seed=seed)
+        notes.append(f"the scalar head is new (drawn from seed {seed})")
+    if not dropout:
+        silence_modules(module)
+    nn.Module.to(module, device)
+    seams.install(module)
+    check_model(module, None if head == "scalar" else output_head(module))
+    value_head = None
+    if head == "both":
+        value_head, said = _value_head(folder, module, seed)
+        notes += said
+    for note in notes:
+        logger.info(note)
+    module.train(dropout or recompute)
+    budget = budget_bytes or (CUDA_BUDGET_BYTES if module.device.type == "cuda" else BUDGET_BYTES)
+    return LanguageModel(module, tokenizer, value_head, None, budget, recompute, tuple(notes))
+
+
+def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTrainedConfig:
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        fix = (
+            "set trust_remote_code=true if you trust its code"
+            if "trust_remote_code" in str(error)
+            else "check the name"
+        )
+        raise ValueError(f"model {str(folder)!r} cannot be loaded: {first_line(error)}; {fix}") from error
+    refuse_config(config, folder)
+    # Code that comes with the model is not in transformers' tables.
+    if type(config) not in (AUTO[head]._model_mapping or {}) and not trust_remote_code:
+        kind = "causal language model" if head != "scalar" else "sequence classifier"
+        raise ValueError(
+            f"{folder} is a {config.model_type}, for which transformers has no {kind}; use a decoder-only model"
+        )
+    if head == "scalar":
+        config.num_labels = 1
+    return config
+
+
+def _weights(
+    folder: Path | str, config: PreTrainedConfig, head: str, dtype: torch.dtype, trust_remote_code: bool
+) -> tuple[PreTrainedModel, bool]:
+    """The module, and whether its scalar head is missing from the folder (transformers has then made one up)."""
+    try:
+        # What transformers makes up for missing weights must not move the caller's random numbers.
+        with quiet(), torch.random.fork_rng(devices=[]):
+            module, report = AUTO[head].from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation=attention.NAME,
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+    except (OSError, SafetensorError) as error:
+        raise ValueError(
+            f"the weights of {folder} cannot be loaded: {first_line(error)}; they must be whole safetensors files: "
+            "copy or download them again"
+        ) from error
+    missing = set(report["missing_keys"])
+    fresh = head == "scalar" and "score.weight" in missing
+    missing -= {"score.weight"} if fresh else set()
+    wrong = sorted(missing | {str(each[0]) for each in report["mismatched_keys"]})
+    if wrong:
+        raise ValueError(
+            f"{folder} lacks {len(wrong)} weights of {type(module).__name__} or has them in another shape: "
+            f"{', '.join(wrong[:4])}; they would be random: the folder is incomplete or not this architecture"
+        )
+    return module, fresh
+
+
+def _fit(tokenizer: Any, module: PreTrainedModel) -> list[str]:
+    """Tokenizer and embeddings must agree; padding gets a token of its own, in the model's config too."""
+    rows = embedding_rows(module)
+    said = separate_padding(tokenizer, rows)
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} tokens, the model {rows} embeddings; they belong to different models: "
+            "save the right tokenizer beside the model"
+        )
+    module.config.pad_token_id = tokenizer.pad_token_id
+    return [said] if said else []
+
+
+def _value_head(folder: Path | str, module: PreTrainedModel, seed: int) -> tuple[nn.Linear, list[str]]:
+    size = module.config.get_text_config().hidden_size
+    saved = heads.load_value_head(folder, size, torch.float32) if isinstance(folder, Path) else None
+    said = [] if saved is not None else [f"the value head is new (drawn from seed {seed})"]
+    return (saved or heads.scalar_head(size, seed=seed)).to(module.device), said
+
+
+def silence_config(config: PreTrainedConfig) -> list[str]:
+    """Set every dropout rate of a configuration to 0; returns a sentence if that changed anything."""
+    found = {}
+    for each in {id(part): part for part in (config, config.get_text_config())}.values():
+        for name, rate in vars(each).items():
+            if _is_rate(name, rate):
+                found[name] = rate
+    for name in found:
+        setattr(config.get_text_config(), name, 0.0)
+        if name in vars(config):
+            setattr(config, name, 0.0)
+    return [f"dropout is off ({', '.join(f'{name} was {rate}' for name, rate in found.items())})"] if found else []
+
+
+def silence_modules(module: nn.Module) -> None:
+    """Set every dropout module and every rate a module keeps as a number to 0."""
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        for name, rate in list(vars(part).items()):
+            if _is_rate(name, rate):
+                setattr(part, name, 0.0)
+
+
+def _is_rate(name: str, rate: object) -> bool:
+    return ("dropout" in name or name.endswith(("pdrop", "layerdrop"))) and isinstance(rate, float) and rate > 0

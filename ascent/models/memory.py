@@ -1,0 +1,109 @@
+"""A forecast of peak memory, before anything is allocated: plain arithmetic on a model's numbers.
+
+Activations are counted for a decoder of the usual shape (two norms, attention, a gated feed-forward part), for one
+micro-batch of `tokens` packed tokens. Attention keeps no scores (flash or SDPA), and the logits never exist as a whole,
+so nothing grows with tokens x vocabulary or tokens x tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedConfig
+
+from ascent.models.token_scores import BUDGET_BYTES
+
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers of a model that memory depends on."""
+
+    parameters: int
+    trained: int
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Bytes, by what they are for."""
+
+    weights: int
+    gradients: int
+    masters: int
+    moments: int
+    activations: int
+    logits: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.masters + self.moments + self.activations + self.logits
+
+
+def shape_of(config: PreTrainedConfig, parameters: int, trained: int | None = None) -> Shape:
+    """Read the numbers off a configuration; `trained` is smaller than `parameters` with LoRA."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    return Shape(
+        parameters=parameters,
+        trained=parameters if trained is None else trained,
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        heads=heads,
+        key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
+    )
+
+
+def forecast(
+    shape: Shape,
+    *,
+    tokens: int,
+    dtype: str = "float32",
+    training: bool = True,
+    recompute: bool = False,
+    budget_bytes: int = BUDGET_BYTES,
+) -> Forecast:
+    """Peak bytes of one optimizer step over micro-batches of `tokens` tokens (or, not training, of one forward).
+
+    Adam keeps two float32 moments per trained weight; bfloat16 weights have a float32 master beside them.
+    """
+    if tokens < 1:
+        raise ValueError(f"tokens={tokens}: a micro-batch holds at least one token")
+    if dtype not in BYTES:
+        raise ValueError(f"dtype={dtype!r} is not supported; use {' or '.join(BYTES)}")
+    size = BYTES[dtype]
+    layer, kept = layer_bytes(shape, tokens, size), tokens * shape.hidden * size
+    if not training:
+        return Forecast(shape.parameters * size, 0, 0, 0, layer + 2 * kept, budget_bytes)
+    # With recomputation each layer keeps its input, and one layer at a time is whole again.
+    activations = shape.layers * kept + layer if recompute else shape.layers * layer
+    return Forecast(
+        weights=shape.parameters * size,
+        gradients=shape.trained * size,
+        masters=0 if dtype == "float32" else shape.trained * 4,
+        moments=shape.trained * 8,
+        activations=activations + 3 * tokens * shape.hidden * 4,
+        logits=budget_bytes,
+    )
+
+
+def layer_bytes(shape: Shape, tokens: int, size: int) -> int:
+    """What one layer keeps for its backward pass.
+
+    Per token: the residual stream in and out of each half and each norm in float32 and in the model's precision;
+    queries, keys and values before and after the rotation, the attention's output; gate, up, their activation and
+    product.
+    """
+    queries, keys = shape.heads * shape.head_size, 2 * shape.key_value_heads * shape.head_size
+    norms = 2 * (2 * size + 2 * 4) * shape.hidden
+    attention = (3 * queries + 2 * keys) * size + shape.heads * 4
+    feed_forward = 4 * shape.intermediate * size
+    return tokens * (norms + attention + feed_forward)

@@ -1,0 +1,167 @@
+"""A model as learners use it: one packed forward, whatever is wanted from it, its trainable weights, and saving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ascent.models import forward, heads
+from ascent.models.quiet import quiet
+from ascent.models.seams import FAST
+from ascent.models.token_scores import BUDGET_BYTES, Head
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+TOKENS = frozenset({"logprobs_T", "entropy_T"})
+SCALARS = frozenset({"scores_B", "values_T"})
+WANTS = TOKENS | SCALARS
+
+
+@dataclass
+class LanguageModel:
+    """A transformers model with its tokenizer. Make one with `load`.
+
+    `module` is a causal model or a sequence classifier with one label; `value_head` is the second head of a causal
+    model whose trunk also serves a critic. With LoRA the layers inside `module` carry the adapter, and `adapter` can
+    switch it off. `notes` says what was decided while loading, one sentence each.
+    """
+
+    module: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    value_head: nn.Linear | None = None
+    adapter: PeftModel | None = None
+    budget_bytes: int = BUDGET_BYTES
+    recompute: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.recompute:
+            forward.recompute_activations(self.module)
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """What `outputs` can be asked for: depends on the heads the model has."""
+        tokens = self.module.get_output_embeddings() is not None
+        return (TOKENS if tokens else frozenset()) | (SCALARS if self._scalar() is not None else frozenset())
+
+    def outputs(self, batch: forward.Batch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Tensor]:
+        """One forward over a packed batch (`tokens_T`, `positions_T`, `segments`, and `trained_T` if only those count).
+
+        Log-probs and entropy are those of softmax(logits / temperature), in float32, aligned with their tokens.
+        """
+        self._check(want)
+        segments = batch["segments"]
+        hidden_TD = forward.hidden_states(self.module.base_model, batch, longest=longest(self.module.config))
+        out: dict[str, Tensor] = {}
+        if want & TOKENS:
+            logprobs_T, entropy_T = forward.logprobs_and_entropy(
+                *(hidden_TD, batch, output_head(self.module)),
+                temperature=temperature,
+                entropy="entropy_T" in want,
+                budget_bytes=self.budget_bytes,
+            )
+            out |= {"logprobs_T": logprobs_T, "entropy_T": entropy_T}
+        if want & SCALARS:
+            scalar = self._scalar()
+            assert scalar is not None
+            if "values_T" in want:
+                out["values_T"] = forward.values(hidden_TD, segments, scalar)
+            if "scores_B" in want:
+                out["scores_B"] = forward.scores(hidden_TD, segments, scalar)
+        return {name: out[name] for name in want}
+
+    def _check(self, want: frozenset[str]) -> None:
+        if not want or want - self.offers:
+            raise ValueError(
+                f"want={sorted(want)}: {type(self.module).__name__} offers {sorted(self.offers)}; ask for some of "
+                "these, or load the model with another head (tokens, scalar, both)"
+            )
+        if self.recompute and torch.is_grad_enabled() and not self.module.training:
+            raise ValueError(
+                "recompute=True has no effect on a model in eval mode, so memory would not be saved; call "
+                "model.train() before a forward with gradients"
+            )
+
+    def _scalar(self) -> nn.Linear | None:
+        if self.value_head is not None or self.module.get_output_embeddings() is not None:
+            return self.value_head
+        return heads.score_layer(self.module)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The weights that are trained (with LoRA: the adapter's), under stable names; tied ones once."""
+        parts: dict[str, nn.Module] = {"module": self.module}
+        if self.value_head is not None:
+            parts["value_head"] = self.value_head
+        for prefix, part in parts.items():
+            yield from ((f"{prefix}.{name}", each) for name, each in part.named_parameters() if each.requires_grad)
+
+    def modules(self) -> Iterator[nn.Module]:
+        yield from self.module.modules()
+        if self.value_head is not None:
+            yield self.value_head
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return (each for _, each in self.named_parameters())
+
+    def train(self, mode: bool = True) -> LanguageModel:
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> LanguageModel:
+        return self.train(False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.module.device
+
+    def save(self, folder: str | Path) -> None:
+        """Write a plain Hugging Face folder that loads without Ascent. LoRA is merged into it, and also kept apart."""
+        folder = Path(folder)
+        state = None
+        if self.adapter is not None:
+            from ascent.models.lora import merged_state
+
+            state = merged_state(self.module)
+            self.adapter.save_pretrained(str(folder / "adapter"))
+        with quiet():
+            self.module.save_pretrained(folder, state_dict=state)
+        self.tokenizer.save_pretrained(folder)
+        if self.value_head is not None:
+            heads.save_value_head(self.value_head, folder)
+
+
+def output_head(module: PreTrainedModel) -> Head:
+    """The language-model head, with what the architecture does to its logits afterwards."""
+    layer = module.get_output_embeddings()
+    if not isinstance(layer, nn.Linear):
+        raise ValueError(
+            f"{type(module).__name__} has {type(layer).__name__} where a plain linear head is expected; an adapter on "
+            "the head is not supported: leave lm_head out of LoRA's targets"
+        )
+    config = module.config.get_text_config()
+    scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
+    form = getattr(layer, "form", FAST)
+    return Head(layer.weight, layer.bias, scale, getattr(config, "final_logit_softcapping", None), form)
+
+
+def longest(config: PreTrainedConfig) -> int | None:
+    """How many tokens a sequence may have.
+
+    Rotary embeddings of the kinds dynamic and longrope change for the whole batch when one sequence passes the length
+    the model was first trained on; packed with others it would change them, so that length is the limit.
+    """
+    text: Any = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        limit = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
+        if limit is not None:
+            return int(limit)
+    limit = getattr(text, "max_position_embeddings", None)
+    return None if limit is None else int(limit)

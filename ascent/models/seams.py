@@ -1,0 +1,116 @@
+"""The four places where a model's arithmetic passes through our hands: linear, norm, attention, head.
+
+They are put in place when a model is loaded. Each has one form today, called fast: the library's own arithmetic. An
+exact form (the same bits whatever the batch) will be a second `Form` behind the same switch. The modules' code is left
+alone: a linear or norm module is given a subclass of its own class whose forward asks the form, so weights, names,
+copies and `isinstance` stay what they were. Attention is swapped by name (see `attention`), and `head` is what turns
+hidden states into float32 logits wherever log-probs are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ascent.models import attention
+
+Bare = Callable[[Any, Tensor], Tensor]  # a module class's own forward: (module, input) -> output
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to do the arithmetic: linear layers, norms, and the product that gives logits."""
+
+    name: str
+    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    norm: Callable[[Bare, nn.Module, Tensor], Tensor]
+    product: Callable[[Tensor, Tensor], Tensor]
+
+
+class Installed(NamedTuple):
+    """What a model's forward now passes through, and the weight matrices that it does not reach."""
+
+    form: str
+    linears: int
+    norms: int
+    beyond: tuple[str, ...]
+
+
+def wide_product(a_NK: Tensor, b_KM: Tensor) -> Tensor:
+    """a @ b, summed and returned in float32 at least.
+
+    On CUDA a half-precision pair runs on the tensor cores, whose products are exact and whose sums are float32; the
+    result is kept that way. Elsewhere both sides are widened first.
+    """
+    half = a_NK.dtype == b_KM.dtype and a_NK.dtype in (torch.bfloat16, torch.float16)
+    if half and a_NK.is_cuda:
+        return torch.mm(a_NK, b_KM, out_dtype=torch.float32)
+    wide = torch.promote_types(torch.promote_types(a_NK.dtype, b_KM.dtype), torch.float32)
+    return a_NK.to(wide) @ b_KM.to(wide)
+
+
+def _own_norm(bare: Bare, module: nn.Module, x: Tensor) -> Tensor:
+    return bare(module, x)
+
+
+FAST = Form("fast", linear=F.linear, norm=_own_norm, product=wide_product)
+FORMS = {FAST.name: FAST}
+
+
+def install(module: PreTrainedModel, form: str = "fast") -> Installed:
+    """Put the seams in place. Calling it again (after LoRA added layers, say) reaches what is new."""
+    if form not in FORMS:
+        raise ValueError(f"form={form!r} does not exist; the arithmetic comes in: {', '.join(FORMS)}")
+    module.set_attn_implementation(attention.NAME)
+    counts = {"linear": 0, "norm": 0}
+    beyond = []
+    for name, part in module.named_modules():
+        kind = _kind(part)
+        if kind is None:
+            beyond += [f"{name}.{own}" for own, weight in part.named_parameters(recurse=False) if _matrix(part, weight)]
+            continue
+        part.__class__ = _seamed(_bare(part), kind)  # type: ignore[arg-type]
+        part.form = FORMS[form]
+        counts[kind] += 1
+    return Installed(form, counts["linear"], counts["norm"], tuple(beyond))
+
+
+def _bare(part: nn.Module) -> type[nn.Module]:
+    """The class a module had before it was given seams."""
+    bare: type[nn.Module] = getattr(type(part), "bare", type(part))
+    return bare
+
+
+def _kind(part: nn.Module) -> str | None:
+    bare = _bare(part)
+    if bare is nn.Linear:
+        return "linear"
+    # Every architecture brings its own class; all are called something like LlamaRMSNorm or LayerNorm.
+    return "norm" if bare.__name__.endswith("Norm") else None
+
+
+def _matrix(part: nn.Module, weight: Tensor) -> bool:
+    return weight.ndim >= 2 and not isinstance(part, nn.Embedding)
+
+
+@cache
+def _seamed(bare: type[nn.Module], kind: str) -> type[nn.Module]:
+    """A subclass of a module's class that differs in its forward alone."""
+
+    def linear(self: Any, input: Tensor) -> Tensor:
+        out: Tensor = self.form.linear(input, self.weight, self.bias)
+        return out
+
+    def norm(self: Any, hidden_states: Tensor) -> Tensor:
+        out: Tensor = self.form.norm(bare.forward, self, hidden_states)
+        return out
+
+    forward = {"linear": linear, "norm": norm}[kind]
+    return type(f"Seamed{bare.__name__}", (bare,), {"forward": forward, "bare": bare, "__module__": __name__})

@@ -1,0 +1,134 @@
+"""Tiny models from scratch, with a real tokenizer, saved like any other: what tests, tutorials and toy tasks train.
+
+folder = create("tiny", family="llama", texts=["1 + 1 = 2"], vocabulary=300, seed=0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Tokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from ascent.models.quiet import quiet
+
+PAD, END = "<pad>", "<eos>"
+BYTES = 256
+
+# What a family has beyond the shared numbers. SmolLM2 is Llama with tied embeddings.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": False},
+    "smollm2": {"tie_word_embeddings": True},
+    "qwen2": {},
+    "qwen3": {},
+    "mistral": {"sliding_window": None},
+    "gemma": {},
+    "gemma2": {},
+    "phi": {},
+}
+MODEL_TYPES = {"smollm2": "llama"}
+
+
+def tiny_tokenizer(
+    texts: Sequence[str] = (),
+    *,
+    vocabulary: int | None = None,
+    special: Sequence[str] = (),
+    chat_template: str | None = None,
+) -> PreTrainedTokenizerBase:
+    """Byte-level: every text can be written, none has an unknown token. Padding is id 0, the end token id 1.
+
+    Without texts each byte is a token; with texts, frequent runs of bytes are merged until there are `vocabulary`
+    tokens. `special` adds tokens that are never split (chat markers, say).
+    """
+    named = [PAD, END, *special]
+    smallest = BYTES + len(named)
+    if vocabulary is not None and (vocabulary < smallest or not texts):
+        raise ValueError(
+            f"vocabulary={vocabulary}: {BYTES} bytes and {len(named)} special tokens take {smallest}, and more are "
+            "learned from texts; give texts and a larger number, or leave vocabulary out"
+        )
+    symbols = [*named, *bytes_to_unicode().values()]
+    none: dict[str, Any] = {"unk_token": None, "bos_token": None}
+    tokenizer: PreTrainedTokenizerBase = GPT2Tokenizer(
+        vocab={symbol: i for i, symbol in enumerate(symbols)},
+        merges=[],
+        **none,
+        eos_token=END,
+        pad_token=PAD,
+        additional_special_tokens=list(special),
+    )
+    if vocabulary is not None:
+        tokenizer = tokenizer.train_new_from_iterator([list(texts)], vocab_size=vocabulary, show_progress=False)
+    tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+def tiny_model(
+    family: str,
+    vocabulary: int,
+    *,
+    hidden: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    key_value_heads: int = 2,
+    intermediate: int | None = None,
+    longest: int = 1024,
+    seed: int = 0,
+    **extra: Any,
+) -> PreTrainedModel:
+    """A causal model with random weights that depend on `seed` alone. `extra` goes to the family's configuration."""
+    if family not in FAMILIES:
+        raise ValueError(f"family={family!r} is not known; use one of {', '.join(FAMILIES)}")
+    if hidden % heads or heads % key_value_heads:
+        raise ValueError(
+            f"hidden={hidden}, heads={heads}, key_value_heads={key_value_heads}: heads must divide hidden, and "
+            "key_value_heads must divide heads"
+        )
+    config = AutoConfig.for_model(
+        MODEL_TYPES.get(family, family),
+        **{
+            "vocab_size": vocabulary,
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": key_value_heads,
+            "head_dim": hidden // heads,
+            "intermediate_size": 4 * hidden if intermediate is None else intermediate,
+            "max_position_embeddings": longest,
+            "pad_token_id": 0,
+            "eos_token_id": 1,
+            "bos_token_id": None,
+            **FAMILIES[family],
+            **extra,
+        },
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return module
+
+
+def create(
+    folder: str | Path,
+    *,
+    family: str = "llama",
+    texts: Sequence[str] = (),
+    vocabulary: int | None = None,
+    special: Sequence[str] = (),
+    chat_template: str | None = None,
+    seed: int = 0,
+    **numbers: Any,
+) -> Path:
+    """Make a tokenizer and a model that fit each other and save both in `folder`."""
+    folder = Path(folder)
+    tokenizer = tiny_tokenizer(texts, vocabulary=vocabulary, special=special, chat_template=chat_template)
+    module = tiny_model(family, len(tokenizer), seed=seed, **numbers)
+    module.config.pad_token_id, module.config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+    with quiet():
+        module.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

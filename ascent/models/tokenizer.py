@@ -1,0 +1,58 @@
+"""The tokenizer of a model, with an end token and a padding token that are two different things.
+
+Packed batches hold no padding, but what we save is used by others: a classifier in transformers scores the last token
+that is not padding, and with padding equal to the end token it would score the one before the end.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+# Tokens that models carry for padding, or in reserve, under any name; taken only if they are not the end token.
+PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "<|vision_pad|>")
+SPARE = ("<|reserved_special_token_0|>", "<unused0>", "<unk>", "<|unk|>", "[UNK]")
+
+
+def load_tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"no tokenizer can be loaded from {folder}: {first_line(error)}; save the tokenizer beside the model "
+            "(tokenizer.save_pretrained)"
+        ) from error
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    if len(tokenizer) == 0 or not tokenizer("a").input_ids:
+        raise ValueError(f"no tokenizer can be loaded from {folder}: there are no tokenizer files; save it there first")
+    if tokenizer.eos_token_id is None:
+        raise ValueError(
+            f"the tokenizer of {folder} has no end token (eos_token), so no text could learn to stop; set eos_token in "
+            "its tokenizer_config.json"
+        )
+    return tokenizer
+
+
+def separate_padding(tokenizer: PreTrainedTokenizerBase, rows: int) -> str | None:
+    """Make the padding token differ from the end token; returns a sentence on what was changed, None if nothing was.
+
+    `rows` is the number of token embeddings: a new token may use a spare row, never one the model does not have.
+    """
+    end, before = tokenizer.eos_token_id, tokenizer.pad_token
+    if before is not None and tokenizer.pad_token_id != end:
+        return None
+    known = tokenizer.get_vocab()
+    spare = [token for token in (*PADS, *SPARE) if token in known and known[token] not in (end, tokenizer.bos_token_id)]
+    if not spare and len(tokenizer) >= rows:
+        raise ValueError(
+            f"padding is {before!r} and the end token is {tokenizer.eos_token!r}; they must differ, and the "
+            f"vocabulary of {rows} has no spare token; add a padding token to tokenizer and model and save both"
+        )
+    tokenizer.add_special_tokens({"pad_token": spare[0] if spare else "<pad>"})
+    was = "there was no padding token" if before is None else f"padding was the end token {before!r}"
+    return f"{was}; padding is now {tokenizer.pad_token!r} (id {tokenizer.pad_token_id})"
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,1 @@
+"""The run folder on disk: configuration, environment, metrics, samples, curves; and where else metrics go."""

@@ -1,0 +1,193 @@
+"""The run folder: the truth about a run.
+
+config.yaml        the resolved recipe, as text
+environment.json   versions, hardware, commit, command; one entry per start of the run
+metrics.jsonl      one line per logged step
+samples.jsonl      one line per kept sample
+checkpoints/       see ascent.checkpoints
+curves.png         the main curves, drawn at the end
+outcome.json       how the last start of the run ended
+lock               who is writing
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+from ascent.runs import lines
+from ascent.runs.curves import chosen, draw
+from ascent.runs.lock import Lock, holder
+
+CONFIG, ENVIRONMENT, METRICS, SAMPLES = "config.yaml", "environment.json", "metrics.jsonl", "samples.jsonl"
+CHECKPOINTS, CURVES, OUTCOME = "checkpoints", "curves.png", "outcome.json"
+Ending = Literal["finished", "stopped", "failed"]
+
+
+class RunFolder:
+    """The one writer of a run folder; use `create` or `reopen`, and close it (or use `with`)."""
+
+    def __init__(self, path: Path, lock: Lock) -> None:
+        self.path, self._lock = path, lock
+        self._metrics, self._samples = lines.Lines(path / METRICS), lines.Lines(path / SAMPLES)
+
+    @classmethod
+    def create(
+        cls, path: Path, config: str, environment: Mapping[str, Any], *, say: Callable[[str], None] = print
+    ) -> RunFolder:
+        """A new run; the folder must not hold one already."""
+        path.mkdir(parents=True, exist_ok=True)
+        lock = Lock(path, say=say)
+        try:
+            if (path / CONFIG).exists():
+                raise FileExistsError(f"{path} holds a run already; resume it, or choose another folder")
+            _replace(path / ENVIRONMENT, json.dumps([dict(environment)], indent=1) + "\n")
+            _replace(path / CONFIG, config)  # last: its presence says that this is a run
+            return cls(path, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def reopen(
+        cls, path: Path, step: int, environment: Mapping[str, Any], *, say: Callable[[str], None] = print
+    ) -> RunFolder:
+        """Continue a run from the checkpoint of `step`; what was logged after it is dropped: there is one history."""
+        if not (path / CONFIG).exists():
+            raise FileNotFoundError(f"{path} is no run folder: it has no {CONFIG}")
+        lock = Lock(path, say=say)
+        try:
+            for name in (METRICS, SAMPLES):
+                note = lines.read(path / name).note
+                if note is not None:
+                    say(note)
+                dropped = lines.keep_until(path / name, step)
+                if dropped:
+                    say(f"{name}: {dropped} lines from after step {step} are dropped; those steps are run again")
+            starts = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
+            _replace(path / ENVIRONMENT, json.dumps([*starts, dict(environment)], indent=1) + "\n")
+            (path / OUTCOME).unlink(missing_ok=True)
+            return cls(path, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One line of metrics, and when; this makes the folder a Tracker."""
+        self._metrics.append({"step": step, "time": round(time.time(), 3), **metrics})
+
+    def sample(self, step: int, record: Mapping[str, Any]) -> None:
+        """Keep one sample: prompt, completion, rewards, whatever the caller finds worth keeping."""
+        self._samples.append({"step": step, **record})
+
+    def end(self, ending: Ending, step: int, message: str = "") -> None:
+        """Say how the run ended, and draw its curves."""
+        outcome = {"ending": ending, "step": step, "message": message, "time": round(time.time(), 3)}
+        _replace(self.path / OUTCOME, json.dumps(outcome, indent=1) + "\n")
+        records = [lines.numbers(record) for record in lines.read(self.path / METRICS).records]
+        if chosen(records):
+            draw(records, self.path / CURVES, title=self.path.name)
+
+    def close(self) -> None:
+        """Sync the files and give the folder free; closing twice does nothing."""
+        self._metrics.close()
+        self._samples.close()
+        self._lock.release()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds, read without touching it. `state` is running, finished, stopped, failed or killed."""
+
+    path: Path
+    config: str
+    environment: list[dict[str, Any]]
+    metrics: list[dict[str, float]]
+    samples: list[dict[str, Any]]
+    checkpoints: list[int]
+    state: str
+    message: str
+    notes: list[str]
+
+
+class Summary(NamedTuple):
+    """One line of a list of runs; `latest` is the last line of metrics."""
+
+    name: str
+    path: Path
+    state: str
+    step: int
+    latest: dict[str, float]
+
+
+def read_run(path: Path) -> Run:
+    """Read everything but the checkpoints' content; safe while the run is being written."""
+    if not (path / CONFIG).exists():
+        raise FileNotFoundError(f"{path} is no run folder: it has no {CONFIG}; ascent runs lists the runs of a folder")
+    metrics, samples = lines.read(path / METRICS), lines.read(path / SAMPLES)
+    state, message = _state(path)
+    saved = path / CHECKPOINTS
+    steps = sorted(int(each.name) for each in saved.iterdir() if each.name.isdecimal()) if saved.is_dir() else []
+    return Run(
+        path=path,
+        config=(path / CONFIG).read_text(encoding="utf-8"),
+        environment=json.loads((path / ENVIRONMENT).read_text(encoding="utf-8")),
+        metrics=[lines.numbers(record) for record in metrics.records],
+        samples=samples.records,
+        checkpoints=steps,
+        state=state,
+        message=message,
+        notes=[note for note in (metrics.note, samples.note) if note is not None],
+    )
+
+
+def list_runs(folder: Path) -> list[Summary]:
+    """The runs directly inside a folder, by name; `damaged` is one that cannot be read, and `read_run` says why."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder; give the folder that holds the run folders")
+    found = []
+    for path in sorted(each for each in folder.iterdir() if (each / CONFIG).is_file()):
+        try:
+            records = lines.read(path / METRICS).records
+            state, _ = _state(path)
+        except ValueError:
+            records, state = [], "damaged"
+        latest = lines.numbers(records[-1]) if records else {}
+        found.append(Summary(path.name, path, state, int(latest.get("step", 0)), latest))
+    return found
+
+
+def _state(path: Path) -> tuple[str, str]:
+    writer = holder(path)
+    if writer is not None:
+        return "running", f"process {writer}"
+    if not (path / OUTCOME).exists():
+        return "killed", "the last process ended without a word; ascent resume continues the run"
+    outcome = json.loads((path / OUTCOME).read_text(encoding="utf-8"))
+    return outcome["ending"], outcome["message"]
+
+
+def _replace(path: Path, text: str) -> None:
+    """Whole or not at all: written beside, synced, renamed."""
+    beside = path.with_name(f".{path.name}.writing")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)

@@ -1,0 +1,108 @@
+"""One writer per run folder.
+
+The lock is the operating system's (`flock`), so it ends with its process, however that ends. The file also names the
+process, for messages only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+NAME = "lock"
+
+
+class Locked(RuntimeError):
+    """Another process writes to this run folder."""
+
+
+class Lock:
+    """Held from construction until `release`, or until the process is gone."""
+
+    def __init__(self, folder: Path, *, say: Callable[[str], None] = print) -> None:
+        path = folder / NAME
+        self._handle: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if not _taken(self._handle):
+            self._forget()
+            raise Locked(
+                f"{folder} is being written by process {_owner(path)}; two processes cannot write one run: wait for "
+                "it, stop it, or choose another folder"
+            )
+        left = _owner(path)
+        if left is not None:
+            say(f"the run folder was left locked by process {left}, which is gone; taking it over")
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        _close_in_children(self)
+
+    def release(self) -> None:
+        """Give the folder free; doing it twice does nothing."""
+        if self._handle is not None:
+            os.ftruncate(self._handle, 0)
+            os.close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+    def _forget(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def _taken(handle: int) -> bool:
+    """Try for half a second: whoever asks for the `holder` has the lock for an instant."""
+    for attempt in range(6):
+        time.sleep(0.1 if attempt else 0.0)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        return True
+    return False
+
+
+def holder(folder: Path) -> str | None:
+    """The live process that writes to the folder, if there is one."""
+    path = folder / NAME
+    if not path.exists():
+        return None
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _owner(path) or "unknown"
+    finally:
+        os.close(handle)
+    return None
+
+
+def _owner(path: Path) -> str | None:
+    try:
+        content = json.loads(path.read_bytes())
+        return f"{content['pid']} on {content['host']}"
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _close_in_children(lock: Lock) -> None:
+    """A forked worker must not keep the folder locked after the run itself has died."""
+    alive = weakref.ref(lock)
+
+    def forget() -> None:
+        held = alive()
+        if held is not None:
+            held._forget()
+
+    os.register_at_fork(after_in_child=forget)

@@ -1,0 +1,101 @@
+"""Where metrics go besides the run folder. Each is imported when it is chosen, and missing packages are named."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ascent.protocols import Tracker
+
+
+def to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Fanout:
+    """Logs to the record (the run folder), then to the others.
+
+    A failure of the record ends the run. Another tracker that fails (a server that is away) is reported and left out
+    from then on: a training run does not die of its plots.
+    """
+
+    def __init__(self, record: Tracker, others: Sequence[Tracker], *, say: Callable[[str], None] = to_stderr) -> None:
+        self._record, self._others, self._say = record, list(others), say
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._record.log(step, metrics)
+        for each in list(self._others):
+            try:
+                each.log(step, metrics)
+            except Exception as error:
+                self._others.remove(each)
+                self._say(
+                    f"{type(each).__name__} failed at step {step} ({type(error).__name__}: {error}) and gets nothing "
+                    "from now on; the run goes on, and its metrics are all in the run folder"
+                )
+
+    def close(self) -> None:
+        for each in self._others:
+            try:
+                each.close()
+            except Exception as error:
+                self._say(f"{type(each).__name__} could not be closed ({type(error).__name__}: {error})")
+        self._record.close()
+
+
+class TensorBoard:
+    """Event files for TensorBoard, written without torch or TensorFlow.
+
+    `resumed_at` tells TensorBoard to forget what an earlier start of the run wrote after that step.
+    """
+
+    def __init__(self, folder: Path, *, resumed_at: int | None = None) -> None:
+        writer = _wanted("tensorboard.summary.writer.event_file_writer", "TensorBoard", "tensorboard")
+        self._events = _wanted("tensorboard.compat.proto.event_pb2", "TensorBoard", "tensorboard")
+        self._summaries = _wanted("tensorboard.compat.proto.summary_pb2", "TensorBoard", "tensorboard")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = writer.EventFileWriter(str(folder))
+        if resumed_at is not None:
+            start = self._events.SessionLog(status=self._events.SessionLog.START)
+            self._add(resumed_at + 1, session_log=start)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        values = [self._summaries.Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._add(step, summary=self._summaries.Summary(value=values))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _add(self, step: int, **content: Any) -> None:
+        self._writer.add_event(self._events.Event(wall_time=time.time(), step=step, **content))
+
+
+class WeightsAndBiases:
+    """A run on Weights & Biases. A resumed run continues under the same id; steps it has seen already it ignores."""
+
+    def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any]) -> None:
+        wandb = _wanted("wandb", "Weights & Biases", "wandb")
+        self._run = wandb.init(
+            dir=str(folder), project=project, name=name, id=name, resume="allow", config=dict(config)
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log({name: value for name, value in metrics.items() if not math.isnan(value)}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _wanted(module: str, title: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{title} was chosen as a tracker, but the package {package!r} cannot be imported ({error}); "
+            "install it with: pip install 'ascent[track]'"
+        ) from error

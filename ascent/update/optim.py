@@ -1,0 +1,166 @@
+"""AdamW over float32 masters.
+
+At RL learning rates a step is smaller than the spacing of bfloat16 numbers, so adding it to a bfloat16 weight changes
+nothing (about 99% of weights). Here the optimizer owns a float32 master of every low-precision weight, adds up the
+micro-batches' gradients in float32, steps the master, and writes its rounding into the weight IN PLACE: whoever holds
+the tensor (a CUDA graph, the sampler) sees the new weights without a copy. A float32 or float64 weight is its own
+master, and costs nothing extra.
+
+The arithmetic is torch's fused AdamW: one pass over memory, element by element, so the same bits every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+FULL = (torch.float32, torch.float64)
+# torch's names for what AdamW remembers, and ours.
+MOMENTS = {"exp_avg": "mean", "exp_avg_sq": "square", "step": "count"}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """AdamW's numbers apart from the learning rate."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+
+def decays(name: str, weight: Tensor) -> bool:
+    """Whether weight decay applies: to matrices, not to biases and the gains of norms."""
+    return weight.ndim >= 2 and not name.endswith("bias")
+
+
+class AdamW:
+    """One optimizer over the named weights that require a gradient."""
+
+    def __init__(self, named: Iterable[tuple[str, Tensor]], adam: Adam | None = None) -> None:
+        adam = Adam() if adam is None else adam
+        self.weights = {name: weight for name, weight in named if weight.requires_grad}
+        if not self.weights:
+            raise ValueError("there is no weight to train: every parameter has requires_grad=False; unfreeze some")
+        self.masters = {name: _master(name, weight) for name, weight in self.weights.items()}
+        groups: dict[bool, list[Tensor]] = {True: [], False: []}
+        for name, master in self.masters.items():
+            groups[decays(name, master)].append(master)
+        self._torch = torch.optim.AdamW(
+            [
+                {"params": members, "weight_decay": adam.weight_decay if decayed else 0.0}
+                for decayed, members in groups.items()
+                if members
+            ],
+            betas=(adam.beta1, adam.beta2),
+            eps=adam.eps,
+            fused=True,
+        )
+
+    def collect(self) -> None:
+        """Add the gradients that a backward pass left on low-precision weights to their masters', in float32."""
+        for name, weight in self.weights.items():
+            master = self.masters[name]
+            if master is weight or weight.grad is None:
+                continue
+            if master.grad is None:
+                master.grad = weight.grad.to(master.dtype)
+            else:
+                master.grad.add_(weight.grad)
+            weight.grad = None
+
+    def clear(self) -> None:
+        """Forget all gradients."""
+        for name, weight in self.weights.items():
+            weight.grad = None
+            self.masters[name].grad = None
+
+    def norm(self) -> Tensor:
+        """The norm of the whole gradient."""
+        gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+        return get_total_norm(gradients)
+
+    def broken(self) -> list[str]:
+        """Names of the weights whose gradient is not finite."""
+        found = [(name, master.grad) for name, master in self.masters.items()]
+        return [name for name, grad in found if grad is not None and not bool(torch.isfinite(grad).all())]
+
+    @torch.no_grad()
+    def step(self, learning_rate: float, *, norm: Tensor, max_norm: float) -> None:
+        """Scale the gradient down to `max_norm` where its `norm` is larger, step the masters, write the weights."""
+        clip_grads_with_norm_(self.masters.values(), max_norm, norm)
+        for group in self._torch.param_groups:
+            group["lr"] = learning_rate
+        self._torch.step()
+        self._write()
+
+    def _write(self) -> None:
+        for name, weight in self.weights.items():
+            if self.masters[name] is not weight:
+                weight.copy_(self.masters[name])
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies in main memory: moments and counts of every weight, masters of low-precision ones.
+
+        A float32 weight is saved with the model and not a second time here.
+        """
+        found: dict[str, Tensor] = {}
+        for name, master in self.masters.items():
+            if master is not self.weights[name]:
+                found[f"master.{name}"] = _copied(master)
+            for theirs, ours in MOMENTS.items():
+                if master in self._torch.state:
+                    found[f"{ours}.{name}"] = _copied(self._torch.state[master][theirs])
+        return found
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put a state back, exactly; low-precision weights are written from their masters."""
+        self._check(state)
+        self.clear()
+        for name, master in self.masters.items():
+            if master is not self.weights[name]:
+                master.copy_(state[f"master.{name}"])
+            self._torch.state.pop(master, None)
+            if f"count.{name}" in state:
+                self._torch.state[master] = {
+                    theirs: state[f"{ours}.{name}"].to(master.device, copy=True) for theirs, ours in MOMENTS.items()
+                }
+        self._write()
+
+    def _check(self, state: Mapping[str, Tensor]) -> None:
+        for key, saved in state.items():
+            kind, _, name = key.partition(".")
+            master = self.masters.get(name)
+            if master is None:
+                raise ValueError(
+                    f"the optimizer's state holds {key!r}, but no trained weight is called {name!r} (there are "
+                    f"{len(self.masters)}, first {next(iter(self.masters))!r}); use the model this state was saved with"
+                )
+            if kind != "count" and (saved.shape, saved.dtype) != (master.shape, master.dtype):
+                raise ValueError(
+                    f"the optimizer's state holds {key!r} as {saved.dtype} {tuple(saved.shape)}, but the weight is "
+                    f"{master.dtype} {tuple(master.shape)}; use the model and model.dtype it was saved with"
+                )
+        for name, master in self.masters.items():
+            if master is not self.weights[name] and f"master.{name}" not in state:
+                raise ValueError(
+                    f"the optimizer's state has no float32 master of {name!r}, a {self.weights[name].dtype} weight; "
+                    "it was saved with model.dtype float32: use that again"
+                )
+
+
+def _master(name: str, weight: Tensor) -> Tensor:
+    if weight.dtype in FULL:
+        return weight
+    if not weight.dtype.is_floating_point:
+        raise ValueError(f"weight {name!r} is {weight.dtype}; only floating-point weights can be trained")
+    return weight.detach().to(torch.float32).requires_grad_()
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)

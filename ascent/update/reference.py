@@ -1,0 +1,78 @@
+"""Log-probabilities under a frozen reference, computed once and kept by content.
+
+The key of a sequence is a hash of its tokens and of which are trained, so a cache survives shuffling, packing and a
+change of batch size, and can never serve another text. Axes: T flat tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ascent.maths.segments import Segments
+from ascent.update.batches import Batch, on_device
+from ascent.update.local import Model
+
+WANT = frozenset({"logprobs_T"})
+
+
+class Reference:
+    """Adds `reference_T` to packed batches, companions included. `model` may be dropped once everything is known."""
+
+    def __init__(self, model: Model | None, *, temperature: float = 1.0, file: Path | None = None) -> None:
+        self.model, self.temperature, self.file = model, temperature, file
+        self.known: dict[str, Tensor] = load_file(file) if file is not None and file.exists() else {}
+
+    def learn(self, batches: Iterable[Batch]) -> int:
+        """Compute what is not known yet and keep it, on disk where there is a file; returns how many sequences."""
+        before = len(self.known)
+        for batch in batches:
+            self(batch)
+        fresh = len(self.known) - before
+        if fresh and self.file is not None:
+            writing = self.file.with_suffix(".writing")
+            save_file(self.known, writing)
+            writing.rename(self.file)
+        return fresh
+
+    def __call__(self, batch: Batch) -> dict[str, Any]:
+        """The batch with reference log-probs; a mapping inside it (a companion) gets its own."""
+        inner = {name: self(value) for name, value in batch.items() if isinstance(value, Mapping)}
+        keys = keys_of(batch)
+        missing = [key for key in keys if key not in self.known]
+        if missing:
+            self._compute(batch, keys)
+        pieces = [self.known[key] for key in keys]
+        return {**batch, **inner, "reference_T": torch.cat(pieces)}
+
+    @torch.no_grad()
+    def _compute(self, batch: Batch, keys: list[str]) -> None:
+        if self.model is None:
+            raise ValueError(
+                "a sequence without reference log-probs, but the reference model was dropped after the data was read; "
+                "the data changed under the run: start a new one"
+            )
+        device = next(weight.device for _, weight in self.model.named_parameters())
+        outputs = self.model.outputs(on_device(batch, device), WANT, self.temperature)
+        pieces = outputs["logprobs_T"].float().cpu().split(batch["segments"].lengths_B.tolist())
+        for key, piece in zip(keys, pieces, strict=True):
+            # What is known stays as it is: the same text must have the same bits in every step.
+            self.known.setdefault(key, piece.clone())
+
+
+def keys_of(batch: Batch) -> list[str]:
+    """One hash per sequence, of its tokens and its trained mask."""
+    segments: Segments = batch["segments"]
+    lengths = segments.lengths_B.tolist()
+    tokens = batch["tokens_T"].cpu().to(torch.int64).split(lengths)
+    trained = batch["trained_T"].cpu().split(lengths)
+    return [
+        hashlib.blake2b(t.numpy().tobytes() + b"/" + m.numpy().tobytes(), digest_size=16).hexdigest()
+        for t, m in zip(tokens, trained, strict=True)
+    ]

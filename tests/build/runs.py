@@ -1,0 +1,34 @@
+"""A recipe that trains in a second, shared by the tests of build and cli."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ascent.build import Plan, resolve
+from ascent.config.load import merged
+from ascent.config.validate import validate
+
+TINY: dict[str, Any] = {
+    "algorithm": "sft",
+    "model": {"policy": "tiny:llama"},
+    "data": {"train": "arithmetic:64", "evaluate": "arithmetic@heldout:8", "batch_size": 16, "max_tokens": 64},
+    "update": {"learning_rate": 3e-3, "tokens_per_microbatch": 512},
+    "run": {"steps": 4, "save_every": 2, "evaluate_every": 2},
+}
+
+
+def tiny_plan(**changes: Any) -> Plan:
+    return resolve(validate(merged(TINY, changes)))
+
+
+def tiny_recipe(folder: Path, **changes: Any) -> str:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(merged(TINY, changes)))
+    return str(path)
+
+
+def weights_of(run: Path, step: int) -> bytes:
+    return (run / "checkpoints" / str(step) / "model" / "model.safetensors").read_bytes()

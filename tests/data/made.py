@@ -1,0 +1,35 @@
+"""Items with given lengths, without a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+
+from ascent.data.prepare import Item
+from ascent.data.render import Rendered
+
+_fresh = count(1)
+
+
+def rendered(length: int, prompt: int = 1) -> Rendered:
+    """Every token id is new, so that a token tells where it came from."""
+    tokens = np.array([next(_fresh) for _ in range(length)], dtype=np.int32)
+    return Rendered(tokens, np.arange(length) >= prompt, prompt)
+
+
+def example(length: int) -> Item:
+    return Item("examples", (rendered(length),))
+
+
+def pair(won: int, lost: int, margin: float | None = None) -> Item:
+    return Item("pairs", (rendered(won), rendered(lost)), margin=margin)
+
+
+def ranking(lengths: Sequence[int]) -> Item:
+    return Item("rankings", tuple(rendered(length) for length in lengths))
+
+
+def judged(length: int, good: bool = True, prompt: int = 2) -> Item:
+    return Item("unpaired", (rendered(length, prompt),), good=good)

@@ -1,0 +1,105 @@
+"""Packed batches with the vocabulary's names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ascent.algorithms import TABLE
+from ascent.data.collate import collate, mismatch
+from tests.data import made
+
+# What the learner adds to a batch, or what objectives form from it.
+LATER = {"logprobs_T", "logprobs_B", "reference_B", "lengths_B", "scores_B", "chosen_B", "mismatched_score"}
+SAMPLES = {
+    "examples": [made.example(4), made.example(3)],
+    "pairs": [made.pair(4, 3, 0.5), made.pair(2, 5, 1.0)],
+    "rankings": [made.ranking([3, 4, 2]), made.ranking([2, 2])],
+    "unpaired": mismatch([made.judged(4), made.judged(5, good=False)], max_tokens=99)[0],
+}
+
+
+def test_one_flat_axis() -> None:
+    items = SAMPLES["pairs"]
+    batch = collate(items)
+    sequences = [sequence for item in items for sequence in item.sequences]
+    assert batch["tokens_T"].tolist() == [int(token) for sequence in sequences for token in sequence.tokens]
+    assert batch["trained_T"].tolist() == [bool(mark) for sequence in sequences for mark in sequence.trained]
+    assert batch["positions_T"].tolist() == [*range(4), *range(3), *range(2), *range(5)]
+    assert batch["segments"].lengths_B.tolist() == [4, 3, 2, 5]
+    assert batch["groups"].ids_B.tolist() == [0, 0, 1, 1]
+    assert (batch["tokens_T"].dtype, batch["trained_T"].dtype) == (torch.int64, torch.bool)
+
+
+def test_pairs_rankings_and_thumbs() -> None:
+    pairs = collate(SAMPLES["pairs"])
+    assert pairs["chosen_P"].tolist() == [0, 2]
+    assert pairs["rejected_P"].tolist() == [1, 3]
+    assert pairs["margins_P"].tolist() == [0.5, 1.0]
+    assert "margins_P" not in collate([made.pair(2, 2)])
+    rankings = collate(SAMPLES["rankings"])
+    assert rankings["ranks_B"].tolist() == [0, 1, 2, 0, 1]
+    assert rankings["groups"].ids_B.tolist() == [0, 0, 0, 1, 1]
+    assert collate(SAMPLES["unpaired"])["desirable_B"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE.values() if row.source != "rollouts"], ids=lambda row: row.name)
+def test_every_row_that_reads_files_finds_what_it_needs(row) -> None:
+    assert row.inputs - LATER <= set(collate(SAMPLES[row.source]))
+
+
+def test_first_tokens_are_never_trained() -> None:
+    for items in SAMPLES.values():
+        batch = collate(items)
+        for part in (batch, batch.get("mismatched", batch)):
+            assert not part["trained_T"][part["positions_T"] == 0].any()
+
+
+def test_companions_carry_the_same_answer_behind_another_prompt() -> None:
+    items, shorter = mismatch([made.judged(6), made.judged(4), made.judged(5)], max_tokens=99)
+    assert shorter == 0
+    for place, item in enumerate(items):
+        own, other = item.sequences[0], items[(place + 1) % 3].sequences[0]
+        assert item.mismatched is not None
+        expected = [*other.tokens[: other.prompt], *own.tokens[own.prompt :]]
+        assert item.mismatched.tokens.tolist() == [int(token) for token in expected]
+        assert item.mismatched.trained.sum() == own.trained.sum()
+    companion = collate(items)["mismatched"]
+    assert companion["segments"].lengths_B.tolist() == [6, 4, 5]
+
+
+def test_companions_do_not_depend_on_the_cut() -> None:
+    items, _ = mismatch([made.judged(4 + n) for n in range(5)], max_tokens=99)
+    whole = collate(items)["mismatched"]["tokens_T"]
+    cuts = [collate(part)["mismatched"]["tokens_T"] for part in (items[:2], items[2:3], items[3:])]
+    assert torch.equal(torch.cat(cuts), whole)
+
+
+def test_a_neighbour_with_the_same_prompt_is_passed_over() -> None:
+    one, two = made.judged(4), made.judged(5)
+    twin = made.judged(6)
+    twin.sequences[0].tokens[:2] = one.sequences[0].tokens[:2]
+    items, _ = mismatch([one, twin, two], max_tokens=99)
+    assert items[0].mismatched is not None
+    assert np.array_equal(items[0].mismatched.tokens[:2], two.sequences[0].tokens[:2])
+    with pytest.raises(ValueError, match="all 2 records of this step ask the same"):
+        mismatch([one, twin], max_tokens=99)
+    with pytest.raises(ValueError, match="all 1 records"):
+        mismatch([one], max_tokens=99)
+
+
+def test_a_companion_over_the_limit_loses_the_beginning_of_its_prompt_and_is_counted() -> None:
+    long, short = made.judged(8, prompt=7), made.judged(8, prompt=2)
+    items, shorter = mismatch([long, short], max_tokens=8)
+    companion = items[1].mismatched
+    assert companion is not None
+    assert companion.tokens[:2].tolist() == long.sequences[0].tokens[5:7].tolist()
+    assert (len(companion), companion.prompt, shorter) == (8, 2, 1)
+
+
+def test_what_cannot_be_collated() -> None:
+    with pytest.raises(ValueError, match="a micro-batch of examples, pairs"):
+        collate([made.example(3), made.pair(2, 2)])
+    with pytest.raises(ValueError, match="1 of 2 pairs have a margin"):
+        collate([made.pair(2, 2, 1.0), made.pair(2, 2)])

@@ -1,0 +1,105 @@
+"""Limits of length, truncation, and what a record becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ascent.data.errors import Report, RowError
+from ascent.data.load import from_records
+from ascent.data.prepare import Limits, fingerprint, item_of, prepare, prepare_prompts, shortened
+from ascent.data.render import Renderer
+from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking
+from ascent.tasks import TASKS
+from tests.data import chat
+
+RENDERER = Renderer(chat.tokenizer())
+PROMPT = Prompt("p", (Message("user", "first\nsecond\nthird"),))
+A, B = (Message("assistant", "1 2"),), (Message("assistant", "2 1 0"),)
+ROOM = Limits()
+
+
+def test_a_pair_is_two_sequences_with_one_prompt() -> None:
+    item = item_of(Pair(PROMPT, A, B, margin=0.5), RENDERER, ROOM)
+    won, lost = item.sequences
+    assert (item.kind, item.margin, item.tokens) == ("pairs", 0.5, len(won) + len(lost))
+    assert won.tokens[: won.prompt].tolist() == lost.tokens[: lost.prompt].tolist()
+    assert RENDERER.tokenizer.decode(lost.tokens[lost.trained].tolist()) == "2 1 0<|end|>"
+
+
+def test_rankings_thumbs_and_examples() -> None:
+    assert len(item_of(Ranking(PROMPT, (A, B)), RENDERER, ROOM).sequences) == 2
+    assert item_of(Judged(PROMPT, A, False), RENDERER, ROOM).good is False
+    assert item_of(Example("e", (*PROMPT.messages, *A)), RENDERER, ROOM).kind == "examples"
+    with pytest.raises(ValueError, match="a prompt alone"):
+        item_of(PROMPT, RENDERER, ROOM)
+
+
+def test_too_long_is_refused_at_exactly_the_limit() -> None:
+    longest = len(RENDERER.answer(PROMPT.messages, B))
+    item_of(Pair(PROMPT, A, B), RENDERER, Limits(longest, 100))
+    with pytest.raises(RowError, match=f"{longest} tokens, but at most {longest - 1}") as caught:
+        item_of(Pair(PROMPT, A, B), RENDERER, Limits(longest - 1, 100))
+    assert caught.value.kind == "long"
+
+
+def test_long_prompts_are_refused_or_lose_paragraphs() -> None:
+    length = len(RENDERER.prompt(PROMPT.messages))
+    report = Report("collect")
+    assert shortened(PROMPT, RENDERER, Limits(99, length), report) is PROMPT
+    with pytest.raises(RowError, match=f"a prompt of {length} tokens, but at most {length - 1}"):
+        shortened(PROMPT, RENDERER, Limits(99, length - 1), report)
+    limits = Limits(99, length - 1, long_prompts="truncate")
+    for record in (PROMPT, Pair(PROMPT, A, B), Example("e", (*PROMPT.messages, *A))):
+        cut = shortened(record, RENDERER, limits, report)
+        messages = cut.messages if isinstance(cut, Prompt | Example) else cut.prompt.messages
+        assert messages[0].content == "first\nsecond"
+    assert report.notes == {"prompts cut at a paragraph": 3}
+    tight = len(RENDERER.prompt((Message("user", "first"),))) - 1
+    short = shortened(PROMPT, RENDERER, Limits(99, tight, long_prompts="truncate"), report)
+    assert isinstance(short, Prompt)
+    assert "first".startswith(short.messages[0].content)
+    assert report.notes["prompts cut inside a paragraph"] == 1
+
+
+def test_bad_records_carry_their_place() -> None:
+    records = [Pair(Prompt(f"{n}", PROMPT.messages), A, (Message("assistant", "x " * n),)) for n in (1, 90, 2)]
+    with pytest.raises(ValueError, match=r"made item 2: \d+ tokens, but at most 60"):
+        prepare(from_records("made", records, "pairs"), RENDERER, Limits(60, 50))
+    done = prepare(from_records("made", records, "pairs"), RENDERER, Limits(60, 50), bad_rows="skip")
+    assert len(done.items) == 2
+    assert done.report.kinds == {"long": 1}
+
+
+def test_margins_are_for_all_or_for_none() -> None:
+    records = [Pair(PROMPT, A, B, margin=1.0), Pair(PROMPT, A, B)]
+    with pytest.raises(ValueError, match="1 of 2 pairs have a margin"):
+        prepare(from_records("made", records, "pairs"), RENDERER, ROOM)
+
+
+def test_fingerprints_see_data_masks_and_labels() -> None:
+    def of(record: object, renderer: Renderer = RENDERER) -> str:
+        return fingerprint([item_of(record, renderer, ROOM)])  # type: ignore[arg-type]
+
+    example = Example("e", (*PROMPT.messages, *A, *PROMPT.messages, *B))
+    last = Renderer(chat.tokenizer(), train_on="completion")
+    prints = [
+        of(Judged(PROMPT, A, True)), of(Judged(PROMPT, A, False)), of(Judged(PROMPT, B, True)),
+        of(Pair(PROMPT, A, B)), of(Pair(PROMPT, A, B, 1.0)), of(example), of(example, last),
+    ]  # fmt: skip
+    assert len(set(prints)) == len(prints)
+    assert of(example) == of(example)
+
+
+def test_prompts_for_a_sampler() -> None:
+    prompts = TASKS["arithmetic"].prompts("train", 5)
+    found, report = prepare_prompts(from_records("arithmetic", prompts, "prompts"), RENDERER, ROOM)
+    assert [prompt for prompt, _ in found] == list(prompts)
+    assert RENDERER.tokenizer.decode(list(found[0][1])).endswith("<|start|>assistant\n")
+    assert report.rows == 5
+
+
+def test_limits_are_checked() -> None:
+    with pytest.raises(ValueError, match="long_prompts='cut'"):
+        Limits(long_prompts="cut")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_tokens=1"):
+        Limits(max_tokens=1)

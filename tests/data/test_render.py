@@ -1,0 +1,198 @@
+"""Which tokens are trained: exactly the answers and the token that ends each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ascent.data.errors import RowError
+from ascent.data.render import Renderer, load_tokenizer
+from ascent.records import Message
+from tests.data import chat
+
+CHAT = Renderer(chat.tokenizer())
+BASE = Renderer(chat.tokenizer(None))
+
+said = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(lambda text: "<|" not in text)
+rounds = st.lists(st.tuples(said, said), min_size=1, max_size=3)
+
+
+def conversation(spoken: list[tuple[str, str]]) -> tuple[Message, ...]:
+    return tuple(m for asked, answered in spoken for m in (Message("user", asked), Message("assistant", answered)))
+
+
+def trained_text(renderer: Renderer, rendered: object) -> str:
+    return str(renderer.tokenizer.decode(rendered.tokens[rendered.trained].tolist()))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("renderer", [CHAT, BASE], ids=["template", "base"])
+@settings(max_examples=50)
+@given(rounds)
+def test_assistant_turns_and_their_ends_are_trained_and_nothing_else(
+    renderer: Renderer, spoken: list[tuple[str, str]]
+) -> None:
+    rendered = renderer.example(conversation(spoken))
+    assert trained_text(renderer, rendered) == "".join(answered + "<|end|>" for _, answered in spoken)
+    assert rendered.tokens[-1] == renderer.end_id
+    assert rendered.trained[-1]
+    assert not rendered.trained[0]
+
+
+@pytest.mark.parametrize("tokenizer", [chat.tokenizer(), chat.tokenizer(None)], ids=["template", "base"])
+@settings(max_examples=50)
+@given(rounds)
+def test_completion_trains_the_last_answer_only(tokenizer: object, spoken: list[tuple[str, str]]) -> None:
+    renderer = Renderer(tokenizer, train_on="completion")  # type: ignore[arg-type]
+    rendered = renderer.example(conversation(spoken))
+    assert trained_text(renderer, rendered) == spoken[-1][1] + "<|end|>"
+    assert rendered.trained.tolist() == sorted(rendered.trained.tolist())
+
+
+@settings(max_examples=50)
+@given(rounds)
+def test_all_trains_everything_but_the_first_token(spoken: list[tuple[str, str]]) -> None:
+    rendered = Renderer(chat.tokenizer(), train_on="all").example(conversation(spoken))
+    assert not rendered.trained[0]
+    assert rendered.trained[1:].all()
+
+
+@pytest.mark.parametrize("renderer", [CHAT, BASE], ids=["template", "base"])
+@settings(max_examples=50)
+@given(rounds)
+def test_the_prompt_is_what_a_sampler_is_given(renderer: Renderer, spoken: list[tuple[str, str]]) -> None:
+    messages = conversation(spoken)
+    rendered = renderer.answer(messages[:-1], messages[-1:])
+    assert tuple(rendered.tokens[: rendered.prompt].tolist()) == renderer.prompt(messages[:-1])
+    assert rendered.prompt == int(np.flatnonzero(rendered.trained)[0])
+
+
+def test_tokens_equal_transformers_own_up_to_the_last_end() -> None:
+    messages = conversation([("what is 1 + 2 =", "3"), ("sort 3 1 2", "1 2 3")])
+    turns = [{"role": message.role, "content": message.content} for message in messages]
+    theirs = CHAT.tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False)
+    ours = CHAT.example(messages).tokens.tolist()
+    assert CHAT.tokenizer.decode(theirs[len(ours) :]) == "\n"
+    assert theirs[: len(ours)] == ours
+    prompt = CHAT.tokenizer.apply_chat_template(turns[:-1], add_generation_prompt=True, return_dict=False)
+    assert list(CHAT.prompt(messages[:-1])) == prompt
+
+
+def test_an_answer_that_would_merge_with_the_prompt_stays_apart() -> None:
+    """Tokenised whole, a token would lie across the border, and the prompt would not be what a sampler is given."""
+    asked, answered = Message("user", "ques"), Message("assistant", "tion")
+    apart = [BASE.tokenizer.encode(text, add_special_tokens=False) for text in ("ques", "tion")]
+    assert BASE.tokenizer.encode("question", add_special_tokens=False) != apart[0] + apart[1]
+    rendered = BASE.answer((asked,), (answered,))
+    assert trained_text(BASE, rendered) == "tion<|end|>"
+    assert tuple(rendered.tokens[: rendered.prompt].tolist()) == BASE.prompt((asked,)) == tuple(apart[0])
+
+
+def test_pad_equal_to_eos_is_said_and_harmless() -> None:
+    shared = Renderer(chat.tokenizer(pad="<|end|>"))
+    messages = conversation([("a", "b")])
+    assert any("pad equals EOS" in line for line in shared.describe())
+    assert not any("pad equals EOS" in line for line in CHAT.describe())
+    assert shared.example(messages).trained.tolist() == CHAT.example(messages).trained.tolist()
+    assert shared.example(messages).trained[-1]
+
+
+def test_the_templates_own_end_is_trained_where_it_is_not_eos() -> None:
+    renderer = Renderer(chat.tokenizer(eos="<|eos|>"))
+    rendered = renderer.example(conversation([("a", "b"), ("c", "d")]))
+    assert trained_text(renderer, rendered) == "b<|end|>d<|end|>"
+    assert renderer.stop_ids == {2, 3}
+    assert any("sampling stops at both" in line for line in renderer.describe())
+
+
+def test_eos_is_added_where_the_template_ends_turns_with_no_special_token() -> None:
+    renderer = Renderer(chat.tokenizer(chat.SPOKEN, eos="<|eos|>"))
+    rendered = renderer.example(conversation([("a", "b"), ("c", "d")]))
+    assert trained_text(renderer, rendered) == "b<|eos|>d<|eos|>"
+    text = renderer.tokenizer.decode(rendered.tokens.tolist())
+    assert text == "user: a\nassistant: b<|eos|>\nuser: c\nassistant: d<|eos|>"
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused_unless_only_the_last_is_trained() -> None:
+    messages = conversation([("a", "hm</think>b"), ("c", "hm</think>d")])
+    tokenizer = chat.tokenizer(chat.FORGETFUL)
+    with pytest.raises(RowError, match="train_on: completion"):
+        Renderer(tokenizer).example(messages)
+    last = Renderer(tokenizer, train_on="completion")
+    assert trained_text(last, last.example(messages)) == "hm</think>d<|end|>"
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_plain_text_is_trained_whole_without_a_template(bos: bool) -> None:
+    renderer = Renderer(chat.tokenizer(bos=bos))
+    rendered = renderer.example((Message("assistant", "Once upon a time"),))
+    text = "<|bos|>" * bos + "Once upon a time<|end|>"
+    assert renderer.tokenizer.decode(rendered.tokens.tolist()) == text
+    assert rendered.trained.tolist() == [False] + [True] * (len(rendered) - 1)
+
+
+def test_a_base_model_gets_bos_contents_and_eos() -> None:
+    renderer = Renderer(chat.tokenizer(None, bos=True))
+    messages = (Message("system", "sys "), *conversation([("1 + 2 =", " 3")]))
+    rendered = renderer.example(messages)
+    assert renderer.tokenizer.decode(rendered.tokens.tolist()) == "<|bos|>sys 1 + 2 = 3<|end|>"
+    assert renderer.tokenizer.decode(list(renderer.prompt(messages[:-1]))) == "<|bos|>sys 1 + 2 ="
+    assert any("no chat template" in line for line in renderer.describe())
+
+
+def test_a_tokenizer_that_writes_a_space_first_is_tokenised_whole() -> None:
+    renderer = Renderer(chat.spaced())
+    messages = conversation([("sort 3 1", "1 3"), ("list", "the digits")])
+    turns = [{"role": message.role, "content": message.content} for message in messages]
+    theirs = renderer.tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False)
+    rendered = renderer.example(messages)
+    assert rendered.tokens.tolist() == theirs[: len(rendered)]
+    assert trained_text(renderer, rendered).replace("<|end|>", " ").split() == ["1", "3", "the", "digits"]
+    assert rendered.tokens[rendered.trained].tolist().count(renderer.end_id) == 2
+
+
+def test_a_token_across_the_border_is_an_error_for_such_a_tokenizer() -> None:
+    renderer = Renderer(chat.spaced(None))
+    with pytest.raises(RowError, match="across the border"):
+        renderer.answer((Message("user", "ques"),), (Message("assistant", "tion"),))
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind", "words"),
+    [
+        ((Message("user", "a"), Message("assistant", "b<|end|>c")), "special", r"holds '<\|end\|>'"),
+        ((Message("user", "<|start|>"), Message("assistant", "b")), "special", "user's text"),
+        (
+            (Message("user", "a"), Message("assistant", "b"), Message("user", "c")),
+            "missing",
+            "last message is the user",
+        ),
+        ((Message("assistant", "a"), Message("user", "b"), Message("assistant", "c")), "type", "starts with the assis"),
+    ],
+)
+def test_conversations_that_cannot_be_rendered(messages: tuple[Message, ...], kind: str, words: str) -> None:
+    with pytest.raises(RowError, match=words) as caught:
+        CHAT.example(messages)
+    assert caught.value.kind == kind
+
+
+def test_a_templates_own_refusal_is_the_rows_error() -> None:
+    strict = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + chat.CHATML
+    with pytest.raises(RowError, match="refuses this conversation: no system"):
+        Renderer(chat.tokenizer(strict)).prompt((Message("system", "x"), Message("user", "y")))
+
+
+def test_what_a_renderer_needs() -> None:
+    with pytest.raises(ValueError, match="no EOS token"):
+        Renderer(chat.tokenizer(eos=None))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="train_on='answers'"):
+        Renderer(chat.tokenizer(), train_on="answers")  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_is_loaded_from_a_folder(tmp_path) -> None:
+    chat.tokenizer().save_pretrained(tmp_path)
+    messages = conversation([("a", "b")])
+    assert Renderer(load_tokenizer(str(tmp_path))).prompt(messages[:1]) == CHAT.prompt(messages[:1])
+    with pytest.raises(ValueError, match="no tokenizer in"):
+        load_tokenizer(str(tmp_path / "gone"))

@@ -1,0 +1,105 @@
+"""A run folder through its life: created, logged to, killed, resumed, ended, read, listed."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from ascent.protocols import Tracker
+from ascent.runs.folder import RunFolder, list_runs, read_run
+from ascent.runs.lock import Locked
+
+CONFIG = "algorithm: sft\n"
+
+
+def created(path: Path) -> RunFolder:
+    return RunFolder.create(path, CONFIG, {"python": "3.11"}, say=lambda text: None)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    with created(tmp_path / "one") as folder:
+        tracker: Tracker = folder
+        tracker.log(1, {"loss": 2.0, "accuracy": math.nan})
+        tracker.log(2, {"loss": 1.0})
+        folder.sample(2, {"prompt": "1+1", "completion": "2", "reward": 1.0})
+        assert read_run(tmp_path / "one").state == "running"
+        folder.checkpoints.mkdir()
+        (folder.checkpoints / "2").mkdir()
+        (folder.checkpoints / ".3.writing").mkdir()
+        folder.end("finished", 2, "all steps done")
+    run = read_run(tmp_path / "one")
+    assert (run.config, run.environment) == (CONFIG, [{"python": "3.11"}])
+    assert [record["step"] for record in run.metrics] == [1.0, 2.0]
+    assert math.isnan(run.metrics[0]["accuracy"]) and run.metrics[0]["time"] > 1e9
+    assert run.samples == [{"step": 2, "prompt": "1+1", "completion": "2", "reward": 1.0}]
+    assert (run.checkpoints, run.state, run.message, run.notes) == ([2], "finished", "all steps done", [])
+    assert (tmp_path / "one/curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_killed_run_is_resumed_with_one_history(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with created(path) as folder:
+        for step in range(1, 8):
+            folder.log(step, {"loss": float(step)})
+            folder.sample(step, {"text": "x"})
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 8, "lo')  # killed in the middle of a line
+    before = read_run(path)
+    assert before.state == "killed" and "resume" in before.message
+    assert len(before.notes) == 1 and "metrics.jsonl: the last line is only half written" in before.notes[0]
+    said: list[str] = []
+    with RunFolder.reopen(path, 5, {"python": "3.12"}, say=said.append) as folder:
+        folder.log(6, {"loss": 60.0})
+        folder.end("stopped", 6)
+    run = read_run(path)
+    assert [(record["step"], record["loss"]) for record in run.metrics] == [
+        *((step, float(step)) for step in range(1, 6)),
+        (6, 60.0),
+    ]
+    assert [record["step"] for record in run.samples] == [1, 2, 3, 4, 5]
+    assert [each["python"] for each in run.environment] == ["3.11", "3.12"]
+    assert run.state == "stopped" and run.notes == []
+    assert any("half written" in text for text in said)
+    assert any("metrics.jsonl: 2 lines from after step 5 are dropped" in text for text in said)
+
+
+def test_a_folder_has_one_run_and_one_writer(tmp_path: Path) -> None:
+    with created(tmp_path), pytest.raises(Locked):
+        RunFolder.reopen(tmp_path, 0, {})
+    with pytest.raises(FileExistsError, match="holds a run already; resume it, or choose another folder"):
+        created(tmp_path)
+    with RunFolder.reopen(tmp_path, 0, {}):  # the refusal above gave the folder free again
+        pass
+    for reader in (read_run, lambda path: RunFolder.reopen(path, 0, {})):
+        with pytest.raises(FileNotFoundError, match="is no run folder"):
+            reader(tmp_path / "nowhere")
+
+
+def test_runs_are_listed_with_their_state_and_last_metrics(tmp_path: Path) -> None:
+    with created(tmp_path / "b") as folder:
+        folder.log(3, {"loss": 0.5})
+        folder.end("failed", 3, "boom")
+    with created(tmp_path / "a"):
+        pass
+    (tmp_path / "no run").mkdir()
+    with created(tmp_path / "c"):
+        (tmp_path / "c/metrics.jsonl").write_text("{bad\n{}\n")
+    found = list_runs(tmp_path)
+    assert [(each.name, each.state, each.step) for each in found] == [
+        ("a", "killed", 0), ("b", "failed", 3), ("c", "damaged", 0)
+    ]  # fmt: skip
+    assert found[1].latest["loss"] == 0.5
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 1 is not JSON"):
+        read_run(tmp_path / "c")
+    with pytest.raises(FileNotFoundError, match="is no folder"):
+        list_runs(tmp_path / "nowhere")
+
+
+def test_a_run_without_one_number_ends_without_a_picture(tmp_path: Path) -> None:
+    with created(tmp_path / "r") as folder:
+        folder.end("failed", 0, "before the first step")
+    assert not (tmp_path / "r/curves.png").exists()
+    assert json.loads((tmp_path / "r/outcome.json").read_text())["ending"] == "failed"

@@ -1,0 +1,100 @@
+"""Fan-out, TensorBoard read back with TensorBoard's own reader, W&B by the calls it gets."""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascent.runs.trackers import Fanout, TensorBoard, WeightsAndBiases
+
+
+class Seen:
+    def __init__(self, fails: bool = False) -> None:
+        self.steps: list[int] = []
+        self.closed, self.fails = False, fails
+
+    def log(self, step: int, metrics: Any) -> None:
+        if self.fails:
+            raise ConnectionError("server away")
+        self.steps.append(step)
+
+    def close(self) -> None:
+        if self.fails:
+            raise ConnectionError("still away")
+        self.closed = True
+
+
+def test_a_tracker_that_fails_is_told_and_left_out_while_the_rest_goes_on() -> None:
+    said: list[str] = []
+    record, good, bad = Seen(), Seen(), Seen(fails=True)
+    tracker = Fanout(record, [bad, good], say=said.append)
+    for step in (1, 2):
+        tracker.log(step, {})
+    tracker.close()
+    assert record.steps == good.steps == [1, 2]
+    assert record.closed and good.closed
+    assert len(said) == 1
+    assert "Seen failed at step 1 (ConnectionError: server away)" in said[0]
+
+
+def test_a_failing_record_ends_the_run_and_a_failing_close_is_told() -> None:
+    with pytest.raises(ConnectionError):
+        Fanout(Seen(fails=True), []).log(1, {})
+    said: list[str] = []
+    record = Seen()
+    Fanout(record, [Seen(fails=True)], say=said.append).close()
+    assert record.closed and "could not be closed" in said[0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # TensorBoard's reader warns about its own dependencies
+def test_tensorboard_reads_what_was_written_and_forgets_what_was_run_again(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    first = TensorBoard(tmp_path)
+    for step in (1, 2, 3):
+        first.log(step, {"loss": 1.0 * step, "bad": math.nan})
+    first.close()
+    second = TensorBoard(tmp_path, resumed_at=1)
+    second.log(2, {"loss": 20.0})
+    second.close()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 2
+    reader = EventAccumulator(str(tmp_path))
+    reader.Reload()
+    assert [(event.step, event.value) for event in reader.Scalars("loss")] == [(1, 1.0), (2, 20.0)]
+
+
+def test_weights_and_biases_gets_the_run_and_no_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    run = types.SimpleNamespace(
+        log=lambda values, step: calls.append((step, values)), finish=lambda: calls.append("finish")
+    )
+    fake: Any = types.ModuleType("wandb")
+    fake.init = lambda **options: calls.append(options) or run
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    tracker = WeightsAndBiases(tmp_path, project="p", name="run-1", config={"seed": 0})
+    tracker.log(3, {"loss": 1.0, "accuracy": math.nan})
+    tracker.close()
+    options = {"project": "p", "name": "run-1", "id": "run-1", "resume": "allow", "config": {"seed": 0}}
+    assert calls == [{"dir": str(tmp_path), **options}, (3, {"loss": 1.0}), "finish"]
+
+
+@pytest.mark.parametrize(("module", "make"), [
+    ("wandb", lambda path: WeightsAndBiases(path, project="p", name="n", config={})),
+    ("tensorboard.summary.writer.event_file_writer", TensorBoard),
+])  # fmt: skip
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, make: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    package = module.partition(".")[0]
+    with pytest.raises(
+        ImportError, match=rf"the package '{package}' cannot be imported .*pip install 'ascent\[track\]'"
+    ):
+        make(tmp_path)

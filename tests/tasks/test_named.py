@@ -1,0 +1,37 @@
+"""Tasks by the names that recipes use."""
+
+from __future__ import annotations
+
+import pytest
+
+from ascent.tasks import TASKS
+from ascent.tasks.named import from_name, is_task
+
+TASK = TASKS["sort_digits"]
+
+
+def test_names_lead_to_records() -> None:
+    assert from_name("sort_digits", "prompts", count=3) == TASK.prompts("train", 3)
+    assert from_name("sort_digits@heldout:4", "examples", seed=2) == TASK.demonstrations("heldout", 4, 2)
+    assert from_name("sort_digits:4", "pairs") == TASK.pairs("train", 4)
+    assert from_name("sort_digits:4", "rankings") == TASK.rankings("train", 4)
+    assert from_name("sort_digits:4", "unpaired") == TASK.judged("train", 4)
+
+
+@pytest.mark.parametrize("name", ["style", "style@heldout", "style@heldout:5", "style:5", "style@odd"])
+def test_task_names(name: str) -> None:
+    assert is_task(name)
+
+
+@pytest.mark.parametrize("name", ["styles", "data/style", "style.jsonl", "style@heldout:many", ""])
+def test_other_names(name: str) -> None:
+    assert not is_task(name)
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="splits train and heldout, not 'odd'"):
+        from_name("style@odd", "pairs")
+    with pytest.raises(ValueError, match="as 'pears', but it must be one of prompts"):
+        from_name("style", "pears")
+    with pytest.raises(ValueError, match="names no built-in task"):
+        from_name("styles", "pairs")

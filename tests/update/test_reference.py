@@ -1,0 +1,76 @@
+"""Reference log-probs: computed once, found again by content, never for another text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascent.maths.logprobs import next_token_logprobs
+from ascent.maths.segments import Segments
+from ascent.update.reference import Reference
+
+
+class Bigram:
+    """A real, tiny model: the next token depends on the last one. Counts its forward passes."""
+
+    def __init__(self) -> None:
+        self.table = torch.randn(10, 10, generator=torch.Generator().manual_seed(0))
+        self.calls = 0
+
+    def outputs(self, batch: dict[str, Any], want: frozenset[str], temperature: float) -> dict[str, Tensor]:
+        self.calls += 1
+        logits = self.table[batch["tokens_T"]]
+        return {
+            "logprobs_T": next_token_logprobs(logits, batch["tokens_T"], batch["segments"], temperature=temperature)
+        }
+
+    def named_parameters(self) -> Any:
+        yield "table", self.table
+
+
+def batch(*sequences: list[int]) -> dict[str, Any]:
+    tokens = torch.tensor([t for each in sequences for t in each])
+    segments = Segments.from_lengths([len(each) for each in sequences])
+    return {"tokens_T": tokens, "segments": segments, "trained_T": torch.ones(tokens.numel(), dtype=torch.bool)}
+
+
+A, B, C = [1, 2, 3], [4, 5], [6, 7, 8, 9]
+
+
+def test_each_text_is_computed_once_whatever_it_is_packed_with() -> None:
+    model = Bigram()
+    reference = Reference(model)  # type: ignore[arg-type]
+    assert reference.learn([batch(A, B), batch(C)]) == 3
+    assert model.calls == 2
+    alone = Bigram().outputs(batch(C, A), frozenset(), 1.0)["logprobs_T"]
+    torch.testing.assert_close(reference(batch(C, A))["reference_T"], alone, rtol=0, atol=1e-6)
+    assert model.calls == 2
+
+
+def test_a_companion_gets_its_own() -> None:
+    reference = Reference(Bigram())  # type: ignore[arg-type]
+    done = reference({**batch(A), "mismatched": batch(B)})
+    assert done["reference_T"].numel() == 3
+    assert done["mismatched"]["reference_T"].numel() == 2
+
+
+def test_the_file_serves_a_second_run_without_the_model(tmp_path: Path) -> None:
+    file = tmp_path / "reference.safetensors"
+    first = Reference(Bigram(), file=file)  # type: ignore[arg-type]
+    first.learn([batch(A, B)])
+    second = Reference(None, file=file)
+    torch.testing.assert_close(second(batch(B, A))["reference_T"], first(batch(B, A))["reference_T"], rtol=0, atol=0)
+    with pytest.raises(ValueError, match="reference model was dropped"):
+        second(batch(C))
+
+
+def test_another_mask_is_another_text() -> None:
+    reference = Reference(Bigram())  # type: ignore[arg-type]
+    reference(batch(A))
+    masked = {**batch(A), "trained_T": torch.tensor([False, True, True])}
+    reference(masked)
+    assert len(reference.known) == 2
