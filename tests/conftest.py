@@ -1,7 +1,9 @@
 """Settings for every test process."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Two test processes share two cores: more threads in each only make them wait for one another.
@@ -10,6 +12,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A busy machine is no counterexample.
 settings.register_profile("ascent", deadline=None)
 settings.load_profile("ascent")
+
+# Whole folders that take tens of seconds: real models, environments, disks and child processes. They belong to
+# `make test`; `make check` keeps the mathematics, the table, the config and the golden vectors.
+SLOW = {"models", "data", "classic", "update", "checkpoints", "runs", "engines", "examples", "end_to_end"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in SLOW:
+            item.add_marker(pytest.mark.slow)
+
 
 # Under xdist the process that prints loads this file only.
 from tests.golden.summary import pytest_terminal_summary  # noqa: E402, F401
