@@ -33,7 +33,8 @@ class Reference:
         """Compute what is not known yet and keep it, on disk where there is a file; returns how many sequences."""
         before = len(self.known)
         for batch in batches:
-            self(batch)
+            for part in (batch, *(value for value in batch.values() if isinstance(value, Mapping))):
+                self.known |= self._unknown(part)
         fresh = len(self.known) - before
         if fresh and self.file is not None:
             writing = self.file.with_suffix(".writing")
@@ -42,17 +43,21 @@ class Reference:
         return fresh
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
-        """The batch with reference log-probs; a mapping inside it (a companion) gets its own."""
+        """The batch with reference log-probs; a mapping inside it (a companion) gets its own.
+
+        What was not learnt beforehand is computed and not kept, because a resumed run would not know it either.
+        """
         inner = {name: self(value) for name, value in batch.items() if isinstance(value, Mapping)}
-        keys = keys_of(batch)
-        missing = [key for key in keys if key not in self.known]
-        if missing:
-            self._compute(batch, keys)
-        pieces = [self.known[key] for key in keys]
+        fresh = self._unknown(batch)
+        pieces = [fresh[key] if key in fresh else self.known[key] for key in keys_of(batch)]
         return {**batch, **inner, "reference_T": torch.cat(pieces)}
 
     @torch.no_grad()
-    def _compute(self, batch: Batch, keys: list[str]) -> None:
+    def _unknown(self, batch: Batch) -> dict[str, Tensor]:
+        """Log-probs of the sequences that are not known; the known ones keep the bits they have."""
+        keys = keys_of(batch)
+        if all(key in self.known for key in keys):
+            return {}
         if self.model is None:
             raise ValueError(
                 "a sequence without reference log-probs, but the reference model was dropped after the data was read; "
@@ -61,9 +66,7 @@ class Reference:
         device = next(weight.device for _, weight in self.model.named_parameters())
         outputs = self.model.outputs(on_device(batch, device), WANT, self.temperature)
         pieces = outputs["logprobs_T"].float().cpu().split(batch["segments"].lengths_B.tolist())
-        for key, piece in zip(keys, pieces, strict=True):
-            # What is known stays as it is: the same text must have the same bits in every step.
-            self.known.setdefault(key, piece.clone())
+        return {k: piece.clone() for k, piece in zip(keys, pieces, strict=True) if k not in self.known}
 
 
 def keys_of(batch: Batch) -> list[str]:

@@ -63,9 +63,10 @@ def test_reward_models_come_within_three_points_of_bayes(root, algorithm):
 def test_preferences_raise_the_win_rate_and_a_coins_do_not(root, algorithm):
     """Measured, mean over five seeds (lowest), then the control's mean (highest); one seed's standard error is .03.
 
-    dpo .700 (.660) .496 (.516), ipo .702 (.668) .496 (.521), kto .700 (.664) .534 (.570), simpo .704 (.664) .484 (.512),
-    orpo .743 (.721) .503 (.512), cpo .727 (.699) .509 (.531). Always ascending would score .79. KTO's control is above a
-    half because the coin was not fair to it: over these seeds it gave ascending answers 2.5 points more thumbs up.
+    dpo .700 (.660) .496 (.516), ipo .702 (.668) .496 (.521), kto .700 (.664) .534 (.570),
+    simpo .704 (.664) .484 (.512), orpo .743 (.721) .503 (.512), cpo .727 (.699) .509 (.531). Always ascending would
+    score .79. KTO's control is above a half because the coin was not fair to it: over these seeds it gave ascending
+    answers 2.5 points more thumbs up.
     """
     found = seeds(studies.study_preference, root, algorithm)
     assert min(of(found, "win")) >= 0.60, found
