@@ -45,14 +45,18 @@ def of(found: Found, name: str) -> list[float]:
 
 @pytest.mark.learning
 def test_sft_sorts_held_out_digits(root):
+    """Measured over five seeds: 0 of 256 problems before, .964 after on average, .945 at the lowest."""
     found = seeds(studies.study_sft, root)
     assert max(of(found, "before")) <= 0.02, found
-    assert min(of(found, "after")) >= 0.85, found
+    assert min(of(found, "after")) >= 0.90, found
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("algorithm", studies.REWARD_MODELS)
 def test_reward_models_come_within_three_points_of_bayes(root, algorithm):
+    """Points short of the Bayes rate (74.1 on average), mean over five seeds (highest), at 7680 scored responses and at
+    a third of them: pairwise .2 (.6), 1.3 (2.3); K-wise .2 (.5), .8 (1.3); listwise .4 (.7), .8 (1.6).
+    """
     found = seeds(studies.study_reward, root, algorithm)
     assert min(each["bayes"] - each["untrained_expected"] for each in found) >= 0.05, found
     assert max(of(found, "short")) <= 0.03, found
@@ -76,30 +80,29 @@ def test_preferences_raise_the_win_rate_and_a_coins_do_not(root, algorithm):
 
 @pytest.mark.slow
 def test_sft_gets_somewhere_in_a_hundred_steps(tmp_path):
+    """Measured on seeds 0, 1, 2: .47, .53, .61 of 64 held-out problems."""
     run = studies.supervised(SORT_DIGITS, Recipe(100, 3e-3, 6400), tmp_path, seed=0)
     assert studies.accuracy(SORT_DIGITS, tmp_path / "start", count=64, seed=0) == 0
-    assert studies.accuracy(SORT_DIGITS, run, count=64, seed=0) >= 0.2
+    assert studies.accuracy(SORT_DIGITS, run, count=64, seed=0) >= 0.3
 
 
 @pytest.mark.slow
 def test_a_reward_model_learns_which_style_is_preferred(tmp_path):
+    """Measured on seeds 0, 1, 2: 63, 46 and 61 points short of the Bayes rate before, 0.0 after."""
     begin = studies.start(STYLE, tmp_path / "start", seed=0)
     recipe = Recipe(60, 2e-3, 1920, batch_size=32)
     run = studies.reward_model(STYLE, "reward_model", recipe, begin, tmp_path, seed=0)
     fresh = studies.judged_by(STYLE, begin, count=256, seed=0)
     learned = studies.judged_by(STYLE, run, count=256, seed=0)
-    assert fresh.short >= 0.2 and learned.short <= 0.05, (fresh, learned)
+    assert fresh.short >= 0.2 and learned.short <= 0.03, (fresh, learned)
 
 
 @pytest.mark.slow
 def test_dpo_beats_its_sft_model(tmp_path):
-    sft = studies.supervised(STYLE, Recipe(120, 3e-3, 7680), tmp_path, seed=0)
-    prompts = STYLE.prompts("heldout", 128, 0)
+    """Measured on seeds 0, 1, 2: .650, .650, .670; a half is no better than SFT."""
+    sft = studies.supervised(STYLE, Recipe(200, 3e-3, 12800), tmp_path, seed=0)
+    run = studies.preferred(STYLE, "dpo", Recipe(48, 1.2e-4, 768, batch_size=32), sft, tmp_path, 0)
+    prompts = STYLE.prompts("heldout", 256, 0)
     theirs = studies.answers(sft, prompts, greedy=False, seed=0)
-    won = {}
-    for shuffled in (False, True):
-        recipe = Recipe(32, 1e-4, 512, batch_size=32)
-        run = studies.preferred(STYLE, "dpo", recipe, sft, tmp_path, 0, shuffled=shuffled)
-        ours = studies.answers(run, prompts, greedy=False, seed=0, sample=1)
-        won[shuffled] = studies.win_rate(STYLE, prompts, ours, theirs)
-    assert won[False] >= 0.56 and won[False] - won[True] >= 0.04, won
+    ours = studies.answers(run, prompts, greedy=False, seed=0, sample=1)
+    assert studies.win_rate(STYLE, prompts, ours, theirs) >= 0.58
