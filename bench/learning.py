@@ -116,8 +116,11 @@ def hardware() -> dict[str, Any]:
     return {"cpu": named[0] if named else platform.processor(), "cores": os.cpu_count(), "machine": platform.machine()}
 
 
-def record(study: str, seeds: range, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    command = f"python bench/learning.py {study} --first-seed {seeds.start} --seeds {len(seeds)}"
+def record(study: str, seeds: range, runs: list[dict[str, Any]], *, kept: bool) -> dict[str, Any]:
+    """`kept`: run with --work, so SFT models of an earlier study may have been used again (and cost nothing here)."""
+    command = (
+        f"python bench/learning.py {study} --first-seed {seeds.start} --seeds {len(seeds)}" + " --work FOLDER" * kept
+    )
     settings = STUDIES[study][1]
     return {
         "study": study,
@@ -152,7 +155,7 @@ def main() -> None:
             root = given.work or Path(temporary)
 
             def keep(runs: list[dict[str, Any]], study: str = study, path: Path = path) -> None:
-                path.write_text(json.dumps(record(study, seeds, runs), indent=1) + "\n")
+                path.write_text(json.dumps(record(study, seeds, runs, kept=given.work is not None), indent=1) + "\n")
 
             measure(STUDIES[study][0](), seeds, root, keep)
             print(table(json.loads(path.read_text())["summary"]))

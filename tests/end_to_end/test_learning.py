@@ -69,8 +69,8 @@ def test_preferences_raise_the_win_rate_and_a_coins_do_not(root, algorithm):
 
     dpo .700 (.660) .496 (.516), ipo .702 (.668) .496 (.521), kto .700 (.664) .534 (.570),
     simpo .704 (.664) .484 (.512), orpo .743 (.721) .503 (.512), cpo .727 (.699) .509 (.531). Always ascending would
-    score .79. KTO's control is above a half because the coin was not fair to it: over these seeds it gave ascending
-    answers 2.5 points more thumbs up.
+    score .79. KTO's control is
+    above a half by the luck of the coin: the same coin turned over gives .474 (.520), the mean of the two is .504.
     """
     found = seeds(studies.study_preference, root, algorithm)
     assert min(of(found, "win")) >= 0.60, found
