@@ -86,7 +86,7 @@ MUTATIONS = (
     Mutation("max for min in the clip", "losses/gates.py",
              "too_high_T = (advantages_T > 0) & (ratio_T > 1 + high)",
              "too_high_T = (advantages_T < 0) & (ratio_T > 1 + high)", "losses/test_gates.py"),
-    Mutation("rejected tokens leave the denominator's mask", "losses/mismatch.py",
+    Mutation("what a mask keeps loses its weight", "losses/mismatch.py",
              "return Correction(torch.where(keep_T, weight_T, 0), old_T.detach()",
              "return Correction(torch.where(keep_T, 1 + 0 * weight_T, 0), old_T.detach()", "losses/test_mismatch.py"),
     Mutation("empty sequences are counted", "losses/aggregate.py",
