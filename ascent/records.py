@@ -46,7 +46,9 @@ class Prompt:
 class Request:
     """One completion asked of a sampler. Its noise depends on (seed, prompt_id, sample, position) and nothing else.
 
-    `greedy` takes the likeliest token at every place; log-probabilities are still those at `temperature`.
+    `greedy` takes the likeliest token at every place; log-probabilities are still those at `temperature`. `top_k`, then
+    `top_p`, then `min_p` cut the tempered distribution. `stop_ids` and the texts in `stop` end a completion besides the
+    sampler's own end tokens; no end token is drawn before `min_new_tokens`.
     """
 
     prompt_id: str
@@ -57,6 +59,11 @@ class Request:
     temperature: float = 1.0
     top_p: float = 1.0
     greedy: bool = False
+    top_k: int = 0  # 0 keeps every token
+    min_p: float = 0.0
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         owner = f"Request {self.prompt_id!r}/{self.sample}"
@@ -69,6 +76,22 @@ class Request:
             )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"{owner}: top_p={self.top_p}, but it must lie in (0, 1]; 1.0 keeps every token")
+        if self.top_k < 0:
+            raise ValueError(f"{owner}: top_k={self.top_k}, but it counts tokens; 0 keeps every token")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"{owner}: min_p={self.min_p}, but it must lie in [0, 1]; 0.0 keeps every token")
+        if not 0 <= self.min_new_tokens <= self.max_new_tokens:
+            raise ValueError(
+                f"{owner}: min_new_tokens={self.min_new_tokens}, but it must lie in [0, max_new_tokens="
+                f"{self.max_new_tokens}]"
+            )
+        if "" in self.stop:
+            raise ValueError(f"{owner}: stop holds an empty text, which ends every completion at once; drop it")
+
+    @property
+    def truncates(self) -> bool:
+        """True where some tokens cannot be drawn although the model gives them mass."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.min_new_tokens > 0
 
 
 @dataclass(frozen=True)
@@ -109,10 +132,14 @@ class Completion:
 
 @dataclass(frozen=True)
 class Turn:
-    """Token ids the policy read (a prompt, a tool's reply), then what it sampled."""
+    """Token ids the policy read (a prompt, a tool's reply), then what it sampled.
+
+    `text` is the completion decoded without special tokens: for rewards and logs, never tokenised again.
+    """
 
     observed: tuple[int, ...]
     completion: Completion
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -153,6 +180,11 @@ class Rollout:
     def length(self) -> int:
         """How many tokens the policy sampled."""
         return sum(len(turn.completion.tokens) for turn in self.turns)
+
+    @property
+    def text(self) -> str:
+        """What the policy said last, which is what rewards read."""
+        return self.turns[-1].text
 
     @property
     def scored(self) -> bool:

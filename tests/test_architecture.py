@@ -66,7 +66,15 @@ OUTSIDE: dict[str, set[str] | None] = {
     "records": {"pydantic"},
     "classic": {"torch", "numpy", "gymnasium", "matplotlib"},
 }
-OUTSIDE_OF_FILES = {"engines/vllm.py": {"vllm"}, "cli/doctor.py": {"torch"}}  # doctor reports on torch
+OUTSIDE_OF_FILES = {
+    "engines/vllm.py": {"vllm"},
+    "engines/native/kernels.py": {"triton"},
+    "models/norm_cuda.py": {"triton"},
+    "models/paged_cuda.py": {"triton"},
+    "models/rotary_cuda.py": {"triton"},
+    "rewards/checker.py": {"math_verify"},
+    "cli/doctor.py": {"torch"},  # it reports on torch
+}
 
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60

@@ -1,20 +1,67 @@
 """Sampling noise as a function of who asks: (run seed, prompt id, sample number, position), and of nothing else.
 
-Batch composition, scheduling and restarts therefore cannot change what is sampled.
+Batch composition, scheduling and restarts therefore cannot change what is sampled. Who asks becomes two 32-bit words;
+position and token are counters. A hash of the four gives a uniform number, that gives an exponential one, E, and
+argmax(logprobs - log E) is a sample of the distribution (Gumbel's trick: -log E is a Gumbel number).
+
+The hash is two rounds of a 32-bit finaliser (shift, multiply, shift, multiply, shift; multipliers 0x7feb352d and
+0x846ca68b, by Chris Wellons), a bijection, so within one position no two tokens share a number. It is written once for
+numpy here and once for the GPU in `native/kernels.py`; the integers are equal.
+
+Axes: B rows, V tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Words = NDArray[np.uint32]
+
+FIRST, SECOND = 0x9E3779B9, 0x85EBCA6B  # any two odd constants: they keep the two words' streams apart
+CHUNK = 1 << 16  # numbers made at once: they stay in the cache of a core
+
+
+def words(seed: int, prompt_id: str, sample: int) -> tuple[int, int]:
+    """Who asks, as two 32-bit words."""
+    digest = hashlib.blake2b(f"{seed}/{sample}/{prompt_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def exponentials(words_B2: Any, positions_B: Any, size: int) -> Tensor:
+    """(B, size) exponential numbers in float32, all above 0: the smaller, the likelier its token is drawn."""
+    words_B2 = np.asarray(words_B2, dtype=np.uint32)
+    positions_B = np.asarray(positions_B, dtype=np.uint32)
+    first_B = _mixed(words_B2[:, 0] ^ _mixed(positions_B + np.uint32(FIRST)))
+    second_B = _mixed(words_B2[:, 1] ^ _mixed(positions_B + np.uint32(SECOND)))
+    out_BV = torch.empty(len(positions_B), size, dtype=torch.float32)
+    numbers_BV = out_BV.numpy()
+    step = max(1, CHUNK // size)
+    tokens_V = np.arange(size, dtype=np.uint32)
+    for start in range(0, len(positions_B), step):
+        rows = slice(start, start + step)
+        hashed = _mixed(tokens_V ^ first_B[rows, None])
+        hashed += second_B[rows, None]
+        numbers_BV[rows] = _mixed(hashed)
+    # log1p of a small number keeps its digits; that of one near 1 loses them, where nobody is drawn.
+    return out_BV.add_(0.5).mul_(-(2.0**-32)).clamp_(min=-1 + 2.0**-24).log1p_().neg_()
 
 
 def gumbel(seed: int, prompt_id: str, sample: int, position: int, size: int) -> Tensor:
-    """`size` Gumbel numbers in float32: argmax(log-probs + gumbel) is a sample of the distribution."""
-    text = f"{seed}/{sample}/{position}/{prompt_id}".encode()
-    key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") & (2**63 - 1)
-    uniform = torch.rand(size, generator=torch.Generator().manual_seed(key), dtype=torch.float64)
-    # In float64, so that neither end of (0, 1) rounds to an infinity.
-    return (-torch.log(-torch.log(uniform.clamp(1e-300, 1 - 1e-16)))).float()
+    """`size` Gumbel numbers in float32 for one position of one request."""
+    return -exponentials([words(seed, prompt_id, sample)], [position], size)[0].log()
+
+
+def _mixed(x: Words) -> Words:
+    """A bijection of 32-bit words in which every bit of the input moves about half of the output's. In place."""
+    x ^= x >> np.uint32(16)
+    x *= np.uint32(0x7FEB352D)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0x846CA68B)
+    x ^= x >> np.uint32(16)
+    return x

@@ -3,7 +3,7 @@
 It is registered with transformers under the name "ascent". What a call must know beyond queries, keys and values (which
 tokens belong together) lies in a frozen context that the caller enters around the forward pass; a forward without one
 is an error. `Packed` is the context of the mode called train: T tokens of several sequences on one axis, each token
-seeing itself and what came before it in its own sequence. Prefill and decode will be contexts of their own.
+seeing itself and what came before it in its own sequence. Prefill and decode are contexts of their own (see `paged`).
 
 Axes: T flat tokens, H query heads, K key/value heads, D head size, N sequences of one length, L that length.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,15 @@ IGNORED = frozenset(
 )
 
 
+class Context(Protocol):
+    """What a forward runs under: how many tokens it holds, and how one layer attends."""
+
+    @property
+    def total(self) -> int: ...
+
+    def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: Call) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class Packed:
     """Mode train: where each sequence lies on the flat axis. Sequences of no tokens are left out."""
@@ -50,6 +59,12 @@ class Packed:
     def total(self) -> int:
         return sum(count * length for count, length in self.blocks)
 
+    def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: Call) -> Tensor:
+        if self.calls is not None:
+            self.calls.append(call)
+        form = _flash if _flash_can(q_THD, v_TKD, call) else _by_length
+        return form(q_THD, k_TKD, v_TKD, self, call)
+
 
 @dataclass(frozen=True)
 class Call:
@@ -59,6 +74,8 @@ class Call:
     window: int | None  # a token sees at most this many, itself included
     softcap: float | None  # scores become softcap * tanh(score / softcap)
     dropout: float
+    layer: int  # its number, by which a cache is kept
+    heads: tuple[int, int, int]  # key/value heads, size of a key, size of a value: what a cache must hold
 
 
 def packed(segments: Segments, device: torch.device) -> Packed:
@@ -78,15 +95,15 @@ def packed(segments: Segments, device: torch.device) -> Packed:
     return Packed(offsets.to(device), max(lengths), blocks, order_T.to(device), back_T.to(device))
 
 
-_current: ContextVar[Packed | None] = ContextVar("attention context", default=None)
+_current: ContextVar[Context | None] = ContextVar("attention context", default=None)
 
 
 class attending:  # reads as a statement: with attending(context)
     """Run forwards under this context; the one before is restored. May be entered again, as recomputation does."""
 
-    def __init__(self, context: Packed) -> None:
+    def __init__(self, context: Context) -> None:
         self.context = context
-        self._tokens: list[Token[Packed | None]] = []
+        self._tokens: list[Token[Context | None]] = []
 
     def __enter__(self) -> None:
         self._tokens.append(_current.set(self.context))
@@ -95,7 +112,7 @@ class attending:  # reads as a statement: with attending(context)
         _current.reset(self._tokens.pop())
 
 
-def current() -> Packed:
+def current() -> Context:
     context = _current.get()
     if context is None:
         raise RuntimeError(
@@ -124,19 +141,18 @@ def attend(
     if query.shape[:3:2] != (1, context.total) or key.shape[2] != context.total:
         raise ValueError(
             f"queries of shape {tuple(query.shape)} and {key.shape[2]} keys under a context of {context.total} tokens; "
-            "packed training takes one row that holds all tokens of the batch, and no cache"
+            "the flat forward takes one row that holds all tokens of the batch, and no cache of transformers"
         )
     if query.shape[1] % key.shape[1]:
         raise ValueError(
             f"{query.shape[1]} query heads over {key.shape[1]} key/value heads; the first must be a multiple of the "
             "second: num_attention_heads and num_key_value_heads of the model's config do not fit"
         )
-    call = Call(scaling or query.shape[-1] ** -0.5, sliding_window, softcap, dropout)
-    if context.calls is not None:
-        context.calls.append(call)
+    heads = (key.shape[1], key.shape[-1], value.shape[-1])
+    layer: Any = getattr(module, "layer_idx", None)
+    call = Call(scaling or query.shape[-1] ** -0.5, sliding_window, softcap, dropout, layer, heads)
     q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1) for x in (query, key, value))
-    form = _flash if _flash_can(q_THD, v_TKD, call) else _by_length
-    return form(q_THD, k_TKD, v_TKD, context, call)[None], None
+    return context.attend(q_THD, k_TKD, v_TKD, call)[None], None
 
 
 def _refuse(

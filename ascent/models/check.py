@@ -53,6 +53,18 @@ def check_model(module: PreTrainedModel, head: Head | None) -> None:
         module.train(training)
 
 
+@torch.no_grad()
+def layer_calls(module: PreTrainedModel) -> list[Call]:
+    """What each layer asks of attention, in the order in which they run."""
+    training = module.training
+    module.eval()
+    try:
+        tokens_T = torch.arange(2, 2 + FIRST + SECOND, device=module.device) % embedding_rows(module)
+        return _run(module, tokens_T, Segments.from_lengths([FIRST, SECOND]))[1]
+    finally:
+        module.train(training)
+
+
 def embedding_rows(module: PreTrainedModel) -> int:
     """How many tokens the model has an embedding for; often more than the tokenizer has."""
     weight = module.get_input_embeddings().weight

@@ -147,6 +147,12 @@ class _TokenScores(torch.autograd.Function):
         return d_hidden, d_weight_VD, d_bias_V, None, None
 
 
+def head_logits(hidden_RD: Tensor, head: Head) -> Tensor:
+    """All logits of some rows, in float32 at least, before any temperature: for sampling, where each is needed."""
+    plan = Plan(head.scale, head.softcap, 1.0, False, (0, 0), head.form)
+    return _logits(hidden_RD, head.weight_VD, head.bias_V, plan)
+
+
 def _slices(total: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, total)) for start in range(0, total, step))
 
@@ -160,7 +166,7 @@ def _logits(hidden_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, plan: P
         logits_RC *= plan.scale
     if plan.softcap is not None:
         logits_RC.div_(plan.softcap).tanh_().mul_(plan.softcap)
-    return logits_RC.div_(plan.temperature)
+    return logits_RC if plan.temperature == 1 else logits_RC.div_(plan.temperature)
 
 
 def _fold(

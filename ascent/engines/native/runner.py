@@ -1,0 +1,177 @@
+"""The forwards: prompts packed and stored, then one token of every row at a time.
+
+The modules are the learner's own. On CUDA a step (forward, attention, draw, bookkeeping) is one graph per batch size,
+captured when first needed; the weights are read where they lie, so an update needs no new graph. On a CPU the same
+step runs as it is. Batches are filled up to a size of `batch_size`: on CUDA because graphs have fixed sizes, on a CPU
+because its matrix products round differently below 9 rows.
+
+Axes: T packed tokens, N prompts, B rows, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ascent.engines.native.rows import Rows
+from ascent.engines.native.sampling import Drawn, asked, draw
+from ascent.maths.segments import Segments
+from ascent.models.attention import attending, packed
+from ascent.models.model import LanguageModel, output_head
+from ascent.models.paged import Decode, Pool, Prefill, decode_on_cpu, new_slots
+from ascent.models.token_scores import head_logits
+
+FEWEST_ROWS = 16  # on a CPU; see the note above
+PREFILL_TOKENS = 16384  # prompts run together up to this many tokens
+PROGRAMS = 1024  # on CUDA: attention is cut into about this many pieces of work
+
+
+class Stored(NamedTuple):
+    """A prompt, and the slots of the pool that its tokens go to."""
+
+    tokens: Sequence[int]
+    slots: Sequence[int]
+
+
+class Runner:
+    """Runs `model` over `pool`. Drawn tokens land in `tokens_KB` and its companions: line 0 holds first tokens."""
+
+    def __init__(self, model: LanguageModel, pool: Pool, rows: Rows, steps: int) -> None:
+        self.model, self.pool, self.rows, self.steps = model, pool, rows, steps
+        shape, device = (steps + 1, rows.count), model.device
+        self.tokens_KB = torch.zeros(shape, dtype=torch.int32, device=device)
+        self.logprobs_KB = torch.zeros(shape, device=device)
+        self.log_mass_KB = torch.zeros(shape, device=device)
+        self._line = torch.zeros(1, dtype=torch.int64, device=device)
+        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        self._memory: Any = None  # graphs run one after the other, so all may use the first one's memory
+        self.computed = 0  # rows run, fillers included
+
+    def prefill(self, prompts: Sequence[Stored]) -> list[Tensor]:
+        """Store these prompts; the hidden state at each one's last token."""
+        last: list[Tensor] = []
+        chunk: list[Stored] = []
+        for prompt in prompts:
+            if chunk and sum(len(each.tokens) for each in chunk) + len(prompt.tokens) > PREFILL_TOKENS:
+                last += self._prefill(chunk)
+                chunk = []
+            chunk.append(prompt)
+        return last + (self._prefill(chunk) if chunk else [])
+
+    def first(self, hidden: Sequence[Tensor], rows: range, *, cut: bool) -> None:
+        """Draw the first token of rows that start, from their prompts' last hidden states."""
+        wanted = torch.arange(rows.start, rows.stop, device=self.rows.device)
+        filled = wanted[torch.arange(batch_size(len(rows), self.rows), device=wanted.device).clamp(max=len(rows) - 1)]
+        hidden_BD = torch.stack([*hidden, *[hidden[-1]] * (len(filled) - len(hidden))])
+        drawn = draw(head_logits(hidden_BD, output_head(self.model.module)), asked(self.rows, filled), cut=cut)
+        self._line.zero_()
+        count = len(rows)
+        self._advance(drawn, slice(rows.start, rows.stop), count, stores=False)
+
+    def decode(self, count: int, *, cut: bool) -> None:
+        """`steps` tokens for the first `count` rows; those that end on the way stand still."""
+        size = batch_size(count, self.rows)
+        self._line.fill_(1)
+        if self.rows.device.type == "cuda":
+            graph = self._graphs.get((size, cut)) or self._capture(size, cut)
+            for _ in range(self.steps):
+                graph.replay()
+        else:
+            for _ in range(self.steps):
+                self._step(size, cut)
+        self.computed += size * self.steps
+
+    def drawn(self) -> dict[str, NDArray[Any]]:
+        """What the last look's steps drew, on the host."""
+        lines = {"made": self.tokens_KB, "logprobs": self.logprobs_KB, "log_mass": self.log_mass_KB}
+        return {name: line_KB.cpu().numpy() for name, line_KB in lines.items()}
+
+    def _prefill(self, prompts: Sequence[Stored]) -> list[Tensor]:
+        lengths = [len(each.tokens) for each in prompts]
+        tokens = [token for each in prompts for token in each.tokens]
+        slots = [slot for each in prompts for slot in each.slots]
+        self.computed += len(tokens)
+        if missing := max(0, FEWEST_ROWS - len(tokens)):
+            lengths, tokens, slots = [*lengths, missing], [*tokens, *[0] * missing], [*slots, *[0] * missing]
+        device = self.rows.device
+        segments = Segments.from_lengths(lengths)
+        positions = [place for length in lengths for place in range(length)]
+        context = Prefill(packed(segments, device), self.pool, torch.tensor(slots, device=device))
+        with attending(context):
+            hidden_TD = self._hidden(torch.tensor(tokens, device=device), torch.tensor(positions, device=device))
+        ends = torch.tensor(lengths[: len(prompts)]).cumsum(0) - 1
+        return list(hidden_TD[ends.to(device)].clone().unbind())
+
+    def _step(self, size: int, cut: bool) -> None:
+        """One token of the first `size` rows. On CUDA this is captured: Python values must not change between calls."""
+        rows = self.rows
+        alive_B = rows["done"][:size] == 0
+        stored_B = torch.where(alive_B, rows["stored"][:size], 0)
+        table_BP = rows.table_BP[:size]
+        if rows.device.type == "cuda":
+            slots_B = torch.where(alive_B, new_slots(table_BP, stored_B, self.pool.page), 0)
+            splits = max(1, min(64, PROGRAMS // (size * self.pool.keys[0].shape[1])))
+            context = Decode(self.pool, slots_B, stored_B + 1, table_BP, splits=splits)
+        else:
+            context = decode_on_cpu(self.pool, table_BP * alive_B[:, None], stored_B)
+        with attending(context):
+            hidden_BD = self._hidden(rows["token"][:size].long(), stored_B.long())
+        drawn = draw(head_logits(hidden_BD, output_head(self.model.module)), asked(rows, slice(size)), cut=cut)
+        self._advance(drawn, slice(size), size, stores=True)
+
+    def _hidden(self, tokens_T: Tensor, positions_T: Tensor) -> Tensor:
+        out = self.model.module.base_model(input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False)
+        hidden_TD: Tensor = out.last_hidden_state[0]
+        return hidden_TD
+
+    def _advance(self, drawn: Drawn, which: slice, count: int, *, stores: bool) -> None:
+        """Note what was drawn and move the rows on; a row that is done stays as it is."""
+        rows = self.rows
+        alive_B = rows["done"][which] == 0
+        tokens_B = drawn.tokens_B[:count].int()
+        self.tokens_KB[:, which].index_copy_(0, self._line, tokens_B[None])
+        self.logprobs_KB[:, which].index_copy_(0, self._line, drawn.logprobs_B[None, :count])
+        if drawn.log_mass_B is not None:
+            self.log_mass_KB[:, which].index_copy_(0, self._line, drawn.log_mass_B[None, :count])
+        rows["token"][which].copy_(torch.where(alive_B, tokens_B, rows["token"][which]))
+        rows["position"][which].add_(alive_B)
+        if stores:
+            rows["stored"][which].add_(alive_B)
+        ended_B = (rows.stops_BS[which] == tokens_B[:, None]).any(1) | (rows["position"][which] >= rows["limit"][which])
+        rows["done"][which].copy_(rows["done"][which] | ended_B)
+        self._line.add_(1)
+
+    def _capture(self, size: int, cut: bool) -> torch.cuda.CUDAGraph:
+        """Record one step. The rows and the pool are put back as they were: warming up must not draw anything."""
+        before = (self.rows.block_FB.clone(), self._line.clone())
+        self.rows["done"].fill_(1)  # nobody moves, and what is stored goes to page 0
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                self._line.fill_(1)
+                self._step(size, cut)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        self._line.fill_(1)
+        with torch.cuda.graph(graph, pool=self._memory):
+            self._step(size, cut)
+        self.rows.block_FB.copy_(before[0])
+        self._line.copy_(before[1])
+        self._graphs[size, cut], self._memory = graph, graph.pool()
+        return graph
+
+
+def batch_size(count: int, rows: Rows) -> int:
+    """The size at which that many rows run."""
+    if rows.device.type != "cuda":
+        return min(max(count, FEWEST_ROWS), max(rows.count, FEWEST_ROWS))
+    size = 1
+    while size < count:
+        # 1, 2, 4, 8, then four sizes to each doubling: at most a quarter of the rows are fillers
+        size += max(1, 2 ** (size.bit_length() - 3)) if size >= 8 else size
+    return min(size, rows.count)

@@ -1,0 +1,103 @@
+"""From logits to tokens: temperature, what may be drawn, the draw, and its log-probability.
+
+Log-probabilities are those of the tempered softmax over the whole vocabulary. Where some tokens cannot be drawn (top-k,
+then top-p, then min-p; stop ids before the least length), `log_mass` is the log of the mass that was left to draw from.
+The draw is a race: token v wins with p_v / E_v, the exponential numbers E keyed by who asks (see `noise`).
+
+Axes: B rows, V tokens, S stop ids. p is the softmax times a constant of the row: exp(logit - largest logit).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascent.engines.native.rows import Rows
+from ascent.engines.noise import exponentials
+
+
+class Asked(NamedTuple):
+    """What the rows ask for, one entry each."""
+
+    temperature_B: Tensor
+    greedy_B: Tensor
+    word0_B: Tensor
+    word1_B: Tensor
+    position_B: Tensor
+    least_B: Tensor
+    top_k_B: Tensor
+    top_p_B: Tensor
+    min_p_B: Tensor
+    stops_BS: Tensor
+
+
+class Drawn(NamedTuple):
+    tokens_B: Tensor
+    logprobs_B: Tensor
+    log_mass_B: Tensor | None
+
+
+def asked(rows: Rows, which: Tensor | slice) -> Asked:
+    names = ("temperature", "greedy", "word0", "word1", "position", "least", "top_k", "top_p", "min_p")
+    return Asked._make([*(rows[name][which] for name in names), rows.stops_BS[which]])
+
+
+def draw(logits_BV: Tensor, ask: Asked, *, cut: bool) -> Drawn:
+    """One token a row. `cut` says that some row may not draw from the whole vocabulary. Overwrites the logits."""
+    if logits_BV.is_cuda and not cut:
+        from ascent.engines.native.kernels import draw_whole
+
+        return Drawn(*draw_whole(logits_BV, ask), None)
+    logits_BV.div_(ask.temperature_B[:, None])
+    top_B1 = logits_BV.amax(1, keepdim=True)
+    p_BV = logits_BV.sub_(top_B1).exp()
+    mass_B = p_BV.sum(1)
+    log_mass_B = None
+    open_BV = p_BV
+    if cut:
+        open_BV = _open(p_BV, ask)
+        log_mass_B = (open_BV.sum(1) / mass_B).log()
+    tokens_B = _winners(logits_BV, open_BV, ask)
+    logprobs_B = logits_BV.gather(1, tokens_B[:, None])[:, 0] - mass_B.log()
+    return Drawn(tokens_B, logprobs_B, log_mass_B)
+
+
+def _winners(logits_BV: Tensor, open_BV: Tensor, ask: Asked) -> Tensor:
+    if logits_BV.is_cuda:
+        from ascent.engines.native.kernels import exponentials_on_cuda
+
+        raced_B = (open_BV / exponentials_on_cuda(ask, open_BV.shape[1])).argmax(1)
+        return torch.where(ask.greedy_B.bool(), _likeliest(logits_BV, open_BV), raced_B)
+    greedy_B = ask.greedy_B.bool()
+    if bool(greedy_B.all()):
+        return _likeliest(logits_BV, open_BV)
+    words = torch.stack([ask.word0_B, ask.word1_B], 1).numpy().view("uint32")
+    raced_B = (open_BV / exponentials(words, ask.position_B.numpy(), open_BV.shape[1])).argmax(1)
+    return torch.where(greedy_B, _likeliest(logits_BV, open_BV), raced_B) if bool(greedy_B.any()) else raced_B
+
+
+def _likeliest(logits_BV: Tensor, open_BV: Tensor) -> Tensor:
+    """By the logits, not by p: the exponential rounds neighbours together."""
+    return logits_BV.masked_fill(open_BV == 0, -torch.inf).argmax(1) if open_BV is not None else logits_BV.argmax(1)
+
+
+def _open(p_BV: Tensor, ask: Asked) -> Tensor:
+    """p where a token may be drawn, else 0. Tokens that tie with the last one kept are kept."""
+    early_BS = (ask.position_B < ask.least_B)[:, None] & (ask.stops_BS >= 0)
+    stops_BS = ask.stops_BS.clamp(min=0).long()
+    barred_BV = torch.zeros_like(p_BV, dtype=torch.int32).scatter_add_(1, stops_BS, early_BS.int())
+    p_BV = p_BV.masked_fill(barred_BV > 0, 0)
+    falling_BV = p_BV.sort(1, descending=True).values
+    rank_V = torch.arange(p_BV.shape[1], device=p_BV.device)
+    most_B = torch.where(ask.top_k_B > 0, ask.top_k_B, p_BV.shape[1])
+    falling_BV = falling_BV.masked_fill(rank_V >= most_B[:, None], 0)
+    before_BV = falling_BV.cumsum(1) - falling_BV
+    kept_BV = before_BV < (ask.top_p_B * falling_BV.sum(1))[:, None]
+    kept_BV |= (ask.top_p_B >= 1)[:, None]  # rounding of the sums must not cut a row that asked for all
+    kept_BV &= falling_BV >= (ask.min_p_B * falling_BV[:, 0])[:, None]
+    kept_BV &= falling_BV > 0
+    count_B = kept_BV.sum(1).clamp(min=1)
+    floor_B1 = falling_BV.gather(1, (count_B - 1)[:, None])
+    return p_BV.masked_fill(p_BV < floor_B1, 0)

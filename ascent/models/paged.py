@@ -1,0 +1,179 @@
+"""Attention while sampling: keys and values live in a pool of pages; new tokens are written to it and read it back.
+
+`Prefill` runs whole prompts packed, exactly as in training, and also stores their keys and values. `Decode` runs one
+new token of every running row against all that its row has stored. A row's pages need not lie together: its table
+names them. Page 0 belongs to nobody: rows that only fill a batch up write there.
+
+What a row gets never depends on its neighbours. On a CPU rows are run together by their own length, rounded up in a way
+that the page size has no part in.
+
+Axes: T new tokens, B rows, H query heads, K key/value heads, R query heads per key/value head, D head size, S slots of
+the pool (pages x page size), P pages of a row, N rows of a block, L the rounded length of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ascent.models.attention import Call, Packed
+
+SHORTEST_BLOCK = 64  # tokens; rows shorter than this share one block
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Keys and values of every layer. `page` tokens lie together; slot s of page p is number p * page + s."""
+
+    keys: tuple[Tensor, ...]  # per layer (S, K, D)
+    values: tuple[Tensor, ...]
+    page: int
+
+    def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
+        self.keys[layer].index_copy_(0, slots_T, k_TKD)
+        self.values[layer].index_copy_(0, slots_T, v_TKD)
+
+    def copy_pages(self, sources: list[int], targets: list[int]) -> None:
+        """Whole pages, in every layer."""
+        for store in (*self.keys, *self.values):
+            pages = store.view(-1, self.page, *store.shape[1:])
+            pages[targets] = pages[sources]
+
+    @property
+    def bytes(self) -> int:
+        return sum(store.numel() * store.element_size() for store in (*self.keys, *self.values))
+
+
+def allocate(
+    layers: list[tuple[int, int, int]], pages: int, page: int, *, dtype: torch.dtype, device: torch.device
+) -> Pool:
+    """A pool of zeros. `layers` holds, for each layer, key/value heads, size of a key, size of a value."""
+    slots = pages * page
+    keys = tuple(torch.zeros(slots, heads, size, dtype=dtype, device=device) for heads, size, _ in layers)
+    values = tuple(torch.zeros(slots, heads, size, dtype=dtype, device=device) for heads, _, size in layers)
+    return Pool(keys, values, page)
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Packed prompts, stored as they are read. `slots_T` says where each token goes."""
+
+    packed: Packed
+    pool: Pool
+    slots_T: Tensor
+
+    @property
+    def total(self) -> int:
+        return self.packed.total
+
+    def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: Call) -> Tensor:
+        self.pool.write(call.layer, self.slots_T, k_TKD, v_TKD)
+        return self.packed.attend(q_THD, k_TKD, v_TKD, call)
+
+
+@dataclass(frozen=True)
+class Decode:
+    """One new token a row. `lengths_B` counts what a row sees, the new token included."""
+
+    pool: Pool
+    slots_B: Tensor  # where the new token goes
+    lengths_B: Tensor  # int32
+    table_BP: Tensor  # int32: the pages of every row, in order
+    blocks: tuple[Block, ...] = ()  # on a CPU: rows of one rounded length
+    splits: int = 1  # on CUDA: pieces into which a row's past is cut
+
+    @property
+    def total(self) -> int:
+        return self.slots_B.shape[0]
+
+    def attend(self, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor, call: Call) -> Tensor:
+        self.pool.write(call.layer, self.slots_B, k_BKD, v_BKD)
+        if self.blocks:
+            return self._by_block(q_BHD, self.pool.keys[call.layer], self.pool.values[call.layer], call)
+        from ascent.models.paged_cuda import paged_attention  # triton exists on CUDA machines alone
+
+        return paged_attention(
+            q_BHD.contiguous(), self.pool.keys[call.layer], self.pool.values[call.layer], self.table_BP, self.lengths_B,
+            page=self.pool.page, splits=self.splits, scaling=call.scaling, window=call.window, softcap=call.softcap,
+        )  # fmt: skip
+
+    def _by_block(self, q_BHD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, call: Call) -> Tensor:
+        if len(self.blocks) == 1:
+            return self.blocks[0].attend(q_BHD, keys_SKD, values_SKD, call)
+        out_BHD = q_BHD.new_empty(*q_BHD.shape[:2], values_SKD.shape[-1])
+        for block in self.blocks:
+            out_BHD[block.rows_N] = block.attend(q_BHD[block.rows_N], keys_SKD, values_SKD, call)
+        return out_BHD
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows whose lengths round up to the same L: their past is gathered and run at once; the rest is masked."""
+
+    rows_N: Tensor
+    slots_X: Tensor  # N x L slots, flat; beyond a row's length they point at its last page or at page 0
+    lengths_N: Tensor
+    length: int
+    masks: dict[int | None, Tensor] = field(default_factory=dict)  # per window: 0 where seen, -inf elsewhere
+
+    def attend(self, q_NHD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, call: Call) -> Tensor:
+        count, heads = q_NHD.shape[0], keys_SKD.shape[1]
+        # The R query heads that share a key/value head are rows of one product: nothing is repeated.
+        q_NKRD = q_NHD.unflatten(1, (heads, -1))
+        k_NKLD = keys_SKD.index_select(0, self.slots_X).view(count, self.length, heads, -1).transpose(1, 2)
+        v_NKLD = values_SKD.index_select(0, self.slots_X).view(count, self.length, heads, -1).transpose(1, 2)
+        mask_N11L = self._mask(call.window, q_NHD.dtype)
+        if call.softcap is None:
+            out_NKRD = F.scaled_dot_product_attention(q_NKRD, k_NKLD, v_NKLD, attn_mask=mask_N11L, scale=call.scaling)
+        else:
+            scores_NKRL = (q_NKRD @ k_NKLD.mT) * call.scaling
+            scores_NKRL = (scores_NKRL / call.softcap).tanh() * call.softcap + mask_N11L
+            out_NKRD = scores_NKRL.float().softmax(-1).to(q_NHD.dtype) @ v_NKLD
+        return out_NKRD.flatten(1, 2)
+
+    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        if window not in self.masks:
+            places_L = torch.arange(self.length)
+            seen_NL = places_L < self.lengths_N[:, None]
+            if window is not None:
+                seen_NL &= places_L >= self.lengths_N[:, None] - window
+            mask_NL = torch.zeros(seen_NL.shape, dtype=dtype).masked_fill_(~seen_NL, -torch.inf)
+            self.masks[window] = mask_NL[:, None, None, :]
+        return self.masks[window]
+
+
+def rounded(length: int) -> int:
+    """The length at which a row is run on a CPU: its own alone decides, four steps to each doubling."""
+    if length <= SHORTEST_BLOCK:
+        return SHORTEST_BLOCK
+    step = max(SHORTEST_BLOCK, 2 ** ((length - 1).bit_length() - 3))
+    return -(-length // step) * step
+
+
+def new_slots(table_BP: Tensor, stored_B: Tensor, page: int) -> Tensor:
+    """Where the next token of every row goes, by how many it has stored."""
+    places_B = stored_B.long()
+    pages_B = table_BP.gather(1, (places_B // page)[:, None])[:, 0].long()
+    return pages_B * page + places_B % page
+
+
+def decode_on_cpu(pool: Pool, table_BP: Tensor, stored_B: Tensor) -> Decode:
+    """The context of one step: `stored_B` tokens of each row lie in the pool, and one more comes."""
+    slots_B = new_slots(table_BP, stored_B, pool.page)
+    lengths_B = stored_B + 1
+    by_length: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths_B.tolist()):
+        by_length.setdefault(rounded(length), []).append(row)
+    blocks = []
+    for length, rows in sorted(by_length.items()):
+        rows_N = torch.tensor(rows)
+        pages = -(-length // pool.page)
+        table_NP = table_BP[rows_N, :pages] if len(by_length) > 1 else table_BP[:, :pages]
+        if table_NP.shape[1] < pages:  # the table ends before the rounded length does: page 0 is masked anyway
+            table_NP = F.pad(table_NP, (0, pages - table_NP.shape[1]))
+        slots_NX = (table_NP.long()[:, :, None] * pool.page + torch.arange(pool.page)).flatten(1)[:, :length]
+        blocks.append(Block(rows_N, slots_NX.flatten(), lengths_B[rows_N], length))
+    return Decode(pool, slots_B, lengths_B, table_BP, tuple(blocks))

@@ -1,0 +1,229 @@
+"""Sampling speed: the native engine against transformers' generate, in one run, in turns.
+
+    python bench/rollout.py cpu [--smollm2 FOLDER] [--write]
+    python bench/rollout.py gpu [--write]
+
+On a CPU: a fixed ragged mix (256 requests in groups of 8, log-normal lengths with sigma 0.8, capped at 4 times the
+mean, 64 slots), and the same requests at equal lengths. Lengths are token budgets; nothing else stops. generate runs
+batches of 64; in the ragged mix it may sort by length beforehand, which a real run could not. It returns no
+log-probabilities; ours always does. On a GPU: random weights in the shapes of Qwen2.5 and Qwen3, bfloat16, 200 + 512
+tokens, beside the time in which the memory alone could be read (weights and keys/values at 4.3 TB/s).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import platform
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
+
+from ascent.engines.native.engine import NativeEngine
+from ascent.models import seams
+from ascent.models.load import load
+from ascent.models.model import LanguageModel
+from ascent.models.tiny import create
+from ascent.records import Request
+
+HERE = Path(__file__).resolve().parent
+REPETITIONS, REQUESTS, GROUP, SLOTS, SIGMA, CAP = 3, 256, 8, 64, 0.8, 4
+BANDWIDTH = 4.3e12
+NEVER = frozenset({-1})
+# on a GPU: batch, samples of a prompt, prompt tokens, new tokens
+SETTINGS = [(512, 1, 200, 512), (128, 1, 200, 512), (16, 1, 200, 512), (1, 1, 200, 512)]
+SETTINGS += [(512, 8, 1024, 256), (512, 1, 1024, 256)]
+SHAPES: dict[str, Any] = {
+    "qwen2.5-0.5b": Qwen2Config(
+        hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2, intermediate_size=4864,
+        vocab_size=151936, tie_word_embeddings=True,
+    ),
+    "qwen2.5-1.5b": Qwen2Config(
+        hidden_size=1536, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2, intermediate_size=8960,
+        vocab_size=151936, tie_word_embeddings=True,
+    ),
+    "qwen3-0.6b": Qwen3Config(
+        hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, intermediate_size=3072,
+        head_dim=128, vocab_size=151936, tie_word_embeddings=True,
+    ),
+}  # fmt: skip
+
+
+def ragged(mean: int, count: int = REQUESTS, seed: int = 0) -> list[int]:
+    """Log-normal lengths around `mean`, at least 1, at most CAP times it."""
+    rng = random.Random(seed)
+    middle = math.log(mean) - SIGMA**2 / 2
+    return [max(1, min(CAP * mean, round(rng.lognormvariate(middle, SIGMA)))) for _ in range(count)]
+
+
+def prompts(count: int, length: int, vocabulary: int, seed: int = 0, spread: bool = True) -> list[tuple[int, ...]]:
+    rng = random.Random(seed)
+    sizes = [rng.randint(length // 2, length) if spread else length for _ in range(count)]
+    return [tuple(rng.randrange(3, vocabulary) for _ in range(size)) for size in sizes]
+
+
+def requests(texts: list[tuple[int, ...]], lengths: list[int], group: int) -> list[Request]:
+    return [Request(f"p{n // group}", n % group, texts[n // group], size, seed=0) for n, size in enumerate(lengths)]
+
+
+def ours(engine: NativeEngine, asked: list[Request]) -> float:
+    start = time.perf_counter()
+    tokens = sum(len(done.tokens) for done in engine.sample(asked))
+    _wait()
+    assert tokens == sum(request.max_new_tokens for request in asked)
+    return time.perf_counter() - start
+
+
+@torch.no_grad()
+def generate(module: Any, asked: list[Request], batch: int, *, sort: bool) -> float:
+    """transformers' own sampling, left-padded, until the longest of a batch is done."""
+    order = sorted(asked, key=lambda request: request.max_new_tokens) if sort else asked
+    device = module.device
+    start = time.perf_counter()
+    for place in range(0, len(order), batch):
+        rows = order[place : place + batch]
+        width = max(len(request.tokens) for request in rows)
+        ids = torch.tensor([[0] * (width - len(r.tokens)) + list(r.tokens) for r in rows], device=device)
+        seen = torch.tensor([[0] * (width - len(r.tokens)) + [1] * len(r.tokens) for r in rows], device=device)
+        most = max(request.max_new_tokens for request in rows)
+        module.generate(
+            ids, attention_mask=seen, max_new_tokens=most, min_new_tokens=most, do_sample=True, top_k=0, pad_token_id=0
+        )
+    _wait()
+    return time.perf_counter() - start
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def turns(ways: dict[str, Callable[[], float]], repetitions: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repetitions):
+        for name, way in ways.items():
+            times[name].append(way())
+    return times
+
+
+def compare_on_cpu(
+    name: str, folder: Path, prompt: int, mean: int, count: int, repetitions: int
+) -> list[dict[str, Any]]:
+    model = load(folder)
+    stock = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    vocabulary = min(1000, model.module.config.vocab_size)
+    texts = prompts(count // GROUP, prompt, vocabulary)
+    rows = []
+    for mix, lengths in (("ragged", ragged(mean, count)), ("equal", [mean] * count)):
+        asked = requests(texts, lengths, GROUP)
+        engine = NativeEngine(model, NEVER, rows=SLOTS, longest_sequence=prompt + CAP * mean)
+        ways: dict[str, Callable[[], float]] = {
+            "native": lambda engine=engine, asked=asked: ours(engine, asked),  # type: ignore[misc]
+            "generate": lambda asked=asked: generate(stock, asked, SLOTS, sort=False),  # type: ignore[misc]
+        }
+        if mix == "ragged":
+            ways["generate, sorted"] = lambda asked=asked: generate(stock, asked, SLOTS, sort=True)  # type: ignore[misc]
+        times = turns(ways, repetitions)
+        best_peer = min(statistics.median(each) for way, each in times.items() if way != "native")
+        row = {
+            "model": name, "mix": mix, "requests": count, "tokens": sum(lengths), "seconds": times,
+            "ours_tokens_per_second": sum(lengths) / statistics.median(times["native"]),
+            "times_faster": best_peer / statistics.median(times["native"]), "kept": engine.stats().kept,
+        }  # fmt: skip
+        rows.append(row)
+        speed = f"{row['ours_tokens_per_second']:9.0f} tokens/s, {row['times_faster']:.2f}x generate"
+        print(f"{name:12} {mix:7} {speed}", flush=True)
+    return rows
+
+
+def on_gpu(shape: str) -> LanguageModel:
+    """Random weights in a known shape. They never stop by themselves, so every length is what is asked for."""
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        module = AutoModelForCausalLM.from_config(SHAPES[shape], dtype=torch.bfloat16).eval()
+    seams.install(module)
+    return LanguageModel(module, None)  # type: ignore[arg-type]
+
+
+def floor_seconds(model: LanguageModel, batch: int, prompt: int, new: int) -> float:
+    """Weights once a step and every row's keys and values, at the memory's speed."""
+    config = model.module.config
+    weights = sum(each.numel() for each in model.module.parameters()) * 2
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    per_token = config.num_hidden_layers * config.num_key_value_heads * head * 2 * 2
+    return new * (weights + batch * (prompt + new / 2) * per_token) / BANDWIDTH
+
+
+def measure_on_gpu(shape: str, settings: list[tuple[int, int, int, int]], repetitions: int) -> list[dict[str, Any]]:
+    model, rows = on_gpu(shape), []
+    for batch, group, prompt, new in settings:
+        engine = NativeEngine(model, NEVER, rows=batch, longest_sequence=prompt + new)
+        asked = requests(prompts(batch // group, prompt, 100000, spread=False), [new] * batch, group)
+        ours(engine, requests(prompts(batch // group, 16, 1000), [16] * batch, group))  # captures the graph
+        first = requests(prompts(batch // group, prompt, 100000, spread=False), [1] * batch, group)
+        ours(engine, first)  # the prefill's own first time
+        prefill = statistics.median(ours(engine, first) for _ in range(repetitions))
+        seconds = [ours(engine, asked) for _ in range(repetitions)]
+        best = statistics.median(seconds)
+        step = (best - prefill) / (new - 1)
+        stats, floor = engine.stats(), floor_seconds(model, batch, prompt, new)
+        rows.append({
+            "model": shape, "batch": batch, "group": group, "prompt": prompt, "new": new, "seconds": seconds,
+            "tokens_per_second": batch * new / best, "prefill_seconds": prefill, "milliseconds_a_step": step * 1e3,
+            "floor_seconds": floor,
+            "shared_pages": stats.most_shared, "pool_gib": stats.pool_bytes / 2**30,
+        })  # fmt: skip
+        speed = f"{batch * new / best:.0f} tokens/s, {best / floor:.1f}x the floor"
+        print(f"{shape} batch {batch} group {group} {prompt}+{new}: {speed};", end=" ")
+        print(f"prefill {prefill:.2f} s, then {step * 1e3:.2f} ms a step", flush=True)
+        engine.close()
+        del engine
+        torch.cuda.empty_cache()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("where", choices=("cpu", "gpu"))
+    parser.add_argument("--smollm2", type=Path, help="folder of SmolLM2-135M-Instruct in float32")
+    parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
+    parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    if options.where == "cpu":
+        with tempfile.TemporaryDirectory() as folder:
+            shape = {"hidden": 64, "layers": 3, "heads": 4, "key_value_heads": 4}
+            tiny = create(Path(folder) / "tiny", family="llama", seed=0, **shape)
+            rows += compare_on_cpu("quick start", tiny, 24, 24, REQUESTS, options.repetitions)
+        if options.smollm2:
+            rows += compare_on_cpu("smollm2", options.smollm2, 64, 48, options.requests, options.repetitions)
+    else:
+        for shape in options.shapes:
+            rows += measure_on_gpu(shape, SETTINGS, options.repetitions)
+    if options.write:
+        cpu = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+        name = torch.cuda.get_device_name() if options.where == "gpu" else cpu
+        today = datetime.date.today().isoformat()
+        result = {
+            "date": today, "hardware": name, "command": f"python bench/rollout.py {options.where}", "rows": rows,
+            "torch": torch.__version__, "transformers": metadata.version("transformers"),
+        }  # fmt: skip
+        path = HERE / "results" / f"{today}-rollout-{options.where}.json"
+        path.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,349 @@
+"""The native engine against transformers' generate, the training forward, and itself in every other arrangement."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ascent.engines.hf import HFSampler
+from ascent.engines.native.engine import NativeEngine
+from ascent.maths.segments import Segments
+from ascent.models.load import load
+from ascent.models.lora import attach
+from ascent.models.model import LanguageModel
+from ascent.models.tiny import FAMILIES, create
+from ascent.records import Completion, Request
+
+ENDS = frozenset({1})
+Done = dict[tuple[str, int], Completion]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {family: create(root / family, family=family, seed=0) for family in FAMILIES}
+
+
+@pytest.fixture(scope="module")
+def model(folders: dict[str, Path]) -> LanguageModel:
+    return load(folders["qwen2"])
+
+
+def ragged(prompts: int = 6, group: int = 4, seed: int = 0, **changes: object) -> list[Request]:
+    rng = random.Random(seed)
+    made = []
+    for n in range(prompts):
+        tokens = tuple(rng.randrange(3, 250) for _ in range(rng.choice((1, 2, 7, 16, 17, 40, 70))))
+        for sample in range(group):
+            made.append(replace(Request(f"p{n}", sample, tokens, rng.randint(1, 40), seed=5), **changes))  # type: ignore[arg-type]
+    return made
+
+
+def run(model: LanguageModel, requests: list[Request], **settings: int) -> Done:
+    engine = NativeEngine(model, ENDS, **{"rows": 8, "longest_sequence": 128, **settings})  # type: ignore[arg-type]
+    done = {(each.prompt_id, each.sample): each for each in engine.sample(requests)}
+    assert engine.stats().used == 0
+    assert len(done) == len(requests)
+    return done
+
+
+def trained(model: LanguageModel, request: Request, done: Completion) -> list[float]:
+    """The training forward's log-probs of a completion."""
+    tokens = torch.tensor(request.tokens + done.tokens)
+    batch = {
+        "tokens_T": tokens,
+        "positions_T": torch.arange(tokens.numel()),
+        "segments": Segments.from_lengths([tokens.numel()]),
+        "trained_T": torch.ones(tokens.numel(), dtype=torch.bool),
+    }
+    with torch.no_grad():
+        logprobs_T = model.outputs(batch, frozenset({"logprobs_T"}), request.temperature)["logprobs_T"]
+    found: list[float] = logprobs_T[len(request.tokens) :].tolist()
+    return found
+
+
+def generated(folder: Path, prompts: list[tuple[int, ...]], new: int) -> list[list[int]]:
+    """transformers' own greedy completions, left-padded in one batch, each up to its end token."""
+    stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    width = max(len(prompt) for prompt in prompts)
+    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+    seen = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    (end,) = ENDS
+    out = stock.generate(
+        ids, attention_mask=seen, max_new_tokens=new, do_sample=False, eos_token_id=end, pad_token_id=0
+    )[:, width:].tolist()  # fmt: skip
+    return [row[: row.index(end) + 1] if end in row else row for row in out]
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_greedy_equals_transformers_generate(folders: dict[str, Path], family: str) -> None:
+    requests = ragged(prompts=32, group=1, max_new_tokens=64, greedy=True)
+    done = run(load(folders[family]), requests, longest_sequence=256)
+    prompts = [request.tokens for request in requests]
+    assert [list(done[r.prompt_id, 0].tokens) for r in requests] == generated(folders[family], prompts, 64)
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2"])
+def test_sliding_windows_are_honoured(tmp_path: Path, family: str) -> None:
+    folder = create(tmp_path / family, family=family, seed=0, sliding_window=8)
+    requests = ragged(prompts=6, group=1, max_new_tokens=32, greedy=True)
+    done = run(load(folder), requests)
+    prompts = [request.tokens for request in requests]
+    assert [list(done[r.prompt_id, 0].tokens) for r in requests] == generated(folder, prompts, 32)
+
+
+@pytest.mark.skipif("ASCENT_SMOLLM2" not in os.environ, reason="ASCENT_SMOLLM2 names no SmolLM2 folder")
+def test_greedy_equals_generate_on_smollm2() -> None:
+    folder = Path(os.environ["ASCENT_SMOLLM2"])
+    model = load(folder)
+    rng = random.Random(0)
+    text = "Once upon a time a small model learned to sort numbers and to tell short stories about the sea. " * 4
+    ids: list[int] = model.tokenizer.encode(text)
+    prompts = [tuple(ids[: rng.randint(4, 60)]) for _ in range(32)]
+    requests = [Request(f"p{n}", 0, prompt, 64, seed=0, greedy=True) for n, prompt in enumerate(prompts)]
+    engine = NativeEngine(model, ENDS, rows=32, longest_sequence=128)
+    done = {each.prompt_id: list(each.tokens) for each in engine.sample(requests)}
+    assert [done[f"p{n}"] for n in range(32)] == generated(folder, prompts, 64)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_recorded_log_probs_are_the_training_forwards(folders: dict[str, Path], family: str) -> None:
+    model = load(folders[family])
+    requests = ragged(temperature=0.8)
+    done = run(model, requests)
+    for request in requests:
+        each = done[request.prompt_id, request.sample]
+        assert each.logprobs == pytest.approx(trained(model, request, each), abs=1e-5)
+
+
+def test_dropout_in_the_models_config_does_not_reach_the_samples(tmp_path: Path) -> None:
+    folder = create(tmp_path / "dropout", family="phi", seed=0, resid_pdrop=0.3, embd_pdrop=0.3)
+    wet, dry = load(folder, dropout=True), load(folder)
+    assert wet.module.training
+    assert run(wet, ragged()) == run(dry, ragged())
+    assert wet.module.training  # and the learner finds the model as it left it
+
+
+def test_sampled_tokens_are_the_reference_samplers(model: LanguageModel) -> None:
+    requests = ragged()
+    reference = {(each.prompt_id, each.sample): each.tokens for each in HFSampler(model, ENDS).sample(requests)}
+    assert {key: each.tokens for key, each in run(model, requests).items()} == reference
+
+
+class TestCompositionDoesNotMatter:
+    """The same request: the same tokens and the same bits of log-prob, whatever runs beside it."""
+
+    def test_alone(self, model: LanguageModel) -> None:
+        together = run(model, ragged(), rows=64)
+        for request in ragged()[::3]:
+            key = (request.prompt_id, request.sample)
+            assert run(model, [request], rows=1)[key] == together[key]
+
+    def test_in_a_full_batch_and_in_any_order(self, model: LanguageModel) -> None:
+        requests = ragged(prompts=16, group=4)
+        together = run(model, requests, rows=64)
+        for seed in range(2):
+            shuffled = random.Random(seed).sample(requests, len(requests))
+            assert run(model, shuffled, rows=64) == together
+        assert run(model, requests[::-1], rows=5) == together
+
+    @pytest.mark.parametrize("page", [1, 3, 16, 64, 128])
+    def test_with_other_page_sizes(self, model: LanguageModel, page: int) -> None:
+        assert run(model, ragged(), page=page) == run(model, ragged(), page=8)
+
+    def test_when_the_host_looks_less_often(self, model: LanguageModel) -> None:
+        assert run(model, ragged(), steps=5) == run(model, ragged())
+
+    def test_after_a_restart(self, model: LanguageModel, folders: dict[str, Path]) -> None:
+        assert run(load(folders["qwen2"]), ragged()) == run(model, ragged())
+
+    def test_under_forced_preemption(self, model: LanguageModel) -> None:
+        requests = ragged(prompts=8)
+        free = run(model, requests, rows=16, page=8)
+        engine = NativeEngine(model, ENDS, rows=16, page=8, pages=16, longest_sequence=128)
+        tight = {(each.prompt_id, each.sample): each for each in engine.sample(requests)}
+        assert engine.stats().preemptions > 3
+        assert {key: each.tokens for key, each in tight.items()} == {key: each.tokens for key, each in free.items()}
+        for key, each in tight.items():
+            assert each.logprobs == pytest.approx(free[key].logprobs, abs=1e-5)
+
+
+def test_a_weight_update_is_seen_by_the_very_next_token(folders: dict[str, Path]) -> None:
+    model = load(folders["llama"])
+    engine = NativeEngine(model, ENDS, rows=8, longest_sequence=128)
+    request = Request("p", 0, (5, 6, 7), 12, seed=0, greedy=True)
+    engine.add(request)
+    for _ in range(3):
+        assert engine.step() == []
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(-1.0)
+    engine.set_weights(7, {})
+    while not (done := engine.step()):
+        pass
+    (completion,) = done
+    # The next token is read by the new weights over the keys and values that the old ones stored: written out by hand.
+    before = sum(version == 0 for version in completion.versions)
+    assert completion.versions == (0,) * before + (7,) * (12 - before)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(-1.0)
+    old = run(model, [request])["p", 0]
+    assert completion.tokens[:before] == old.tokens[:before]
+    assert completion.tokens[before:] != old.tokens[before:]
+    assert completion.logprobs[before] != old.logprobs[before]
+
+
+def test_the_next_call_after_an_update_equals_a_fresh_engine(folders: dict[str, Path]) -> None:
+    model = load(folders["llama"])
+    engine = NativeEngine(model, ENDS, rows=8, longest_sequence=128)
+    before = {each.sample: each for each in engine.sample(ragged(prompts=1))}
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * 0.05)
+    after = {each.sample: each for each in engine.sample(ragged(prompts=1))}
+    fresh = {each.sample: each for each in NativeEngine(model, ENDS, longest_sequence=128).sample(ragged(prompts=1))}
+    assert after == fresh
+    assert after != before
+
+
+def test_lora_is_sampled_in_place(folders: dict[str, Path]) -> None:
+    bare = load(folders["llama"])
+    adapted = attach(load(folders["llama"]), rank=4, seed=0)
+    with torch.no_grad():
+        for weight in adapted.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) * 0.3)
+    requests = ragged(prompts=3)
+    done = run(adapted, requests)
+    assert done != run(bare, requests)
+    for request in requests:
+        each = done[request.prompt_id, request.sample]
+        assert each.logprobs == pytest.approx(trained(adapted, request, each), abs=1e-5)
+
+
+def test_a_groups_prompt_is_computed_once(model: LanguageModel) -> None:
+    engine = NativeEngine(model, ENDS, rows=8, page=4, longest_sequence=128)
+    list(engine.sample([Request("p", n, tuple(range(3, 40)), 5, seed=0) for n in range(8)]))
+    assert engine.stats().prefilled == 37
+    assert engine.stats().most_shared == 9
+
+
+def test_samples_of_a_group_differ_and_repeat(model: LanguageModel) -> None:
+    requests = [Request("p", n, (5, 6, 7), 20, seed=0) for n in range(16)]
+    done = run(model, requests)
+    assert len({each.tokens for each in done.values()}) == 16
+    assert run(model, requests) == done
+
+
+class TestStops:
+    def test_end_tokens_and_budgets(self, model: LanguageModel) -> None:
+        everything = frozenset(range(8))
+        requests = ragged(max_new_tokens=30)
+        done = list(NativeEngine(model, everything, longest_sequence=128).sample(requests))
+        assert {each.stop for each in done} == {"eos", "length"}
+        for each in done:
+            assert (each.tokens[-1] in everything) == (each.stop == "eos")
+            assert not everything.intersection(each.tokens[:-1])
+            assert (len(each.tokens) == 30) or each.stop == "eos"
+
+    def test_a_requests_own_stop_ids(self, model: LanguageModel) -> None:
+        free = run(model, [Request("p", 0, (5, 6), 30, seed=0)])["p", 0]
+        own = free.tokens[7]
+        cut = run(model, [Request("p", 0, (5, 6), 30, seed=0, stop_ids=(own,))])["p", 0]
+        assert cut.stop == "stop"
+        assert cut.tokens == free.tokens[: free.tokens.index(own) + 1]
+
+    @pytest.mark.parametrize("steps", [1, 7])
+    def test_stop_texts_end_at_the_token_that_completes_them(self, model: LanguageModel, steps: int) -> None:
+        free = run(model, [Request("p", 0, (5, 6), 40, seed=0)])["p", 0]
+        text = str(model.tokenizer.decode(list(free.tokens[10:13])))
+        cut = run(model, [Request("p", 0, (5, 6), 40, seed=0, stop=(text,))], steps=steps)["p", 0]
+        assert cut.stop == "stop"
+        assert cut.tokens == free.tokens[: len(cut.tokens)]
+        assert text in str(model.tokenizer.decode(list(cut.tokens)))
+        assert text not in str(model.tokenizer.decode(list(cut.tokens[:-1])))
+
+    def test_a_text_that_never_comes_changes_nothing(self, model: LanguageModel) -> None:
+        free = run(model, [Request("p", 0, (5, 6), 40, seed=0)])
+        assert run(model, [Request("p", 0, (5, 6), 40, seed=0, stop=("never comes",))]) == free
+
+    def test_cut_distributions_carry_their_mass(self, model: LanguageModel) -> None:
+        done = run(model, ragged(top_p=0.5))
+        assert all(each.log_mass is not None and max(each.log_mass) < 0 for each in done.values())
+        assert all(each.log_mass is None for each in run(model, ragged()).values())
+
+
+class TestBadInput:
+    def test_each_is_refused_by_name_and_the_others_go_on(self, model: LanguageModel) -> None:
+        engine = NativeEngine(model, ENDS, rows=4, page=8, pages=9, longest_sequence=100)
+        engine.add(Request("good", 0, (5, 6), 10, seed=0))
+        bad = {
+            "a sequence holds 100": Request("long", 0, tuple(range(3, 103)), 10, seed=0),
+            "the whole pool has 8": Request("large", 0, tuple(range(3, 63)), 30, seed=0),
+            "token 9999 in a vocabulary": Request("strange", 0, (9999,), 10, seed=0),
+            "at most 8 are watched": Request("stops", 0, (5,), 10, seed=0, stop_ids=tuple(range(10, 20))),
+            "on its way already": Request("good", 0, (5, 6), 10, seed=0),
+        }
+        for message, request in bad.items():
+            with pytest.raises(ValueError, match=message):
+                engine.add(request)
+        done: list[Completion] = []
+        while not done:
+            done += engine.step()
+        assert done[0] == run(model, [Request("good", 0, (5, 6), 10, seed=0)])["good", 0]
+
+    def test_a_bad_request_in_a_call_stops_it_before_anything_runs(self, model: LanguageModel) -> None:
+        engine = NativeEngine(model, ENDS, longest_sequence=64)
+        with pytest.raises(ValueError, match="a sequence holds 64"):
+            list(engine.sample([Request("p", 0, (5,), 10, seed=0), Request("q", 0, tuple(range(3, 80)), 5, seed=0)]))
+        assert engine.stats().tokens == 0
+        assert len(list(engine.sample([Request("p", 0, (5,), 10, seed=0)]))) == 1
+
+    def test_settings(self, model: LanguageModel, folders: dict[str, Path]) -> None:
+        for settings, message in (
+            ({"rows": -1}, "rows=-1"),
+            ({"memory": 1.5}, r"memory=1\.5"),
+            ({"pages": 1}, "at least 2 pages"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                NativeEngine(model, ENDS, **settings)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="without stop ids"):
+            NativeEngine(model, ())
+        with pytest.raises(ValueError, match="no token head"):
+            NativeEngine(load(folders["llama"], head="scalar"), ENDS)
+
+    def test_an_abandoned_call_leaves_nothing_behind(self, model: LanguageModel) -> None:
+        engine = NativeEngine(model, ENDS, rows=4, longest_sequence=128)
+        calls = engine.sample(ragged())
+        next(calls)
+        calls.close()  # type: ignore[attr-defined]
+        assert engine.stats().used == 0
+        assert len(list(engine.sample(ragged()))) == len(ragged())
+
+
+def test_lending_the_pool_changes_nothing(model: LanguageModel) -> None:
+    engine = NativeEngine(model, ENDS, rows=8, longest_sequence=128)
+    before = {(each.prompt_id, each.sample): each for each in engine.sample(ragged())}
+    assert engine.stats().pool_bytes > 0
+    engine.lend()
+    assert engine.stats().pool_bytes == 0
+    assert {(each.prompt_id, each.sample): each for each in engine.sample(ragged())} == before
+    engine.add(ragged()[0])
+    with pytest.raises(RuntimeError, match="cannot be lent"):
+        engine.lend()
+
+
+def test_statistics(model: LanguageModel) -> None:
+    engine = NativeEngine(model, ENDS, rows=64, longest_sequence=128)
+    done = list(engine.sample([Request("p", n, tuple(range(3, 35)), 10, seed=0) for n in range(64)]))
+    stats = engine.stats()
+    assert stats.requests == 64
+    assert stats.tokens == sum(len(each.tokens) for each in done)
+    assert stats.tokens_per_second > 0
+    assert 0.9 < stats.kept <= 1

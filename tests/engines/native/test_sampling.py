@@ -1,0 +1,142 @@
+"""Drawing: what may be drawn is what transformers would keep, frequencies are the softmax's, logs are exact."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from ascent.engines.native.rows import Rows
+from ascent.engines.native.sampling import Drawn, asked, draw
+from ascent.engines.noise import words
+from ascent.records import Request
+
+VOCABULARY = 23
+ENDS = frozenset({1})
+
+
+def logits(rows: int = 4) -> Tensor:
+    return torch.randn(rows, VOCABULARY, generator=torch.Generator().manual_seed(0)) * 2
+
+
+def drawn(logits_BV: Tensor, requests: list[Request], *, made: int = 0, cut: bool = True) -> Drawn:
+    rows = Rows(len(requests), 1, torch.device("cpu"))
+    for row, request in enumerate(requests):
+        rows.start(row, request, ENDS, words(request.seed, request.prompt_id, request.sample), made)
+    return draw(logits_BV.clone(), asked(rows, slice(len(requests))), cut=cut)
+
+
+def many(count: int, **changes: object) -> list[Request]:
+    return [Request("p", n, (5,), 8, seed=0, **changes) for n in range(count)]  # type: ignore[arg-type]
+
+
+def chi_square(tokens: Tensor, expected_V: Tensor) -> float:
+    """The statistic over tokens expected at least five times, in units of its own spread: about normal."""
+    counts_V = torch.bincount(tokens, minlength=VOCABULARY).double()
+    expected_V = expected_V.double() * tokens.numel()
+    likely_V = expected_V >= 5
+    assert float(counts_V[expected_V == 0].sum()) == 0
+    statistic = ((counts_V - expected_V)[likely_V] ** 2 / expected_V[likely_V]).sum()
+    freedom = int(likely_V.sum()) - 1
+    return float((statistic - freedom) / math.sqrt(2 * freedom))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+def test_frequencies_are_those_of_the_softmax(temperature: float) -> None:
+    z_V = logits(1)
+    out = drawn(z_V.expand(40000, -1), many(40000, temperature=temperature), cut=False)
+    assert chi_square(out.tokens_B, (z_V[0] / temperature).softmax(-1)) < 4
+
+
+def test_frequencies_under_top_p_are_those_of_what_is_left() -> None:
+    z_V = logits(1)
+    out = drawn(z_V.expand(40000, -1), many(40000, top_p=0.7))
+    p_V = z_V[0].softmax(-1)
+    kept_V = TopPLogitsWarper(0.7)(torch.zeros(1, 1), z_V)[0].isfinite()
+    assert chi_square(out.tokens_B, torch.where(kept_V, p_V, 0) / p_V[kept_V].sum()) < 4
+    assert out.log_mass_B is not None
+    assert out.log_mass_B.tolist() == pytest.approx([math.log(float(p_V[kept_V].sum()))] * 40000, abs=1e-6)
+
+
+def test_neighbouring_samples_and_positions_are_independent() -> None:
+    """Two draws of the same row, of neighbouring samples and of neighbouring positions: a joint chi-square test."""
+    z_V = torch.tensor([0.5, 0.3, 0.2]).log()
+    first = drawn(z_V.expand(20000, -1), many(20000), cut=False).tokens_B
+    second = drawn(z_V.expand(20000, -1), many(20000), made=1, cut=False).tokens_B
+    p_V = z_V.exp().double()
+    for one, other in ((first[0::2], first[1::2]), (first, second)):
+        counts = torch.bincount(one * 3 + other, minlength=9).double()
+        expected = torch.outer(p_V, p_V).flatten() * one.numel()
+        assert float(((counts - expected) ** 2 / expected).sum()) < 8 + 4 * math.sqrt(16)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"top_k": 4}, {"top_p": 0.6}, {"min_p": 0.2}, {"top_k": 6, "top_p": 0.5}, {"top_k": 9, "min_p": 0.15},
+        {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.05}, {"top_p": 1e-6}, {"top_k": 1},
+    ],
+)  # fmt: skip
+def test_what_may_be_drawn_is_what_transformers_keeps(changes: dict[str, float]) -> None:
+    z_BV = logits(1)
+    warpers: list[object] = [TemperatureLogitsWarper(float(changes.get("temperature", 1.0)))]
+    if "top_k" in changes:
+        warpers.append(TopKLogitsWarper(int(changes["top_k"])))
+    if "top_p" in changes:
+        warpers.append(TopPLogitsWarper(float(changes["top_p"])))
+    if "min_p" in changes:
+        warpers.append(MinPLogitsWarper(float(changes["min_p"])))
+    kept_V = LogitsProcessorList(warpers)(torch.zeros(1, 1), z_BV.clone())[0].isfinite()
+    out = drawn(z_BV.expand(3000, -1), many(3000, **changes))
+    assert set(out.tokens_B.tolist()) <= set(kept_V.nonzero()[:, 0].tolist())
+    p_V = (z_BV[0] / changes.get("temperature", 1.0)).softmax(-1)
+    assert out.log_mass_B is not None
+    assert float(out.log_mass_B[0]) == pytest.approx(math.log(float(p_V[kept_V].sum())), abs=1e-5)
+
+
+def test_log_probs_are_those_of_the_whole_tempered_distribution() -> None:
+    z_BV = logits()
+    requests = [Request("p", n, (5,), 8, seed=1, temperature=t) for n, t in enumerate((0.5, 1.0, 1.3, 2.0))]
+    out = drawn(z_BV, requests, cut=False)
+    wide = (z_BV.double() / torch.tensor([0.5, 1.0, 1.3, 2.0])[:, None].double()).log_softmax(-1)
+    assert out.logprobs_B.tolist() == pytest.approx(wide.gather(1, out.tokens_B[:, None])[:, 0].tolist(), abs=1e-6)
+
+
+def test_a_plain_row_does_not_notice_a_neighbour_that_is_cut() -> None:
+    z_BV = logits()
+    plain = many(4)
+    mixed = [plain[0], many(4, top_p=0.5)[1], plain[2], many(4, top_k=2)[3]]
+    alone, beside = drawn(z_BV, plain, cut=False), drawn(z_BV, mixed)
+    assert torch.equal(alone.tokens_B[::2], beside.tokens_B[::2])
+    assert torch.equal(alone.logprobs_B[::2], beside.logprobs_B[::2])
+    assert beside.log_mass_B is not None
+    assert beside.log_mass_B[::2].tolist() == [0.0, 0.0]
+
+
+def test_greedy_takes_the_likeliest_even_of_logits_that_the_exponential_cannot_tell_apart() -> None:
+    z_BV = torch.full((1, VOCABULARY), -5.0)
+    z_BV[0, 3], z_BV[0, 7] = 0.01, torch.nextafter(torch.tensor(0.01), torch.tensor(1.0))
+    assert drawn(z_BV, many(1, greedy=True), cut=False).tokens_B.tolist() == [7]
+
+
+def test_no_end_token_is_drawn_before_the_least_length() -> None:
+    z_BV = torch.zeros(1, VOCABULARY)
+    z_BV[0, 1] = 8.0
+    share = float(z_BV.softmax(-1)[0, 1])
+    early = drawn(z_BV.expand(500, -1), many(500, min_new_tokens=3), made=2)
+    late = drawn(z_BV.expand(500, -1), many(500, min_new_tokens=3), made=3)
+    assert 1 not in early.tokens_B.tolist()
+    assert early.log_mass_B is not None
+    assert float(early.log_mass_B[0]) == pytest.approx(math.log(1 - share), abs=1e-4)
+    assert 1 in late.tokens_B.tolist()
+    greedy = drawn(z_BV, many(1, min_new_tokens=3, greedy=True), made=0)
+    assert greedy.tokens_B.tolist() != [1]
