@@ -1,4 +1,4 @@
-"""`ascent check`: everything that can be known before a run, by really doing one step of it and throwing it away."""
+"""`ascent check`: everything that can be known before a run, by really doing two steps of it and throwing them away."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import nn
+
 from ascent.build.plan import Plan
-from ascent.build.training import Training, assemble
+from ascent.build.training import Training, WithReference, assemble
 from ascent.models.memory import Forecast, forecast, shape_of
+from ascent.models.model import LanguageModel
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What one step showed. `sample` is the first sequence of the first batch: its pieces, and which are trained."""
+    """What two steps showed: all but `seconds` is of the first, which also pays for what happens only once.
+
+    `sample` is the first sequence of the first batch: its pieces, and which are trained.
+    """
 
     notes: tuple[str, ...]
     sample: tuple[tuple[str, bool], ...]
@@ -28,12 +34,13 @@ class Checked:
 
 
 def check(plan: Plan) -> Checked:
-    """Parse and render everything, run one forward and backward, forecast memory; nothing is kept."""
+    """Parse and render everything, run forward and backward, forecast memory, time a step; nothing is kept."""
     with tempfile.TemporaryDirectory() as folder:
         training = assemble(plan, Path(folder))
         batches = training.source.next(1)
-        start = time.perf_counter()
         stats = training.learner.step(batches, training.objective)
+        start = time.perf_counter()
+        training.learner.step(training.source.next(2), training.objective)["loss"].value()  # waits for the device
         seconds = time.perf_counter() - start
     return Checked(
         notes=training.notes,
@@ -49,14 +56,27 @@ def check(plan: Plan) -> Checked:
 
 
 def memory_of(plan: Plan, training: Training) -> Forecast:
-    parameters = sum(each.numel() for each in training.model.module.parameters())
-    trained = sum(each.numel() for each in training.model.parameters())
+    """Of the largest micro-batch there can be: its budget of tokens, or all of a step where that is less."""
+    model, settings = training.model, plan.config
     return forecast(
-        shape_of(training.model.module.config, parameters, trained),
-        tokens=plan.config.update.tokens_per_microbatch,
-        dtype=plan.config.model.dtype,
-        recompute=plan.config.model.recompute,
+        shape_of(model.module.config, _count(model.module), sum(each.numel() for each in model.parameters())),
+        tokens=min(settings.update.tokens_per_microbatch, settings.data.batch_size * training.largest),
+        dtype=settings.model.dtype,
+        recompute=settings.model.recompute,
+        budget_bytes=model.budget_bytes if training.objective.want & {"logprobs_T", "entropy_T"} else 0,
+        reference=_frozen(training),
     )
+
+
+def _frozen(training: Training) -> int:
+    """Weights of a reference model that stays during training; LoRA's shares the policy's."""
+    source = training.source
+    model = source.reference.model if isinstance(source, WithReference) else None
+    return _count(model.module) if isinstance(model, LanguageModel) else 0
+
+
+def _count(module: nn.Module) -> int:
+    return sum(each.numel() for each in module.parameters())
 
 
 def pieces(training: Training, batch: dict[str, object]) -> tuple[tuple[str, bool], ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ascent.advantages import shape
 from ascent.algorithms import TABLE, Row
 from ascent.build.effects import REWARD_MODEL
@@ -14,6 +16,8 @@ PER_SEQUENCE_RATIOS = (ratios.sequence_geometric, ratios.sequence_geometric_toke
 def refuse_conflicts(config: Config, row: Row) -> None:
     """ValueError with the first combination in `config` and `row` that cannot work."""
     _inputs_exist(row)
+    _shares_leave_room(config)
+    _every_checkpoint_has_a_score(config)
     if row.source == "rollouts":
         _something_to_reward(config, row)
         _group_has_a_baseline(config, row)
@@ -42,6 +46,29 @@ def _inputs_exist(row: Row) -> None:
                 f"cells.{slot}: {each.name} needs {foreign}, which comes with {elsewhere[foreign]}, "
                 f"but {row.name} learns from {row.source}; choose another function"
             )
+
+
+def _shares_leave_room(config: Config) -> None:
+    total = math.fsum(each.share for each in config.data.mix)
+    if total >= 1:
+        raise ValueError(
+            f"data.mix takes {total:g} of every step, which leaves nothing for data.train; shares must add up to less "
+            "than 1"
+        )
+    names = [config.data.train, *(each.use for each in config.data.mix)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"data.mix: {twice!r} is named twice; name each data once, with its whole share")
+
+
+def _every_checkpoint_has_a_score(config: Config) -> None:
+    run = config.run
+    if run.keep_best and run.save_every % run.evaluate_every:
+        raise ValueError(
+            f"run.keep_best={run.keep_best}, but run.save_every={run.save_every} is no multiple of "
+            f"run.evaluate_every={run.evaluate_every}: a checkpoint without an evaluation cannot be the best; make it "
+            "a multiple"
+        )
 
 
 def _something_to_reward(config: Config, row: Row) -> None:

@@ -43,6 +43,10 @@ def _scores_with_model(row: Row, values: Values) -> bool:
     return _samples(row, values) and (not values["rewards"] or REWARD_MODEL in reward_names(values))
 
 
+def _evaluates(row: Row, values: Values) -> bool:
+    return values["data.evaluate"] is not None
+
+
 RULES = (
     Rule(
         ("rollouts.", "rewards"),
@@ -95,9 +99,34 @@ RULES = (
         "no filter of {name} drops whole groups; add cells.filter.varied or remove it",
     ),
     Rule(
-        ("run.evaluate_every",),
-        lambda row, values: values["data.evaluate"] is not None,
+        ("run.evaluate_every", "run.keep_best"),
+        _evaluates,
         "there is nothing to evaluate; set data.evaluate or remove it",
+    ),
+    Rule(
+        ("run.best_by",),
+        lambda row, values: _evaluates(row, values) and values["run.keep_best"] > 0,
+        "no checkpoint is kept for being good; set data.evaluate and run.keep_best or remove it",
+    ),
+    Rule(
+        ("run.project",),
+        lambda row, values: "wandb" in values["run.trackers"],
+        "nothing is sent to Weights & Biases; add wandb to run.trackers or remove it",
+    ),
+    Rule(
+        ("model.lora_alpha",),
+        lambda row, values: values["model.lora"] is not None,
+        "all weights are trained; set model.lora or remove it",
+    ),
+    Rule(
+        ("data.demonstrations",),
+        _needing("score_head"),
+        "{name} trains no reward model, whose scores they would centre; remove it",
+    ),
+    Rule(
+        ("data.mix",),
+        _reads,
+        "{name} samples answers to the prompts of data.train alone; remove it",
     ),
 )
 

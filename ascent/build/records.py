@@ -25,9 +25,12 @@ def loaded(name: str, want: Want | None, *, seed: int, bad_rows: Policy = "fail"
     return from_records(name, from_name(name, kind, seed=seed), kind)
 
 
-def prepared(name: str, config: Config, row: Row, renderer: Renderer) -> Prepared:
-    """Records of one name, rendered and within the recipe's limits; bad rows are told with file and line."""
-    want: Want = row.source  # type: ignore[assignment]
+def prepared(name: str, config: Config, row: Row, renderer: Renderer, *, want: Want | None = None) -> Prepared:
+    """Records of one name, rendered and within the recipe's limits; bad rows are told with file and line.
+
+    They are of the kind the row learns from, or of the kind that is wanted.
+    """
+    want = want or row.source  # type: ignore[assignment]
     data = config.data
     limits = Limits(data.max_tokens, min(data.max_prompt_tokens, data.max_tokens - 1), data.long_prompts)
     records = loaded(name, want, seed=config.seed, bad_rows=data.bad_rows)

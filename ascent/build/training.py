@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ascent import loop
+from ascent.build import evaluation
 from ascent.build.plan import Plan, resolve
+from ascent.build.policy import INITIAL, REFERENCE, adam_of, device, load_policy, reference_of
 from ascent.build.records import prepared
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import Found, newest, read_state
-from ascent.checkpoints.save import Keep, save
+from ascent.checkpoints.save import Keep, best, save
 from ascent.config.show import as_yaml
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read as read_yaml
+from ascent.data.prepare import Item
 from ascent.data.render import Renderer
 from ascent.data.sources import FileSource, once
-from ascent.models import load as models
-from ascent.models import tiny
 from ascent.models.model import LanguageModel
+from ascent.protocols import Tracker
+from ascent.runs import trackers
 from ascent.runs.environment import describe
-from ascent.runs.folder import CHECKPOINTS, CONFIG, RunFolder, read_run
+from ascent.runs.folder import CHECKPOINTS, CONFIG, Claim, RunFolder, read_run
 from ascent.runs.signals import Stop
 from ascent.runs.terminal import Terminal
-from ascent.runs.trackers import Fanout
+from ascent.runs.trackers import Fanout, TensorBoard, WeightsAndBiases
 from ascent.update.local import LocalLearner
 from ascent.update.objective import Objective, objective_of
-from ascent.update.optim import Adam
 from ascent.update.reference import Reference
 from ascent.update.schedule import Schedule
 
-TINY = "tiny:"
+# What building a run may leave in its folder before there is a run in it.
+MADE = (INITIAL, REFERENCE, f".{REFERENCE}.writing")
 Say = Callable[[str], None]
 Batch = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Training:
-    """Everything a run is made of, built and checked, nothing trained yet."""
+    """Everything a run is made of, built and checked, nothing trained yet.
+
+    `largest` is the number of tokens of the longest record. `demonstrations` are what a reward model is centred on;
+    there are none for what has no scores.
+    """
 
     model: LanguageModel
     learner: LocalLearner
@@ -49,6 +55,8 @@ class Training:
     source: loop.Source
     heldout: Sequence[Batch]
     notes: tuple[str, ...]
+    largest: int
+    demonstrations: Sequence[Batch] = ()
 
 
 class WithReference:
@@ -78,106 +86,101 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
             f"algorithm {row.name} learns from rollouts, which this version cannot sample yet; algorithms that learn "
             "from files are trained: ascent show algorithms lists them"
         )
+    trackers.require(config.run.trackers)
     rng.seed(config.seed)
     model = load_policy(plan, folder, model_folder)
     renderer = Renderer(model.tokenizer, train_on=config.data.train_on if row.source == "examples" else "completion")
-    train = prepared(config.data.train, config, row, renderer)
-    source = FileSource(
-        [train],
-        batch_size=config.data.batch_size,
-        tokens_per_microbatch=config.update.tokens_per_microbatch,
-        max_tokens=config.data.max_tokens,
-        seed=config.seed,
-        shuffle=config.data.shuffle,
-    )
-    items = () if config.data.evaluate is None else prepared(config.data.evaluate, config, row, renderer).items
-    budget, longest = config.update.tokens_per_microbatch, config.data.max_tokens
-    heldout = once(items, tokens_per_microbatch=budget, max_tokens=longest) if items else []
+    source, items, notes = source_of(plan, renderer)
+    notes = (*model.notes, *renderer.describe(), *notes)
     learner = LocalLearner(
         model,
         Schedule(config.update.learning_rate, config.update.schedule, config.update.warmup_steps, config.run.steps),
         adam=adam_of(plan),
         max_grad_norm=config.update.max_grad_norm,
     )
-    notes = (*model.notes, *renderer.describe(), f"{len(train.items)} records from {config.data.train}")
-    if "reference" not in row.needs:
-        return Training(model, learner, objective_of(row), source, heldout, notes)
-    reference = reference_of(plan, folder)
-    everything = once(train.items, tokens_per_microbatch=budget, max_tokens=longest)
-    fresh = reference.learn([*everything, *heldout])
-    notes += (f"reference log-probs of {fresh} sequences computed, {len(reference.known)} known",)
-    if row.source != "unpaired":  # its companions are made anew in every epoch
-        reference.model = None
-    return Training(
-        model,
-        learner,
-        objective_of(row),
-        WithReference(source, reference),
-        [reference(each) for each in heldout],
-        notes,
-    )
+    heldout: list[Batch] = []
+    if config.data.evaluate is not None:
+        heldout = _once(plan, prepared(config.data.evaluate, config, row, renderer).items)
+    largest = max(item.tokens for item in items)
+    training = Training(model, learner, objective_of(row), source, heldout, notes, largest)
+    if "reference" in row.needs:
+        training = with_reference(plan, folder, training, source, _once(plan, items))
+    if "score_head" in row.needs:
+        batches, words = evaluation.demonstrations(plan, items, renderer)
+        said = f"after training, scores are centred on {words}"
+        training = replace(training, demonstrations=batches, notes=(*training.notes, said))
+    if config.run.keep_best:
+        evaluation.refuse_unknown(config.run.best_by, training.heldout, training.objective)
+    return training
 
 
-def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> LanguageModel:
-    """The model to train: from a checkpoint, as the recipe says, or a tiny one made here (`tiny:llama`)."""
+def source_of(plan: Plan, renderer: Renderer) -> tuple[FileSource, tuple[Item, ...], tuple[str, ...]]:
+    """The training data as a source, all of its items, and where they come from in words."""
     config = plan.config
-    start = str(initial(config.model.policy, folder, config.seed))
-    return models.load(
-        start if model_folder is None else model_folder,
-        head="scalar" if "score_head" in plan.row.needs else "tokens",
-        dtype=config.model.dtype,
-        device=device(),
-        recompute=config.model.recompute,
+    shares = [each.share for each in config.data.mix]
+    shares = [1 - math.fsum(shares), *shares]
+    parts = [
+        prepared(name, config, plan.row, renderer)
+        for name in (config.data.train, *(each.use for each in config.data.mix))
+    ]
+    source = FileSource(
+        parts,
+        batch_size=config.data.batch_size,
+        tokens_per_microbatch=config.update.tokens_per_microbatch,
+        max_tokens=config.data.max_tokens,
         seed=config.seed,
+        shuffle=config.data.shuffle,
+        weights=shares if config.data.mix else None,
+    )
+    told = [f"{len(each.items)} records from {each.name}" for each in parts]
+    if config.data.mix:
+        told = [f"{line}, {share:.4g} of every step" for line, share in zip(told, shares, strict=True)]
+    return source, tuple(item for each in parts for item in each.items), tuple(told)
+
+
+def with_reference(
+    plan: Plan, folder: Path, training: Training, source: FileSource, everything: Sequence[Batch]
+) -> Training:
+    """The same with reference log-probs, all of them computed now or found in the run folder."""
+    reference = reference_of(plan, folder, training.model)
+    fresh = reference.learn([*everything, *training.heldout])
+    told = f"reference log-probs of {fresh} sequences computed, {len(reference.known)} known"
+    if plan.row.source != "unpaired":  # its companions are made anew in every epoch
+        reference.model = None
+    return replace(
+        training,
+        source=WithReference(source, reference),
+        heldout=[reference(each) for each in training.heldout],
+        notes=(*training.notes, *reference.notes, told),
     )
 
 
-def reference_of(plan: Plan, folder: Path) -> Reference:
-    """The frozen reference: the recipe's, or the policy as it was before the first step."""
-    name = plan.config.model.reference or plan.config.model.policy
-    frozen = models.load(
-        str(initial(name, folder, plan.config.seed)),
-        dtype=plan.config.model.dtype,
-        device=device(),
-        seed=plan.config.seed,
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    return Reference(frozen, file=folder / "reference.safetensors")
-
-
-def initial(name: str, folder: Path, seed: int) -> str | Path:
-    """The recipe's model; a tiny one is made inside the run folder, from the seed alone."""
-    if not name.startswith(TINY):
-        return name
-    made = folder / "initial"
-    if not (made / "config.json").exists():
-        tiny.create(made, family=name.removeprefix(TINY), seed=seed)
-    return made
-
-
-def adam_of(plan: Plan) -> Adam:
-    update = plan.config.update
-    return Adam(update.adam_beta1, update.adam_beta2, update.adam_eps, update.weight_decay)
-
-
-def device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def _once(plan: Plan, items: Sequence[Item]) -> list[Batch]:
+    config = plan.config
+    return once(items, tokens_per_microbatch=config.update.tokens_per_microbatch, max_tokens=config.data.max_tokens)
 
 
 def train(plan: Plan, folder: Path, *, say: Say = print, header: str = "") -> int:
     """A new run in `folder`, from the first step to the last; returns the last step finished."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not an empty folder, and a run never writes over another; name a new folder")
-    training = assemble(plan, folder)
-    text = header + as_yaml(plan.config)
-    with RunFolder.create(folder, text, describe(devices=[device()]), say=say) as run:
+    claim = Claim(folder, MADE, say=say)
+    try:
+        training = assemble(plan, folder)
+        text = header + as_yaml(plan.config)
+        run = RunFolder.create(folder, text, describe(devices=[device()]), lock=claim.lock, say=say)
+    except BaseException:
+        claim.abandon()
+        raise
+    with run:
         return _drive(plan, training, run, done=0, say=say)
 
 
 def resume(folder: Path, *, say: Say = print) -> int:
     """Continue a run from its newest checkpoint that verifies, to the same bits; returns the last step finished."""
     if not (folder / CONFIG).is_file():
-        raise ValueError(f"{folder} is no run folder: it has no {CONFIG}; ascent runs lists the runs of a folder")
+        raise ValueError(
+            f"{folder} is no run folder: it has no {CONFIG}; ascent runs lists the runs of a folder. A run that was "
+            "killed before it had one is started again with ascent train and the same --run"
+        )
     plan = resolve(validate(read_yaml((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))))
     found = newest(folder / CHECKPOINTS)
     for line in found.lines() if found else ["no checkpoint was saved; starting from the first step"]:
@@ -199,13 +202,19 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
     settings = plan.config.run
     for note in training.notes:
         say(note)
-    terminal = Terminal(settings.steps, done=done)
+    judged: dict[str, float] = {}  # the last evaluation; the checkpoint saved with it is as good as it says
+
+    def evaluate(step: int) -> dict[str, float]:
+        judged.update(evaluation.evaluated(training.learner, training.heldout, training.objective))
+        return dict(judged)
+
+    tracker = Fanout(run, [Terminal(settings.steps, done=done)], say=say)
     parts = loop.Parts(
         source=training.source,
         trained=[loop.Trained("policy", training.learner, training.objective)],
-        tracker=Fanout(run, [terminal], say=say),
-        save=lambda step, state: _save(plan, training, run, step, state),
-        evaluate=(lambda step: evaluated(training)) if training.heldout else None,
+        tracker=tracker,
+        save=lambda step, state: _save(plan, training, run, step, state, judged.get(f"evaluate/{settings.best_by}")),
+        evaluate=evaluate if training.heldout else None,
     )
     if found is not None:
         state = read_state(found.folder)
@@ -213,6 +222,8 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
         rng.restore(state["rng"])
     schedule = loop.Schedule(settings.steps, settings.save_every, settings.evaluate_every)
     try:
+        for each in trackers_of(plan, run, resumed_at=done if found else None):
+            tracker.add(each)
         with Stop() as stop:
             last = loop.run(parts, schedule, done=done, stop=lambda: stop.requested)
     except BaseException as error:
@@ -222,24 +233,42 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
             say(f"the failure could not be noted in {run.path}: {second}")
         raise
     finally:
-        terminal.close()
+        tracker.close_others()
     stopped = last < settings.steps
     run.end("stopped" if stopped else "finished", last, f"asked by {stop.received}" if stopped else "")
+    for step in best(run.checkpoints, keep_of(plan)):
+        say(f"kept for evaluate/{settings.best_by}: {run.checkpoints / str(step)}")
     say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")
     return last
 
 
-def evaluated(training: Training) -> dict[str, float]:
-    """The loss and metrics on held-out data, without a gradient."""
-    stats = training.learner.evaluate(training.heldout, training.objective)
-    return {f"evaluate/{name}": tally.value() for name, tally in stats.items()}
+def trackers_of(plan: Plan, run: RunFolder, *, resumed_at: int | None) -> Iterator[Tracker]:
+    """What the recipe asks for besides the run folder and the terminal."""
+    settings = plan.config.run
+    if "tensorboard" in settings.trackers:
+        yield TensorBoard(run.path / "tensorboard", resumed_at=resumed_at)
+    if "wandb" in settings.trackers:
+        values = plan.config.model_dump(mode="json", exclude_unset=True)
+        yield WeightsAndBiases(run.path, project=settings.project, name=run.path.name, config=values)
 
 
-def _save(plan: Plan, training: Training, run: RunFolder, step: int, state: loop.State) -> None:
+def keep_of(plan: Plan) -> Keep:
+    settings = plan.config.run
+    return Keep(settings.keep, settings.keep_best, evaluation.larger_is_better(settings.best_by))
+
+
+def _save(
+    plan: Plan, training: Training, run: RunFolder, step: int, state: loop.State, score: float | None = None
+) -> None:
+    """A checkpoint. Those that may be a reward model's last word (the final one, the best) know what to subtract."""
+    settings = plan.config.run
+    if training.demonstrations and (step == settings.steps or settings.keep_best):
+        training.model.normalisation = evaluation.normalisation(training.learner, training.demonstrations)
     save(
         run.checkpoints,
         step,
         {**state, "rng": rng.capture()},
         {"model": training.model.save},
-        keep=Keep(last=plan.config.run.keep),
+        keep=keep_of(plan),
+        score=score,
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from ascent.build.plan import resolve
+from ascent.build.policy import device
 from ascent.build.records import loaded
-from ascent.build.training import device
 from ascent.build.training import train as train_plan
 from ascent.checkpoints import export as exporting
 from ascent.config.load import nested
@@ -18,12 +19,14 @@ from ascent.config.validate import validate
 from ascent.data.prepare import Limits, prepare
 from ascent.data.render import Renderer
 from ascent.data.sources import once
-from ascent.engines.hf import HFSampler
+from ascent.engines.native.engine import NativeEngine
 from ascent.models.load import load
 from ascent.models.source import resolve as model_folder
 from ascent.records import Message, Prompt, Request
 from ascent.runs.folder import Run, read_run
 from ascent.update.batches import on_device
+
+logger = logging.getLogger("ascent.build")
 
 
 def train(
@@ -53,14 +56,25 @@ class Scored(NamedTuple):
     scores: tuple[float, ...]
 
 
-def score(model: str, file: str, *, tokens_per_microbatch: int = 16384) -> Iterator[Scored]:
-    """A reward model's scores of every record in a file, in the file's order."""
+def score(
+    model: str, file: str, *, tokens_per_microbatch: int = 16384, say: Callable[[str], None] = logger.info
+) -> Iterator[Scored]:
+    """A reward model's scores of every record in a file, in the file's order.
+
+    Demonstrations score 0 on average where the model knows what they scored; where it does not, that is said.
+    """
     judge = load(model, head="scalar", device=device())
     judge.eval()
     if any("new" in note for note in judge.notes):
         raise ValueError(
             f"{model} has no scalar head, so its scores would be random; train a reward model from it first"
         )
+    centre = judge.normalisation
+    say(
+        f"scores are relative to {centre.records} demonstrations (mean {centre.mean:.4g}, std {centre.std:.4g})"
+        if centre is not None
+        else f"{model} does not say what demonstrations score: its training had not ended; scores are raw"
+    )
     records = loaded(file, None, seed=0)
     limits = Limits(max_tokens=tokens_per_microbatch, max_prompt_tokens=tokens_per_microbatch - 1)
     items = prepare(records, Renderer(judge.tokenizer, train_on="completion"), limits).items
@@ -69,7 +83,7 @@ def score(model: str, file: str, *, tokens_per_microbatch: int = 16384) -> Itera
         (batch,) = once([item], **budget, companions=False)
         with torch.no_grad():
             scores = judge.outputs(on_device(batch, judge.device), frozenset({"scores_B"}))["scores_B"]
-        yield Scored(place, tuple(scores.tolist()))
+        yield Scored(place, tuple((scores if centre is None else centre(scores)).tolist()))
 
 
 class Answered(NamedTuple):
@@ -86,22 +100,31 @@ def sample(
     samples: int = 1,
     max_new_tokens: int = 128,
     temperature: float = 1.0,
+    top_p: float = 1.0,
     greedy: bool = False,
     seed: int = 0,
 ) -> Iterator[Answered]:
-    """Answers of a model to plain-text prompts, with the chat template where it has one."""
+    """Answers of a model to plain-text prompts, in their order, with the chat template where it has one."""
     policy = load(model, device=device())
     policy.eval()
     renderer = Renderer(policy.tokenizer, train_on="completion")
     asked = [Prompt(str(n), (Message("user", text),)) for n, text in enumerate(prompts)]
     requests = [
-        Request(p.id, k, renderer.prompt(p.messages), max_new_tokens, seed, temperature, greedy=greedy)
+        Request(p.id, k, renderer.prompt(p.messages), max_new_tokens, seed, temperature, top_p, greedy)
         for p in asked
         for k in range(samples)
     ]
-    for done in HFSampler(policy, renderer.stop_ids).sample(requests):
-        text = str(policy.tokenizer.decode(list(done.tokens), skip_special_tokens=True))
-        yield Answered(prompts[int(done.prompt_id)], text, len(done.tokens), done.stop)
+    longest = max(len(request.tokens) for request in requests) + max_new_tokens
+    engine = NativeEngine(policy, renderer.stop_ids, longest_sequence=longest)
+    waiting, ready = iter([(request.prompt_id, request.sample) for request in requests]), {}
+    turn = next(waiting, None)
+    for completion in engine.sample(requests):
+        ready[completion.prompt_id, completion.sample] = completion
+        while turn in ready:
+            done = ready.pop(turn)
+            text = str(policy.tokenizer.decode(list(done.tokens), skip_special_tokens=True))
+            yield Answered(prompts[int(done.prompt_id)], text, len(done.tokens), done.stop)
+            turn = next(waiting, None)
 
 
 def export(source: str, target: Path) -> Path:

@@ -151,6 +151,11 @@ def _prune(root: Path, step: int, keep: Keep) -> tuple[int, ...]:
     return deleted
 
 
+def best(root: Path, keep: Keep) -> list[int]:
+    """The steps whose checkpoints are kept for their score, best first."""
+    return _best(root, steps_in(root), keep)
+
+
 def _best(root: Path, steps: list[int], keep: Keep) -> list[int]:
     scores: dict[int, float] = {}
     for each in steps:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -21,19 +21,17 @@ def print_checked(found: Checked, plan: Plan) -> None:
     for text, trained in found.sample:
         line.append(f"[{text}]" if trained else text, style="bold green" if trained else "dim")
     console.print(line)
-    table = Table(box=None, show_header=False)
     memory, steps = found.memory, plan.config.run.steps
-    parts = ("weights", "gradients", "masters", "moments", "activations", "logits")
+    minutes = steps * found.seconds / 60
+    parts = {each.name: getattr(memory, each.name) for each in fields(memory)}
     rows = {
         "one optimizer step": f"{found.microbatches} micro-batches, {found.tokens} tokens, {found.trained} trained",
         "loss, gradient norm": f"{found.loss:.4g}, {found.grad_norm:.4g}",
-        "time of that step": f"{found.seconds:.2f} s here, the first step included what happens only once",
-        "steps": f"{steps}: about {steps * found.seconds / 60:.1f} minutes at that pace",
-        "peak memory": f"{_bytes(memory.total)}: " + ", ".join(f"{p} {_bytes(getattr(memory, p))}" for p in parts),
+        "time per step": f"{found.seconds:.2f} s here: {steps} steps take about {minutes:.1f} minutes",
+        "peak memory": f"{_bytes(memory.total)}: " + ", ".join(f"{k} {_bytes(n)}" for k, n in parts.items() if n),
     }
     for name, value in rows.items():
-        table.add_row(name, value)
-    console.print(table)
+        console.print(f"{name:<20} {value}", markup=False)
 
 
 def _bytes(count: int) -> str:

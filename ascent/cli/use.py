@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ascent.cli.train import plain_errors
+from ascent.cli.train import plain_errors, say
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run, a model folder or a hub name.")]
 
@@ -32,7 +32,7 @@ def score(
     with plain_errors():
         from ascent.build.use import score as scores
 
-        for line in scores(model, file):
+        for line in scores(model, file, say=say):
             typer.echo(json.dumps({"record": line.place, "scores": line.scores}))
 
 
@@ -44,6 +44,7 @@ def sample(
     samples: Annotated[int, typer.Option(help="Answers to each prompt.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Token budget of an answer.")] = 128,
     temperature: Annotated[float, typer.Option(help="Divides the logits; above 0.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens of this much mass.")] = 1.0,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token every time.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answers.")] = 0,
 ) -> None:
@@ -55,7 +56,7 @@ def sample(
         from ascent.build.use import sample as answers
 
         for done in answers(
-            model, prompts, samples=samples, max_new_tokens=max_new_tokens, temperature=temperature, greedy=greedy,
-            seed=seed,
+            model, prompts, samples=samples, max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p,
+            greedy=greedy, seed=seed,
         ):  # fmt: skip
             typer.echo(f"{done.prompt} -> {done.answer}  [{done.tokens} tokens, {done.stop}]")

@@ -101,14 +101,36 @@ class Model(Section):
         "float32", description="Type of the compute weights; the optimizer keeps float32 masters either way."
     )
     recompute: Switch = Field(False, description="Recompute activations in the backward pass: less memory, more time.")
+    lora: Whole | None = Field(
+        None, ge=1, description="Train LoRA matrices of this rank beside every linear layer; null: all weights."
+    )
+    lora_alpha: Real = Field(32.0, gt=0, description="What LoRA adds is scaled by this number divided by the rank.")
+    trust_remote_code: Switch = Field(
+        False, description="Run code that comes with a model; it can do whatever you can."
+    )
+
+
+class Mixed(Section):
+    """Further training data and its share."""
+
+    use: str = Field(min_length=1, description="The data, given as for train.")
+    share: Real = Field(gt=0, lt=1, description="Share of every step's records that comes from it.")
 
 
 class Data(Section):
     """What is read from files."""
 
     train: str = Field(min_length=1, description="Training data: a file, a folder, a hub name or a built-in task.")
+    mix: tuple[Mixed, ...] = Field(
+        (), description="Further training data, each with its share of the records; train gives the rest."
+    )
     evaluate: str | None = Field(None, description="Data for evaluation, given as for train; null: no evaluation.")
     pretraining: str | None = Field(None, description="Pretraining text mixed into each step, given as for train.")
+    demonstrations: str | None = Field(
+        None,
+        description="Demonstrations that a trained reward model scores 0 on average, given as for train; null: the "
+        "chosen answers of train.",
+    )
     batch_size: Whole = Field(32, ge=1, description="Records in one optimizer step, over all ranks.")
     max_tokens: Whole = Field(2048, ge=2, description="Longest record in tokens, prompt included; a longer one is bad.")
     max_prompt_tokens: Whole = Field(1024, ge=1, description="Longest prompt in tokens.")
@@ -186,6 +208,17 @@ class Run(Section):
     save_every: Whole = Field(20, ge=1, description="Steps between checkpoints.")
     evaluate_every: Whole = Field(20, ge=1, description="Steps between evaluations.")
     keep: Whole = Field(2, ge=1, description="How many checkpoints to keep; the oldest go first.")
+    keep_best: Whole = Field(0, ge=0, description="How many of the best checkpoints to keep besides.")
+    best_by: str = Field(
+        "loss",
+        min_length=1,
+        description="Which number of the evaluation says what is best: the smallest loss or error, the largest "
+        "of anything else.",
+    )
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = Field(
+        (), description="Where metrics go besides the run folder and the terminal."
+    )
+    project: str = Field("ascent", min_length=1, description="The project on Weights & Biases.")
 
 
 class Config(Section):

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from ascent.config.schema import TERM_SLOTS, Cells, Config, Reward, leaves
+from ascent.config.schema import TERM_SLOTS, Cells, Config, Mixed, Reward, leaves
 
 KINDS = {
     "int_type": "a whole number",
@@ -93,6 +93,7 @@ def nearest_keys(path: str) -> list[str]:
     if path.partition(".")[0] in Cells.model_fields:  # a slot without its section
         return [f"cells.{path}"]
     known = [*leaves(), *(f"rewards[].{name}" for name in Reward.model_fields)]
+    known += [f"data.mix[].{name}" for name in Mixed.model_fields]
     known += [f"cells.{slot}.weight" for slot in TERM_SLOTS]
     likeness = {key: _likeness(path, key) for key in known}
     ranked = sorted(known, key=lambda key: -likeness[key])

@@ -12,9 +12,10 @@ Every item is a group of its own. Axes: T flat tokens, B sequences, P pairs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 
 Batch = dict[str, Any]
+Tokens: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
 def collate(items: Sequence[Item]) -> Batch:
@@ -77,24 +79,36 @@ def _thumbs(items: Sequence[Item]) -> Batch:
     return found
 
 
-def mismatch(items: Sequence[Item], *, max_tokens: int) -> tuple[list[Item], int]:
+def two_prompts(items: Iterable[Item]) -> tuple[Tokens, Tokens]:
+    """The first prompt of the judged items, and the first that differs from it: one of them is another's than yours."""
+    first: Tokens | None = None
+    for item in items:
+        asked = _asked(item)
+        if first is None:
+            first = asked
+        elif not np.array_equal(asked, first):
+            return first, asked
+    raise ValueError(
+        "all records ask the same; KTO's reference point puts answers behind other prompts: give data with at least two"
+    )
+
+
+def mismatch(
+    items: Sequence[Item], *, max_tokens: int, spare: tuple[Tokens, Tokens] | None = None
+) -> tuple[list[Item], int]:
     """Give every judged item its companion: the same answer behind the next item's prompt, in the step's order.
 
     Done for the whole step before it is cut, so that the cut changes nothing. A neighbour with the same prompt is
-    passed over. A prompt that would make the companion too long loses tokens from its beginning; how many did is the
-    second result.
+    passed over; where all of the step ask the same (one record twice where epochs meet, say), one of the two `spare`
+    prompts of the whole data stands in (of these items, unless given). A prompt that would make the companion too long
+    loses tokens from its beginning; how many did is the second result.
     """
-    prompts = [item.sequences[0].tokens[: item.sequences[0].prompt] for item in items]
+    prompts, spare = [_asked(item) for item in items], spare or two_prompts(items)
     found = []
     shorter = 0
     for place, item in enumerate(items):
         others = (prompts[(place + step) % len(items)] for step in range(1, len(items)))
-        other = next((each for each in others if not np.array_equal(each, prompts[place])), None)
-        if other is None:
-            raise ValueError(
-                f"all {len(items)} records of this step ask the same; KTO's reference point puts answers behind other "
-                "prompts: raise data.batch_size, or shuffle"
-            )
+        other = next(each for each in chain(others, spare) if not np.array_equal(each, prompts[place]))
         own = item.sequences[0]
         over = max(0, len(other) + len(own) - own.prompt - max_tokens)
         shorter += over > 0
@@ -103,7 +117,11 @@ def mismatch(items: Sequence[Item], *, max_tokens: int) -> tuple[list[Item], int
     return found, shorter
 
 
-def _behind(prompt: np.ndarray[Any, np.dtype[np.int32]], own: Rendered) -> Rendered:
+def _asked(item: Item) -> Tokens:
+    return item.sequences[0].tokens[: item.sequences[0].prompt]
+
+
+def _behind(prompt: Tokens, own: Rendered) -> Rendered:
     tokens = np.concatenate([prompt, own.tokens[own.prompt :]])
     trained = np.concatenate([np.zeros(len(prompt), dtype=np.bool_), own.trained[own.prompt :]])
     return Rendered(tokens, trained, len(prompt))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from ascent.data.collate import Batch, collate, mismatch
+from ascent.data.collate import Batch, collate, mismatch, two_prompts
 from ascent.data.mix import Mixture, Stream
 from ascent.data.packing import Share, cut, share
 from ascent.data.prepare import Item, Prepared
@@ -43,7 +44,14 @@ class FileSource:
         if len(kinds) != 1:
             raise ValueError(f"a mixture of {', '.join(kinds)}; one algorithm learns from records of one kind")
         self.kind = kinds[0]
+        with_margins = sorted({item.margin is not None for each in prepared for item in each.items})
+        if len(with_margins) > 1:
+            raise ValueError(
+                f"a mixture of pairs with and without a margin ({', '.join(each.name for each in prepared)}); give one "
+                "to every pair or to none, because a missing margin is not a margin of 0"
+            )
         self._items = [each.items for each in prepared]
+        self._spare = two_prompts(chain.from_iterable(self._items)) if self.kind == "unpaired" else None
         self._fingerprints = {each.name: each.fingerprint for each in prepared}
         streams = [Stream(each.name, len(each.items), w) for each, w in zip(prepared, shares, strict=True)]
         self.mixture = Mixture(streams, seed=seed, shuffle=shuffle)
@@ -61,8 +69,8 @@ class FileSource:
             raise ValueError(f"step {step} was already given (the last was {self._step}); load_state goes back")
         self._step = step
         items = [self._items[drawn.source][drawn.place] for drawn in self.mixture.take(self._batch_size)]
-        if self.kind == "unpaired":
-            items, shorter = mismatch(items, max_tokens=min(self._max_tokens, self._budget))
+        if self._spare is not None:
+            items, shorter = mismatch(items, max_tokens=min(self._max_tokens, self._budget), spare=self._spare)
             self.companions_cut += shorter
         batches = cut(items, self._budget, ranks=self._ranks)
         self.last_share = share(batches)

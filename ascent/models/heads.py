@@ -3,18 +3,47 @@
 A model with such a head is transformers' own sequence classifier with one label, so what we save is what transformers
 loads. Its head, `score`, is linear and has no bias: a reward is known up to a constant, and a critic can make its own.
 At the start the weights are normal with standard deviation 1 / sqrt(hidden size + 1) (ALGORITHMS 4.2).
+
+A trained reward model also carries its mean and standard deviation over demonstrations, in its configuration. Whoever
+uses its scores subtracts the mean, so that demonstrations score 0 on average (InstructGPT; ALGORITHMS 4.3). Nothing is
+divided: a difference of two scores is a log-odds, and would cease to be one.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
-VALUE_HEAD_FILE = "value_head.safetensors"
+VALUE_HEAD_FILE, SCORE_FILE = "value_head.safetensors", "score.safetensors"
+NORMALISATION = "score_normalisation"
+
+
+class Normalisation(NamedTuple):
+    """The scores of so many demonstrations."""
+
+    mean: float
+    std: float
+    records: int
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        return scores - self.mean
+
+
+def normalisation_of(config: PreTrainedConfig) -> Normalisation | None:
+    found = getattr(config, NORMALISATION, None)
+    return None if found is None else Normalisation(**found)
+
+
+def set_normalisation(config: PreTrainedConfig, found: Normalisation | None) -> None:
+    if found is None:
+        vars(config).pop(NORMALISATION, None)
+    else:
+        setattr(config, NORMALISATION, found._asdict())
 
 
 def scalar_head(size: int, *, seed: int, dtype: torch.dtype = torch.float32) -> nn.Linear:
@@ -44,20 +73,27 @@ def score_layer(module: nn.Module) -> nn.Linear:
     return head
 
 
-def save_value_head(head: nn.Linear, folder: Path) -> None:
-    """Beside the model's own files: the head of a critic that shares the policy's trunk."""
-    save_file({"score.weight": head.weight.detach().contiguous().cpu()}, folder / VALUE_HEAD_FILE)
+def save_head(head: nn.Linear, file: Path) -> None:
+    """A head apart from its model: a critic's that shares the policy's trunk, or the trained one beside an adapter."""
+    save_file({"score.weight": head.weight.detach().contiguous().cpu()}, file)
+
+
+def copy_head(file: Path, head: nn.Linear) -> None:
+    """Fill a head from a file of `save_head`."""
+    weight = load_file(file)["score.weight"]
+    if weight.shape != head.weight.shape:
+        raise ValueError(
+            f"{file} holds weights of shape {tuple(weight.shape)}; the model needs {tuple(head.weight.shape)}"
+        )
+    with torch.no_grad():
+        head.weight.copy_(weight)
 
 
 def load_value_head(folder: Path, size: int, dtype: torch.dtype) -> nn.Linear | None:
-    """The head saved in this folder, or None where there is none."""
+    """The value head saved in this folder, or None where there is none."""
     path = folder / VALUE_HEAD_FILE
     if not path.exists():
         return None
-    weight = load_file(path)["score.weight"]
-    if weight.shape != (1, size):
-        raise ValueError(f"{path} holds weights of shape {tuple(weight.shape)}; the model needs (1, {size})")
     head = nn.Linear(size, 1, bias=False, dtype=dtype)
-    with torch.no_grad():
-        head.weight.copy_(weight)
+    copy_head(path, head)
     return head

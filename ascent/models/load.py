@@ -24,6 +24,7 @@ from transformers import (
 
 from ascent.models import attention, heads, seams
 from ascent.models.check import check_model, embedding_rows, refuse_config
+from ascent.models.dropout import silence_config, silence_modules
 from ascent.models.model import LanguageModel, output_head
 from ascent.models.quiet import quiet
 from ascent.models.source import resolve
@@ -76,7 +77,7 @@ def load(
         heads.start(heads.score_layer(module), seed=seed)
         notes.append(f"the scalar head is new (drawn from seed {seed})")
     if not dropout:
-        silence_modules(module)
+        silence_modules(module.modules())
     nn.Module.to(module, device)
     seams.install(module)
     check_model(module, None if head == "scalar" else output_head(module))
@@ -96,7 +97,7 @@ def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTraine
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         fix = (
-            "set trust_remote_code=true if you trust its code"
+            "set model.trust_remote_code=true if you trust its code"
             if "trust_remote_code" in str(error)
             else "check the name"
         )
@@ -165,31 +166,3 @@ def _value_head(folder: Path | str, module: PreTrainedModel, seed: int) -> tuple
     saved = heads.load_value_head(folder, size, torch.float32) if isinstance(folder, Path) else None
     said = [] if saved is not None else [f"the value head is new (drawn from seed {seed})"]
     return (saved or heads.scalar_head(size, seed=seed)).to(module.device), said
-
-
-def silence_config(config: PreTrainedConfig) -> list[str]:
-    """Set every dropout rate of a configuration to 0; returns a sentence if that changed anything."""
-    found = {}
-    for each in {id(part): part for part in (config, config.get_text_config())}.values():
-        for name, rate in vars(each).items():
-            if _is_rate(name, rate):
-                found[name] = rate
-    for name in found:
-        setattr(config.get_text_config(), name, 0.0)
-        if name in vars(config):
-            setattr(config, name, 0.0)
-    return [f"dropout is off ({', '.join(f'{name} was {rate}' for name, rate in found.items())})"] if found else []
-
-
-def silence_modules(module: nn.Module) -> None:
-    """Set every dropout module and every rate a module keeps as a number to 0."""
-    for part in module.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):
-            part.p = 0.0
-        for name, rate in list(vars(part).items()):
-            if _is_rate(name, rate):
-                setattr(part, name, 0.0)
-
-
-def _is_rate(name: str, rate: object) -> bool:
-    return ("dropout" in name or name.endswith(("pdrop", "layerdrop"))) and isinstance(rate, float) and rate > 0

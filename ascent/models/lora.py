@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from ascent.models import heads, seams
-from ascent.models.model import LanguageModel
+from ascent.models.forward import Batch
+from ascent.models.merge import mark_of_base
+from ascent.models.model import ADAPTER, BASE_FILE, LanguageModel
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -67,24 +71,60 @@ def adapter_off(model: LanguageModel) -> Iterator[LanguageModel]:
         yield model
 
 
-def merged_state(module: PreTrainedModel) -> dict[str, Tensor]:
-    """The weights of the plain model that equals this one with its adapter on. The model itself is not touched."""
-    from peft.tuners.lora import LoraLayer
+@dataclass(frozen=True)
+class WithoutAdapter:
+    """The model before LoRA, as whoever wants a frozen reference uses it; it shares every weight."""
 
-    deltas = {
-        f"{name}.base_layer.weight": _delta(part)
-        for name, part in module.named_modules()
-        if isinstance(part, LoraLayer)
-    }
-    merged: dict[str, Tensor] = {}
-    for name, weight in module.state_dict().items():
-        if ".lora_" in name:
-            continue
-        plain = name.replace(".base_layer.", ".")
-        merged[plain] = (weight + deltas[name].to(weight.dtype)) if name in deltas else weight
-    return merged
+    model: LanguageModel
+
+    def outputs(self, batch: Batch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Tensor]:
+        with adapter_off(self.model) as base:
+            return base.outputs(batch, want, temperature)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.model.module.named_parameters()
+
+    def modules(self) -> Iterator[nn.Module]:
+        return self.model.modules()
+
+    def train(self, mode: bool = True) -> WithoutAdapter:
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> WithoutAdapter:
+        return self.train(False)
 
 
-def _delta(layer: Any) -> Tensor:
-    delta: Tensor = layer.get_delta_weight(layer.active_adapters[0])
-    return delta
+def restore(model: LanguageModel, folder: str | Path) -> None:
+    """Put the adapter (and the scalar head) that `save` wrote into `folder` back, to the bit.
+
+    The merged weights of that folder will not do: from them the base could not be had again, nor the adapter.
+    """
+    if model.adapter is None:
+        raise ValueError("the model has no LoRA adapter to restore; attach one of the same rank first")
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    file = Path(folder) / ADAPTER / "adapter_model.safetensors"
+    if not file.exists():
+        raise ValueError(f"{folder} holds no LoRA adapter ({ADAPTER}/{file.name}); it was saved without LoRA")
+    was, now = json.loads((file.parent / BASE_FILE).read_text())["mark"], mark_of_base(model.module)
+    if was != now:
+        raise ValueError(
+            f"{file.parent} is the adapter of other weights than these (mark {was}, here {now}): the model it was "
+            "trained on has changed since; restore that model, or continue from the merged one in a new run"
+        )
+    saved = load_file(file)
+    here = get_peft_model_state_dict(model.adapter)
+    wrong = [name for name in {**here, **saved} if _shape(here, name) != _shape(saved, name)]
+    if wrong:
+        raise ValueError(
+            f"{file} does not fit this adapter in {len(wrong)} weights, first {wrong[0]}: {_shape(saved, wrong[0])} "
+            f"there, {_shape(here, wrong[0])} here; use the rank and the model it was saved with"
+        )
+    set_peft_model_state_dict(model.adapter, saved)
+    if model.module.get_output_embeddings() is None:
+        heads.copy_head(Path(folder) / ADAPTER / heads.SCORE_FILE, heads.score_layer(model.module))
+
+
+def _shape(weights: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
+    return tuple(weights[name].shape) if name in weights else None

@@ -40,10 +40,12 @@ class Forecast:
     moments: int
     activations: int
     logits: int
+    reference: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.gradients + self.masters + self.moments + self.activations + self.logits
+        state = self.weights + self.gradients + self.masters + self.moments
+        return state + self.activations + self.logits + self.reference
 
 
 def shape_of(config: PreTrainedConfig, parameters: int, trained: int | None = None) -> Shape:
@@ -70,10 +72,13 @@ def forecast(
     training: bool = True,
     recompute: bool = False,
     budget_bytes: int = BUDGET_BYTES,
+    reference: int = 0,
 ) -> Forecast:
     """Peak bytes of one optimizer step over micro-batches of `tokens` tokens (or, not training, of one forward).
 
-    Adam keeps two float32 moments per trained weight; bfloat16 weights have a float32 master beside them.
+    Adam keeps two float32 moments per trained weight; bfloat16 weights have a float32 master beside them, and their
+    gradients are added up in float32 from those of one backward pass after the other. `reference` is the number of
+    weights of a frozen model that stays beside the trained one. Without a head over the vocabulary `budget_bytes` is 0.
     """
     if tokens < 1:
         raise ValueError(f"tokens={tokens}: a micro-batch holds at least one token")
@@ -82,16 +87,17 @@ def forecast(
     size = BYTES[dtype]
     layer, kept = layer_bytes(shape, tokens, size), tokens * shape.hidden * size
     if not training:
-        return Forecast(shape.parameters * size, 0, 0, 0, layer + 2 * kept, budget_bytes)
+        return Forecast(shape.parameters * size, 0, 0, 0, layer + 2 * kept, budget_bytes, reference * size)
     # With recomputation each layer keeps its input, and one layer at a time is whole again.
     activations = shape.layers * kept + layer if recompute else shape.layers * layer
     return Forecast(
         weights=shape.parameters * size,
-        gradients=shape.trained * size,
+        gradients=shape.trained * (4 if dtype == "float32" else size + 4),
         masters=0 if dtype == "float32" else shape.trained * 4,
         moments=shape.trained * 8,
         activations=activations + 3 * tokens * shape.hidden * 4,
         logits=budget_bytes,
+        reference=reference * size,
     )
 
 

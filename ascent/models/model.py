@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ascent.models import forward, heads
+from ascent.models.merge import mark_of_base, merged_state
 from ascent.models.quiet import quiet
 from ascent.models.seams import FAST
 from ascent.models.token_scores import BUDGET_BYTES, Head
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 TOKENS = frozenset({"logprobs_T", "entropy_T"})
 SCALARS = frozenset({"scores_B", "values_T"})
 WANTS = TOKENS | SCALARS
+# The folder, inside a saved model, that holds the LoRA adapter apart; and how the weights it is for are known again.
+ADAPTER, BASE_FILE = "adapter", "base.json"
 
 
 @dataclass
@@ -89,6 +93,15 @@ class LanguageModel:
                 "model.train() before a forward with gradients"
             )
 
+    @property
+    def normalisation(self) -> heads.Normalisation | None:
+        """What a reward model's scores were over the demonstrations; part of its configuration, so saved with it."""
+        return heads.normalisation_of(self.module.config)
+
+    @normalisation.setter
+    def normalisation(self, found: heads.Normalisation | None) -> None:
+        heads.set_normalisation(self.module.config, found)
+
     def _scalar(self) -> nn.Linear | None:
         if self.value_head is not None or self.module.get_output_embeddings() is not None:
             return self.value_head
@@ -126,15 +139,16 @@ class LanguageModel:
         folder = Path(folder)
         state = None
         if self.adapter is not None:
-            from ascent.models.lora import merged_state
-
             state = merged_state(self.module)
-            self.adapter.save_pretrained(str(folder / "adapter"))
+            self.adapter.save_pretrained(str(folder / ADAPTER))
+            (folder / ADAPTER / BASE_FILE).write_text(json.dumps({"mark": mark_of_base(self.module)}) + "\n")
+            if self.module.get_output_embeddings() is None:
+                heads.save_head(heads.score_layer(self.module), folder / ADAPTER / heads.SCORE_FILE)
         with quiet():
             self.module.save_pretrained(folder, state_dict=state)
         self.tokenizer.save_pretrained(folder)
         if self.value_head is not None:
-            heads.save_value_head(self.value_head, folder)
+            heads.save_head(self.value_head, folder / heads.VALUE_HEAD_FILE)
 
 
 def output_head(module: PreTrainedModel) -> Head:

@@ -105,6 +105,9 @@ def install(module: PreTrainedModel, form: str = "fast") -> Installed:
     """Put the seams in place. Calling it again (after LoRA added layers, say) reaches what is new."""
     if form not in FORMS:
         raise ValueError(f"form={form!r} does not exist; the arithmetic comes in: {', '.join(FORMS)}")
+    # On ARM, oneDNN takes float32 products over from the BLAS from 9 rows on: up to 6 times slower for small matrices,
+    # never faster, and with another order of summation, so that a row's bits would depend on its batch.
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     module.set_attn_implementation(attention.NAME)
     counts = {"linear": 0, "norm": 0}
     beyond = []

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,10 +24,13 @@ from typing import Any, Literal, NamedTuple
 
 from ascent.runs import lines
 from ascent.runs.curves import chosen, draw
+from ascent.runs.lock import NAME as LOCK
 from ascent.runs.lock import Lock, holder
 
 CONFIG, ENVIRONMENT, METRICS, SAMPLES = "config.yaml", "environment.json", "metrics.jsonl", "samples.jsonl"
 CHECKPOINTS, CURVES, OUTCOME = "checkpoints", "curves.png", "outcome.json"
+# What `RunFolder.create` writes before config.yaml, which makes a folder a run.
+BUILDING = (LOCK, ENVIRONMENT, f".{ENVIRONMENT}.writing", f".{CONFIG}.writing")
 Ending = Literal["finished", "stopped", "failed"]
 
 
@@ -39,11 +43,17 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: Path, config: str, environment: Mapping[str, Any], *, say: Callable[[str], None] = print
+        cls,
+        path: Path,
+        config: str,
+        environment: Mapping[str, Any],
+        *,
+        lock: Lock | None = None,
+        say: Callable[[str], None] = print,
     ) -> RunFolder:
-        """A new run; the folder must not hold one already."""
+        """A new run; the folder must not hold one already. `lock` is the one of a `Claim` on the folder."""
         path.mkdir(parents=True, exist_ok=True)
-        lock = Lock(path, say=say)
+        lock = lock or Lock(path, say=say)
         try:
             if (path / CONFIG).exists():
                 raise FileExistsError(f"{path} holds a run already; resume it, or choose another folder")
@@ -109,6 +119,55 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+class Claim:
+    """A folder held for a run that is still being built: locked, and left as it was found if that fails.
+
+    `made` are the names that building a run may put there. A process that was killed while building leaves such names
+    and its lock, and no config; such a folder is cleared and used again. Anything else in it, and it is refused.
+    """
+
+    def __init__(self, path: Path, made: Collection[str], *, say: Callable[[str], None] = print) -> None:
+        self.path, self._made, self._new = path, {*made, *BUILDING}, not path.exists()
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file and not an empty folder; name a new folder")
+        if path.is_dir():
+            self._refuse_foreign(path)
+        path.mkdir(parents=True, exist_ok=True)
+        self.lock = Lock(path, say=say)
+        try:
+            self._refuse_foreign(path)  # between looking and locking another process may have made a run of it
+            if self._clear():
+                say(f"{path} is left from a start that was killed before there was a run in it; starting again")
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def _refuse_foreign(self, path: Path) -> None:
+        names = {each.name for each in path.iterdir()}
+        if not names or (names <= self._made and LOCK in names):
+            return
+        fix = "resume it, or name a new folder" if CONFIG in names else "name a new folder"
+        raise ValueError(f"{path} is not an empty folder, and a run never writes over another; {fix}")
+
+    def _clear(self) -> bool:
+        """Delete what a start has left, but the lock; says whether there was anything."""
+        left = [each for each in self.path.iterdir() if each.name != LOCK]
+        for each in left:
+            if each.is_dir():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
+        return bool(left)
+
+    def abandon(self) -> None:
+        """The run could not be built: put the folder back as it was found."""
+        self._clear()
+        (self.path / LOCK).unlink(missing_ok=True)
+        self.lock.release()
+        if self._new:
+            self.path.rmdir()
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Lock:
     def __init__(self, folder: Path, *, say: Callable[[str], None] = print) -> None:
         path = folder / NAME
         self._handle: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        if not _taken(self._handle):
+        if not _taken(self._handle) or not _still_at(path, self._handle):
             self._forget()
             raise Locked(
                 f"{folder} is being written by process {_owner(path)}; two processes cannot write one run: wait for "
@@ -73,6 +73,14 @@ def _taken(handle: int) -> bool:
     return False
 
 
+def _still_at(path: Path, handle: int) -> bool:
+    """A file that was deleted while we waited for it locks nothing."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
 def holder(folder: Path) -> str | None:
     """The live process that writes to the folder, if there is one."""
     path = folder / NAME
@@ -92,7 +100,7 @@ def _owner(path: Path) -> str | None:
     try:
         content = json.loads(path.read_bytes())
         return f"{content['pid']} on {content['host']}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, FileNotFoundError):
         return None
 
 

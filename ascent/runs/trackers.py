@@ -6,7 +6,7 @@ import importlib
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,20 @@ class Fanout:
                     "from now on; the run goes on, and its metrics are all in the run folder"
                 )
 
-    def close(self) -> None:
-        for each in self._others:
+    def add(self, other: Tracker) -> None:
+        self._others.append(other)
+
+    def close_others(self) -> None:
+        """Close all but the record, which may have more to say; doing it twice does nothing."""
+        while self._others:
+            each = self._others.pop()
             try:
                 each.close()
             except Exception as error:
                 self._say(f"{type(each).__name__} could not be closed ({type(error).__name__}: {error})")
+
+    def close(self) -> None:
+        self.close_others()
         self._record.close()
 
 
@@ -89,6 +97,16 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         self._run.finish()
+
+
+NEEDS = {"tensorboard": ("TensorBoard", "tensorboard"), "wandb": ("Weights & Biases", "wandb")}
+
+
+def require(names: Iterable[str]) -> None:
+    """ImportError, before anything is trained, for a tracker whose package is missing."""
+    for name in names:
+        title, package = NEEDS[name]
+        _wanted(package, title, package)
 
 
 def _wanted(module: str, title: str, package: str) -> Any:

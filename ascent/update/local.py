@@ -14,13 +14,13 @@ from torch import Tensor
 
 from ascent.losses.loss import Loss, Terms
 from ascent.maths.tally import Mean, Metrics, Tally, merge
+from ascent.models.dropout import silence_modules
 from ascent.protocols import State, Weights
 from ascent.update import microbatch
 from ascent.update.batches import Batch, on_device, stand_in, tokens_of
 from ascent.update.objective import Objective
 from ascent.update.optim import Adam, AdamW
 from ascent.update.schedule import Schedule
-from ascent.update.still import still_dropout
 
 
 class Model(Protocol):
@@ -70,7 +70,7 @@ class LocalLearner:
         self.steps, self.skipped, self.skipped_in_a_row = 0, 0, 0
         first = next(iter(self.optimizer.masters.values()))
         self._device, self._dtype = first.device, first.dtype
-        still_dropout(model.modules())
+        silence_modules(model.modules())
         model.eval()
 
     def step(self, batches: Sequence[Batch], objective: Objective) -> dict[str, Tally]:

@@ -2,6 +2,9 @@
 
 The key of a sequence is a hash of its tokens and of which are trained, so a cache survives shuffling, packing and a
 change of batch size, and can never serve another text. Axes: T flat tokens.
+
+On disk they lie in one file that names its own sha256. A file that does not match it is told (`notes`) and computed
+again: nothing is lost but time, because the reference does not change.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from ascent.checkpoints import disk
 from ascent.maths.segments import Segments
 from ascent.update.batches import Batch, on_device
 from ascent.update.local import Model
@@ -27,7 +32,13 @@ class Reference:
 
     def __init__(self, model: Model | None, *, temperature: float = 1.0, file: Path | None = None) -> None:
         self.model, self.temperature, self.file = model, temperature, file
-        self.known: dict[str, Tensor] = load_file(file) if file is not None and file.exists() else {}
+        self.known: dict[str, Tensor] = {}
+        self.notes: list[str] = []
+        if file is not None and file.exists():
+            try:
+                self.known = read(file)
+            except (SafetensorError, OSError, ValueError) as error:
+                self.notes.append(f"{file.name} cannot be used ({error}); its log-probs are computed again")
 
     def learn(self, batches: Iterable[Batch]) -> int:
         """Compute what is not known yet and keep it, on disk where there is a file; returns how many sequences."""
@@ -37,9 +48,7 @@ class Reference:
                 self.known |= self._unknown(part)
         fresh = len(self.known) - before
         if fresh and self.file is not None:
-            writing = self.file.with_suffix(".writing")
-            save_file(self.known, writing)
-            writing.rename(self.file)
+            write(self.file, self.known)
         return fresh
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
@@ -67,6 +76,33 @@ class Reference:
         outputs = self.model.outputs(on_device(batch, device), WANT, self.temperature)
         pieces = outputs["logprobs_T"].float().cpu().split(batch["segments"].lengths_B.tolist())
         return {k: piece.clone() for k, piece in zip(keys, pieces, strict=True) if k not in self.known}
+
+
+def write(file: Path, known: Mapping[str, Tensor]) -> None:
+    """Whole or not at all: under another name, synced, renamed."""
+    writing = file.with_name(f".{file.name}.writing")
+    disk.announce("write", writing)
+    save_file(dict(known), writing, metadata={"sha256": digest(known)})
+    disk.sync(writing)
+    disk.rename(writing, file)
+
+
+def read(file: Path) -> dict[str, Tensor]:
+    """What `write` wrote; ValueError or SafetensorError where it is not that any more."""
+    with safe_open(file, framework="pt") as content:
+        known = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
+        seal = (content.metadata() or {}).get("sha256")
+    if seal != digest(known):
+        raise ValueError("it does not match its sha256: it is corrupted")
+    return known
+
+
+def digest(known: Mapping[str, Tensor]) -> str:
+    """Of every name and every bit, whatever order they lie in."""
+    found = hashlib.sha256()
+    for name in sorted(known):
+        found.update(f"{name} {known[name].numel()} ".encode() + known[name].numpy().tobytes())
+    return found.hexdigest()
 
 
 def keys_of(batch: Batch) -> list[str]:

@@ -19,6 +19,20 @@ def test_it_shows_what_is_trained_and_what_a_step_costs() -> None:
     assert found.memory.total > found.memory.weights > 0
 
 
+@pytest.mark.parametrize("name", ["sft", "reward_model", "dpo", "kto"])
+def test_memory_is_that_of_what_the_row_keeps(name: str) -> None:
+    found = check(tiny_plan(algorithm=name))
+    assert found.seconds > 0 and found.memory.activations > 0
+    assert (found.memory.logits == 0) == (name == "reward_model")  # it has no head over the vocabulary
+    assert found.memory.reference == (found.memory.weights if name == "kto" else 0)  # dpo's is gone by the first step
+
+
+def test_a_step_that_is_smaller_than_the_budget_of_a_micro_batch_is_what_counts() -> None:
+    small, large = (check(tiny_plan(data={"batch_size": size})).memory.activations for size in (1, 2))
+    assert large == 2 * small
+    assert check(tiny_plan(update={"tokens_per_microbatch": 10**6})).memory.activations < 10**8
+
+
 def test_bad_data_is_found_before_a_run(tmp_path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text('{"prompt": "a", "chosen": "x", "rejected": "x"}\n')

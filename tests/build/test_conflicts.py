@@ -120,3 +120,24 @@ def test_a_cell_must_fit_the_kind_of_data(algorithm, cells, words):
 
 def test_losses_of_one_kind_of_data_can_be_swapped():
     assert resolve(validate({**least("dpo"), "cells": {"loss": {"use": "hinge"}}})).row.loss.name == "hinge"
+
+
+def test_shares_leave_room_for_the_training_data():
+    data = {"train": "t", "mix": [{"use": "a", "share": 0.5}, {"use": "b", "share": 0.5}]}
+    assert refusal("sft", data=data).startswith("data.mix takes 1 of every step, which leaves nothing for data.train")
+    twice = {"train": "t", "mix": [{"use": "t", "share": 0.5}]}
+    assert refusal("sft", data=twice).startswith("data.mix: 't' is named twice")
+
+
+def test_a_best_checkpoint_is_one_that_was_evaluated():
+    changes = {"data": {"train": "t", "evaluate": "e"}, "run": {"keep_best": 1, "save_every": 20, "evaluate_every": 15}}
+    words = refusal("sft", **changes)
+    assert words.startswith("run.keep_best=1, but run.save_every=20 is no multiple of run.evaluate_every=15")
+
+
+@pytest.mark.parametrize("algorithm", [name for name, row in TABLE.items() if row.source != "rollouts"])
+def test_pretraining_text_is_mixed_into_rollouts_only(algorithm):
+    cells = {"auxiliary": {"pretraining_nll": {"weight": 1.0}}}
+    words = refusal(algorithm, cells=cells)
+    assert words.startswith("cells.auxiliary: pretraining_nll needs pretraining_")
+    assert "which comes with rollouts" in words

@@ -37,6 +37,13 @@ def with_key(algorithm, key, value, **extra):
         ("dpo", "model.reward_model", "m", "dpo does not score with it"),
         ("grpo", "rollouts.refill_tries", 3, "no filter of grpo drops whole groups; add cells.filter.varied"),
         ("grpo", "run.evaluate_every", 5, "there is nothing to evaluate; set data.evaluate"),
+        ("sft", "run.keep_best", 1, "there is nothing to evaluate; set data.evaluate"),
+        ("sft", "run.best_by", "nll", "no checkpoint is kept for being good; set data.evaluate and run.keep_best"),
+        ("sft", "run.project", "mine", "nothing is sent to Weights & Biases; add wandb to run.trackers"),
+        ("sft", "model.lora_alpha", 16.0, "all weights are trained; set model.lora"),
+        ("sft", "data.demonstrations", "d", "sft trains no reward model"),
+        ("dpo", "data.demonstrations", "d", "dpo trains no reward model"),
+        ("grpo", "data.mix", [{"use": "d", "share": 0.5}], "grpo samples answers to the prompts of data.train alone"),
     ],
 )
 def test_a_key_without_effect_is_refused_with_the_reason(algorithm, key, value, why):
@@ -61,6 +68,12 @@ def test_a_key_without_effect_is_refused_with_the_reason(algorithm, key, value, 
         ("dapo", "rollouts.refill_tries", 3, {}),
         ("grpo", "run.evaluate_every", 5, {"data": {"train": "t", "evaluate": "e"}}),
         ("grpo", "model.reward_model", "m", {"rewards": [{"use": "reward_model"}, {"use": "exact"}]}),
+        ("sft", "run.keep_best", 1, {"data": {"train": "t", "evaluate": "e"}}),
+        ("sft", "run.best_by", "nll", {"data": {"train": "t", "evaluate": "e"}, "run": {"keep_best": 1}}),
+        ("sft", "run.project", "mine", {"run": {"trackers": ["tensorboard", "wandb"]}}),
+        ("sft", "model.lora_alpha", 16.0, {"model": {"policy": "p", "lora": 8}}),
+        ("reward_model", "data.demonstrations", "d", {}),
+        ("reward_model_kwise", "data.demonstrations", "d", {}),
     ],
 )
 def test_the_same_key_is_kept_where_it_counts(algorithm, key, value, extra):
@@ -91,14 +104,15 @@ def test_all_ineffective_keys_are_named_at_once():
     ]
 
 
+SET = {"data.evaluate": "e", "run.keep_best": 1, "run.trackers": ("wandb",), "model.lora": 8}
+
+
 def test_every_rule_names_keys_that_exist_and_matters_for_some_row():
     defaults = {key: field.get_default() for key, field in leaves().items()}
     for rule in RULES:
         for key in rule.keys:
             assert any(known.startswith(key) for known in leaves()), key
-        outcomes = {
-            rule.applies(row, defaults | {"data.evaluate": given}) for row in TABLE.values() for given in (None, 1)
-        }
+        outcomes = {rule.applies(row, defaults | given) for row in TABLE.values() for given in ({}, SET)}
         assert outcomes == {True, False}, rule.keys
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
+import types
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,3 +84,136 @@ def test_resuming_what_is_no_run_or_is_finished_is_refused(tmp_path: Path) -> No
     train(tiny_plan(run={"steps": 1}), tmp_path / "run", say=quiet)
     with pytest.raises(ValueError, match=r"finished \(step 1 of 1\)"):
         resume(tmp_path / "run", say=quiet)
+
+
+def test_a_bad_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no number of this evaluation"):
+        train(tiny_plan(run={"keep_best": 1, "best_by": "acuracy"}), tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ValueError, match="is no number of this evaluation"):
+        train(tiny_plan(run={"keep_best": 1, "best_by": "acuracy"}), tmp_path / "mine", say=quiet)
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_start_that_was_killed_before_there_was_a_run_is_started_again(tmp_path: Path) -> None:
+    plan = tiny_plan(algorithm="dpo", run={"steps": 1})
+    train(plan, tmp_path / "whole", say=quiet)
+    killed = tmp_path / "killed"
+    for name in ("initial", "reference.safetensors", "environment.json", "lock"):  # as far as a start may have come
+        source = tmp_path / "whole" / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, _made(killed) / name)
+    (killed / "initial" / "model.safetensors").write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"started again with ascent train and the same --run"):
+        resume(killed, say=quiet)
+    said: list[str] = []
+    assert train(plan, killed, say=said.append) == 1
+    assert "killed before there was a run in it; starting again" in said[0]
+    assert weights_of(killed, 1) == weights_of(tmp_path / "whole", 1)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_path: Path) -> None:
+    """Too high a learning rate: the loss rises after the first steps, so the best is not among the last."""
+    run = {"steps": 6, "save_every": 1, "evaluate_every": 1, "keep": 1, "keep_best": 2}
+    said: list[str] = []
+    train(tiny_plan(update={"learning_rate": 0.3}, run=run), tmp_path / "run", say=said.append)
+    found = read_run(tmp_path / "run")
+    losses = {int(row["step"]): row["evaluate/loss"] for row in found.metrics}
+    best = sorted(losses, key=lambda step: losses[step])[:2]
+    assert set(found.checkpoints) == {*best, 6}
+    assert 6 not in best
+    assert [Path(line.split(": ")[1]).name for line in said if line.startswith("kept for evaluate/loss")] == [
+        str(step) for step in best
+    ]
+    scores = [json.loads((tmp_path / f"run/checkpoints/{n}/manifest.json").read_text())["score"] for n in best]
+    assert scores == [losses[step] for step in best]
+
+
+@pytest.mark.slow
+def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centred(tmp_path: Path) -> None:
+    run = {"steps": 5, "save_every": 1, "evaluate_every": 1, "keep": 1, "keep_best": 1, "best_by": "accuracy"}
+    folder = tmp_path / "run"
+    train(tiny_plan(algorithm="reward_model", run=run), folder, say=quiet)
+    found = read_run(folder)
+    accuracies = {int(row["step"]): row["evaluate/accuracy"] for row in found.metrics}
+    best = max(accuracies, key=lambda step: (accuracies[step], step))
+    assert set(found.checkpoints) == {best, 5}
+    for step in found.checkpoints:
+        config = json.loads((folder / f"checkpoints/{step}/model/config.json").read_text())
+        assert config["score_normalisation"]["records"] == 64
+
+
+@pytest.mark.slow
+def test_mixed_data_has_its_share_of_every_step_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    mix = [{"use": "sort_digits:20", "share": 0.25}]
+    plan = tiny_plan(data={"mix": mix, "max_tokens": 128}, run={"keep": 4})
+    training = assemble(plan, tmp_path / "looked")
+    assert any(line == "20 records from sort_digits:20, 0.25 of every step" for line in training.notes)
+    for step in range(4):
+        texts = [
+            str(training.model.tokenizer.decode(tokens.tolist()))
+            for batch in training.source.next(step)
+            for tokens in batch["tokens_T"].split(batch["segments"].lengths_B.tolist())
+        ]
+        assert Counter("ort" in text for text in texts) == {True: 4, False: 12}, texts[:2]
+    folder = tmp_path / "run"
+    train(plan, folder, say=quiet)
+    final = weights_of(folder, 4)
+    shutil.rmtree(folder / "checkpoints" / "4")
+    resume(folder, say=quiet)
+    assert weights_of(folder, 4) == final
+    train(tiny_plan(data={"max_tokens": 128}), tmp_path / "unmixed", say=quiet)
+    assert weights_of(tmp_path / "unmixed", 4) != final
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # TensorBoard's reader warns about its own dependencies
+def test_trackers_get_every_step_of_a_run_and_of_its_continuation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    calls: list[Any] = []
+    fake: Any = types.ModuleType("wandb")
+    fake.init = lambda **options: (
+        calls.append(options)
+        or types.SimpleNamespace(log=lambda values, step: calls.append(step), finish=lambda: calls.append("finish"))
+    )
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    folder = tmp_path / "run"
+    plan = tiny_plan(run={"trackers": ["tensorboard", "wandb"], "project": "mine"})
+    train(plan, folder, say=quiet)
+    assert (calls[0]["project"], calls[0]["id"], calls[1:]) == ("mine", "run", [1, 2, 3, 4, "finish"])
+    assert calls[0]["config"]["algorithm"] == "sft"
+    shutil.rmtree(folder / "checkpoints" / "4")
+    resume(folder, say=quiet)
+    assert (calls[6]["id"], calls[7:]) == ("run", [3, 4, "finish"])
+    reader = EventAccumulator(str(folder / "tensorboard"))
+    reader.Reload()
+    logged = {int(row["step"]): row["loss"] for row in read_run(folder).metrics}
+    events = reader.Scalars("loss")
+    assert [event.step for event in events] == [1, 2, 3, 4]  # what was run again is there once
+    assert {event.step: event.value for event in events} == pytest.approx(logged)
+
+
+def test_a_tracker_that_is_not_installed_is_said_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ImportError, match=r"pip install 'ascent\[track\]'"):
+        train(tiny_plan(run={"trackers": ["wandb"]}), tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_kto_goes_through_epochs_in_steps_of_two(tmp_path: Path) -> None:
+    """Three records in steps of two: now and then a step is one record twice."""
+    plan = tiny_plan(algorithm="kto", data={"train": "arithmetic:3", "batch_size": 2}, run={"steps": 12})
+    assert train(plan, tmp_path / "run", say=quiet) == 12

@@ -4,7 +4,7 @@ import re
 from ascent.algorithms import TABLE, VOCABULARY
 from ascent.bounds import number_rules
 from ascent.build.vocabulary import described
-from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, Reward, leaves
+from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, Mixed, Reward, leaves
 from ascent.config.show import json_schema
 
 
@@ -35,8 +35,9 @@ def test_the_schema_of_recipes_is_whole():
 
 def test_fewer_than_150_keys_with_every_number_of_every_cell():
     """Every dotted key a recipe can write; a function that takes no numbers is itself a key in the slots of several."""
-    keys = {key for key in leaves() if key != "rewards" and key.removeprefix("cells.") not in SEVERAL_SLOTS}
-    keys |= {f"rewards.{name}" for name in Reward.model_fields}
+    lists = {"rewards": Reward, "data.mix": Mixed}
+    keys = {key for key in leaves() if key not in lists and key.removeprefix("cells.") not in SEVERAL_SLOTS}
+    keys |= {f"{key}.{name}" for key, entry in lists.items() for name in entry.model_fields}
     for slot, known in VOCABULARY.items():
         weight = ["weight"] if slot in (*TERM_SLOTS, "auxiliary") else []
         for name, function in known.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -36,10 +38,25 @@ def test_train_then_look_at_it_then_sample_score_and_export(tmp_path: Path) -> N
         call("score", str(run), "arithmetic:2")
 
 
-def test_check_shows_a_sample_and_a_forecast(tmp_path: Path) -> None:
-    done = call("check", tiny_recipe(tmp_path))
+@pytest.mark.slow
+def test_score_prints_lines_of_json_and_says_what_they_are_relative_to(tmp_path: Path) -> None:
+    run = tmp_path / "rm"
+    recipe = tiny_recipe(tmp_path, algorithm="reward_model", data={"demonstrations": "arithmetic:12"})
+    assert call("train", recipe, "run.steps=1", "--run", str(run)).exit_code == 0
+    done = call("score", str(run), "arithmetic@heldout:3")
+    assert "scores are relative to 12 demonstrations" in done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["record"] for line in lines] == [1, 2, 3]
+    assert all(len(line["scores"]) == 2 for line in lines)
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "reward_model", "dpo"])
+def test_check_shows_a_sample_and_a_forecast(algorithm: str, tmp_path: Path) -> None:
+    done = call("check", tiny_recipe(tmp_path, algorithm=algorithm))
     assert done.exit_code == 0
-    assert "trained tokens in brackets" in done.stdout and "peak memory" in done.stdout
+    assert "trained tokens in brackets" in done.stdout
+    assert re.search(r"^time per step +\d+\.\d\d s here: 4 steps take about", done.stdout, re.MULTILINE)
+    assert re.search(r"^peak memory +\d+\.\d MiB: weights .* moments .* activations ", done.stdout, re.MULTILINE)
 
 
 def test_a_bad_recipe_leaves_no_folder(tmp_path: Path) -> None:

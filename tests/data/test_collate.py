@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ascent.algorithms import TABLE
-from ascent.data.collate import collate, mismatch
+from ascent.data.collate import collate, mismatch, two_prompts
 from tests.data import made
 
 # What the learner adds to a batch, or what objectives form from it.
@@ -83,10 +83,22 @@ def test_a_neighbour_with_the_same_prompt_is_passed_over() -> None:
     items, _ = mismatch([one, twin, two], max_tokens=99)
     assert items[0].mismatched is not None
     assert np.array_equal(items[0].mismatched.tokens[:2], two.sequences[0].tokens[:2])
-    with pytest.raises(ValueError, match="all 2 records of this step ask the same"):
+    with pytest.raises(ValueError, match="all records ask the same"):
         mismatch([one, twin], max_tokens=99)
-    with pytest.raises(ValueError, match="all 1 records"):
+    with pytest.raises(ValueError, match="all records ask the same"):
         mismatch([one], max_tokens=99)
+
+
+def test_where_a_whole_step_asks_the_same_a_prompt_of_the_data_stands_in() -> None:
+    one, two = made.judged(4), made.judged(5)
+    spare = two_prompts([one, one, two])
+    assert [prompt.tolist() for prompt in spare] == [each.sequences[0].tokens[:2].tolist() for each in (one, two)]
+    items, _ = mismatch([one, one], max_tokens=99, spare=spare)
+    for item in items:
+        assert item.mismatched is not None
+        assert item.mismatched.tokens.tolist() == [*spare[1].tolist(), *one.sequences[0].tokens[2:].tolist()]
+    (alone,), _ = mismatch([two], max_tokens=99, spare=spare)
+    assert alone.mismatched is not None and alone.mismatched.tokens[:2].tolist() == spare[0].tolist()
 
 
 def test_a_companion_over_the_limit_loses_the_beginning_of_its_prompt_and_is_counted() -> None:

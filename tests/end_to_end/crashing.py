@@ -140,6 +140,11 @@ def kill_after(step: int) -> None:
     training.save = last
 
 
+def kill_at_change(number: int, folder: Path) -> None:
+    """Kill this process at its n-th change below `folder`."""
+    _kill_at(number, folder)
+
+
 def log_to(path: Path) -> None:
     """Print to another file than the run's other processes."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

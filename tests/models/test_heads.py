@@ -5,7 +5,14 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from ascent.models.heads import load_value_head, save_value_head, scalar_head, score_layer
+from ascent.models.heads import (
+    VALUE_HEAD_FILE,
+    Normalisation,
+    load_value_head,
+    save_head,
+    scalar_head,
+    score_layer,
+)
 from ascent.models.load import load
 from ascent.models.tiny import create
 from tests.models.packing import FAMILIES, batch_of
@@ -90,7 +97,7 @@ def test_a_critic_on_the_policys_trunk(tmp_path):
 
 
 def test_a_value_head_of_another_model_is_refused(tmp_path):
-    save_value_head(scalar_head(8, seed=0), tmp_path)
+    save_head(scalar_head(8, seed=0), tmp_path / VALUE_HEAD_FILE)
     with pytest.raises(ValueError, match=r"shape \(1, 8\); the model needs \(1, 16\)"):
         load_value_head(tmp_path, 16, torch.float32)
     assert load_value_head(tmp_path / "elsewhere", 16, torch.float32) is None
@@ -106,3 +113,19 @@ def test_a_classifier_of_several_labels_is_refused(tmp_path):
         load(tmp_path / "three", head="scalar")
     with pytest.raises(ValueError, match="has no linear head `score`"):
         score_layer(nn.Linear(2, 2))
+
+
+def test_what_demonstrations_score_is_subtracted_and_saved_with_the_model(tmp_path):
+    model = load(create(tmp_path / "base", **NUMBERS), head="scalar")
+    assert model.normalisation is None
+    model.normalisation = Normalisation(mean=1.5, std=2.0, records=10)
+    assert model.normalisation(torch.tensor([2.0, 1.5])).tolist() == [0.5, 0.0]
+    model.save(tmp_path / "saved")
+    again = load(tmp_path / "saved", head="scalar")
+    assert again.normalisation == (1.5, 2.0, 10)
+    assert torch.equal(  # what the model itself computes is raw
+        again.outputs(batch_of((3, 4)), WANT)["scores_B"], model.outputs(batch_of((3, 4)), WANT)["scores_B"]
+    )
+    again.normalisation = None
+    again.save(tmp_path / "cleared")
+    assert "score_normalisation" not in (tmp_path / "cleared/config.json").read_text()

@@ -11,10 +11,10 @@ from tests.models.packing import batch_of, random_model
 HALF = Shape(494_000_000, 494_000_000, 24, 896, 4864, 14, 2, 64)
 
 
-def test_bfloat16_training_takes_sixteen_bytes_a_weight():
-    """2 for the weight, 2 for its gradient, 4 for the master, 8 for Adam's moments."""
+def test_bfloat16_training_takes_twenty_bytes_a_weight():
+    """2 for the weight, 2 for its gradient, 4 for their sum, 4 for the master, 8 for Adam's moments."""
     seen = forecast(HALF, tokens=1, dtype="bfloat16")
-    assert seen.weights + seen.gradients + seen.masters + seen.moments == 16 * HALF.parameters
+    assert seen.weights + seen.gradients + seen.masters + seen.moments == 20 * HALF.parameters
     wide = forecast(HALF, tokens=1, dtype="float32")
     assert wide.weights + wide.gradients + wide.masters + wide.moments == 16 * HALF.parameters
     assert wide.masters == 0
@@ -25,7 +25,7 @@ def test_lora_keeps_state_for_the_adapter_alone():
     seen = forecast(Shape(494_000_000, 4_000_000, 24, 896, 4864, 14, 2, 64), tokens=1, dtype="bfloat16")
     assert (seen.weights, seen.gradients, seen.masters, seen.moments) == (
         988_000_000,
-        8_000_000,
+        24_000_000,
         16_000_000,
         32_000_000,
     )
@@ -42,6 +42,11 @@ def test_activations_grow_with_tokens_and_shrink_with_recomputing():
 def test_logits_do_not_grow_with_tokens():
     assert forecast(HALF, tokens=10).logits == forecast(HALF, tokens=100_000).logits == 128 * 2**20
     assert forecast(HALF, tokens=10, budget_bytes=7).logits == 7
+
+
+def test_a_reference_that_stays_has_weights_and_nothing_else():
+    alone, beside = (forecast(HALF, tokens=1, dtype="bfloat16", reference=n) for n in (0, 1000))
+    assert beside.total - alone.total == beside.reference == 2000
 
 
 def test_the_numbers_of_a_configuration():

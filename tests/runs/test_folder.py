@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ascent.protocols import Tracker
-from ascent.runs.folder import RunFolder, list_runs, read_run
+from ascent.runs.folder import Claim, RunFolder, list_runs, read_run
 from ascent.runs.lock import Locked
 
 CONFIG = "algorithm: sft\n"
@@ -103,3 +103,46 @@ def test_a_run_without_one_number_ends_without_a_picture(tmp_path: Path) -> None
         folder.end("failed", 0, "before the first step")
     assert not (tmp_path / "r/curves.png").exists()
     assert json.loads((tmp_path / "r/outcome.json").read_text())["ending"] == "failed"
+
+
+def test_a_claim_becomes_a_run_or_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    claim = Claim(path, ["initial"], say=lambda text: None)
+    with pytest.raises(Locked):
+        Claim(path, ["initial"], say=lambda text: None)
+    (path / "initial").mkdir()
+    claim.abandon()
+    assert not path.exists()
+    claim = Claim(path, ["initial"], say=lambda text: None)
+    with RunFolder.create(path, CONFIG, {}, lock=claim.lock):
+        pass
+    assert read_run(path).config == CONFIG
+    with pytest.raises(ValueError, match="never writes over another; resume it, or name a new folder"):
+        Claim(path, ["initial"])
+
+
+def test_only_what_a_killed_start_leaves_is_cleared(tmp_path: Path) -> None:
+    def left(name: str, *files: str) -> Path:
+        for file in files:
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).write_text("x")
+        return tmp_path / name
+
+    said: list[str] = []
+    ours = left("ours", "lock", "initial/config.json", "environment.json", ".config.yaml.writing")
+    claim = Claim(ours, ["initial"], say=said.append)
+    assert [path.name for path in ours.iterdir()] == ["lock"]
+    assert any("killed before there was a run in it" in line for line in said)
+    claim.lock.release()
+    for foreign in (
+        left("no-lock", "initial/config.json"),
+        left("theirs", "lock", "initial/config.json", "thesis.txt"),
+        left("config", "lock", "config.yaml"),
+    ):
+        before = sorted(foreign.rglob("*"))
+        with pytest.raises(ValueError, match="never writes over another"):
+            Claim(foreign, ["initial"], say=said.append)
+        assert sorted(foreign.rglob("*")) == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file and not an empty folder"):
+        Claim(tmp_path / "file", [])

@@ -79,3 +79,15 @@ def test_the_same_process_cannot_take_it_twice_and_a_clean_release_says_nothing(
     Lock(tmp_path, say=said.append).release()
     assert said == []
     assert holder(tmp_path / "nowhere") is None
+
+
+def test_a_lock_that_was_deleted_while_we_waited_for_it_locks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_late(handle: int) -> bool:
+        (tmp_path / "lock").unlink()
+        return True
+
+    monkeypatch.setattr("ascent.runs.lock._taken", too_late)
+    with pytest.raises(Locked):
+        Lock(tmp_path)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ascent.runs.trackers import Fanout, TensorBoard, WeightsAndBiases
+from ascent.runs.trackers import NEEDS, Fanout, TensorBoard, WeightsAndBiases, require
 
 
 class Seen:
@@ -98,3 +98,21 @@ def test_a_missing_package_is_named_with_its_extra(
         ImportError, match=rf"the package '{package}' cannot be imported .*pip install 'ascent\[track\]'"
     ):
         make(tmp_path)
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_missing_package_can_be_found_out_beforehand(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, NEEDS[name][1], None)
+    require([each for each in NEEDS if each not in (name, "wandb")])
+    with pytest.raises(ImportError, match=r"pip install 'ascent\[track\]'"):
+        require([name])
+
+
+def test_others_are_closed_once_and_the_record_stays_open() -> None:
+    record, other = Seen(), Seen()
+    tracker = Fanout(record, [])
+    tracker.add(other)
+    tracker.close_others()
+    tracker.close_others()
+    tracker.log(1, {})
+    assert other.closed and not record.closed and (record.steps, other.steps) == ([1], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from ascent.checkpoints import disk
 from ascent.maths.logprobs import next_token_logprobs
 from ascent.maths.segments import Segments
-from ascent.update.reference import Reference
+from ascent.update.reference import Reference, read, write
 
 
 class Bigram:
@@ -79,3 +81,57 @@ def test_what_was_not_learnt_is_computed_every_time_as_a_resumed_run_would() -> 
     first, again = (reference(batch(A))["reference_T"] for _ in range(2))
     assert torch.equal(first, again)
     assert model.calls == 2 and not reference.known
+
+
+def _flipped(content: bytes) -> bytes:
+    return content[:-3] + bytes([content[-3] ^ 1]) + content[-2:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (_flipped, "does not match its sha256"),
+        (lambda content: content[: len(content) // 2], "cannot be used"),
+        (lambda content: b"", "cannot be used"),
+        (lambda content: content.replace(b"sha256", b"sha255"), "does not match its sha256"),
+    ],
+)
+def test_a_damaged_file_is_told_and_computed_again(damage: Any, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "reference.safetensors"
+    first = Reference(Bigram(), file=file)  # type: ignore[arg-type]
+    first.learn([batch(A, B)])
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    model = Bigram()
+    second = Reference(model, file=file)  # type: ignore[arg-type]
+    assert len(second.notes) == 1 and reason in second.notes[0]
+    assert second.notes[0].endswith("its log-probs are computed again")
+    assert second.learn([batch(A, B)]) == 2 and model.calls == 1
+    assert file.read_bytes() == whole
+    assert Reference(None, file=file).notes == []
+
+
+def test_killed_at_any_change_the_file_is_the_old_one_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "reference.safetensors"
+    old, new = {"a": torch.ones(3)}, {"a": torch.ones(3), "b": torch.zeros(2)}
+    seen: list[str] = []
+
+    class Killed(BaseException): ...
+
+    def watch(at: int, kind: str, path: Path) -> None:
+        seen.append(kind)
+        if len(seen) == at:
+            raise Killed
+
+    for at in range(1, 6):
+        monkeypatch.setattr(disk, "watcher", lambda kind, path: None)
+        write(file, old)
+        monkeypatch.setattr(disk, "watcher", partial(watch, at))
+        seen.clear()
+        try:
+            write(file, new)
+        except Killed:
+            assert read(file).keys() in (old.keys(), new.keys())
+    assert seen == ["write", "fsync", "rename", "fsync"]  # written, on the disk, under its name, and that on the disk

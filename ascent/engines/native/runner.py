@@ -3,7 +3,7 @@
 The modules are the learner's own. On CUDA a step (forward, attention, draw, bookkeeping) is one graph per batch size,
 captured when first needed; the weights are read where they lie, so an update needs no new graph. On a CPU the same
 step runs as it is. Batches are filled up to a size of `batch_size`: on CUDA because graphs have fixed sizes, on a CPU
-because its matrix products round differently below 9 rows.
+because the product of a single row is another routine, with another rounding.
 
 Axes: T packed tokens, N prompts, B rows, D hidden size, V vocabulary.
 """
@@ -25,7 +25,7 @@ from ascent.models.model import LanguageModel, output_head
 from ascent.models.paged import Decode, Pool, Prefill, decode_on_cpu, new_slots
 from ascent.models.token_scores import head_logits
 
-FEWEST_ROWS = 16  # on a CPU; see the note above
+FEWEST_ROWS = 2  # on a CPU; see the note above
 PREFILL_TOKENS = 16384  # prompts run together up to this many tokens
 PROGRAMS = 1024  # on CUDA: attention is cut into about this many pieces of work
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ascent.update.still import still_dropout
+from ascent.models.dropout import silence_modules
 
 
 class Attention(nn.Module):
@@ -14,6 +14,7 @@ class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.attention_dropout = 0.5
+        self.resid_pdrop = 0.5
         self.rate = 0.5
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -22,8 +23,14 @@ class Attention(nn.Module):
 
 def test_every_rate_becomes_zero_and_nothing_else_changes() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3), Attention(), nn.GRU(4, 4, 2, dropout=0.4)).train()
-    still_dropout(model.modules())
+    silence_modules(model.modules())
     x = torch.ones(64, 4)
     assert torch.equal(model(x)[0], model(x)[0])
-    assert model[2].rate == 0.5
+    assert (model[2].rate, model[2].resid_pdrop) == (0.5, 0.0)
     assert (model[1].p, model[3].dropout) == (0.0, 0.0)
+
+
+def test_every_kind_of_dropout_module_is_meant() -> None:
+    parts = nn.Sequential(nn.Dropout(0.5), nn.AlphaDropout(0.3), nn.Dropout2d(0.2))
+    silence_modules(parts.modules())
+    assert [part.p for part in parts] == [0, 0, 0]

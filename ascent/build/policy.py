@@ -1,0 +1,79 @@
+"""The models of a run, as its recipe names them: the policy, with or without an adapter, and the frozen reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ascent.build.plan import Plan
+from ascent.models import load as models
+from ascent.models import lora, tiny
+from ascent.models.model import LanguageModel
+from ascent.update.optim import Adam
+from ascent.update.reference import Reference
+
+TINY = "tiny:"
+# What building a run may leave in its folder before there is a run: models and log-probs made from the recipe alone.
+INITIAL, REFERENCE = "initial", "reference.safetensors"
+
+
+def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> LanguageModel:
+    """The model to train: from a checkpoint, as the recipe says, or a tiny one made here (`tiny:llama`).
+
+    With LoRA a checkpoint gives the adapter alone; the model beside it is the recipe's, as at the start.
+    """
+    config, settings = plan.config, plan.config.model
+    adapted = settings.lora is not None
+    model = models.load(
+        initial(settings.policy, folder, config.seed) if model_folder is None or adapted else model_folder,
+        head="scalar" if "score_head" in plan.row.needs else "tokens",
+        dtype=settings.dtype,
+        device=device(),
+        recompute=settings.recompute,
+        seed=config.seed,
+        trust_remote_code=settings.trust_remote_code,
+    )
+    model.normalisation = None  # what a reward model had learnt before says nothing of what it will have learnt
+    if settings.lora is None:
+        return model
+    model = lora.attach(model, rank=settings.lora, alpha=settings.lora_alpha, seed=config.seed)
+    if model_folder is not None:
+        lora.restore(model, model_folder)
+    return model
+
+
+def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> Reference:
+    """The frozen reference: the recipe's, or the policy as it was before the first step."""
+    settings = plan.config.model
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / REFERENCE
+    if settings.reference is None and policy.adapter is not None:
+        return Reference(lora.WithoutAdapter(policy), file=file)
+    frozen = models.load(
+        initial(settings.reference or settings.policy, folder, plan.config.seed),
+        dtype=settings.dtype,
+        device=device(),
+        seed=plan.config.seed,
+        trust_remote_code=settings.trust_remote_code,
+    )
+    return Reference(frozen, file=file)
+
+
+def initial(name: str, folder: Path, seed: int) -> str | Path:
+    """The recipe's model; a tiny one is made inside the run folder, from the seed alone."""
+    if not name.startswith(TINY):
+        return name
+    made = folder / INITIAL
+    if not (made / "config.json").exists():
+        tiny.create(made, family=name.removeprefix(TINY), seed=seed)
+    return made
+
+
+def adam_of(plan: Plan) -> Adam:
+    update = plan.config.update
+    return Adam(update.adam_beta1, update.adam_beta2, update.adam_eps, update.weight_decay)
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,43 @@
+"""No dropout: with it, the log-probability at sampling and the one in training would be of two different models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def silence_config(config: PreTrainedConfig) -> list[str]:
+    """Set every dropout rate of a configuration to 0; returns a sentence if that changed anything."""
+    found = {}
+    for each in {id(part): part for part in (config, config.get_text_config())}.values():
+        for name, rate in vars(each).items():
+            if _is_rate(name, rate):
+                found[name] = rate
+    for name in found:
+        setattr(config.get_text_config(), name, 0.0)
+        if name in vars(config):
+            setattr(config, name, 0.0)
+    return [f"dropout is off ({', '.join(f'{name} was {rate}' for name, rate in found.items())})"] if found else []
+
+
+def silence_modules(modules: Iterable[nn.Module]) -> None:
+    """Set the rate of every dropout module, and every rate that a module keeps as a number of its own, to 0.
+
+    The model then computes the same in training mode (which recomputing activations asks for) as in evaluation mode.
+    """
+    for module in modules:
+        if isinstance(module, _DropoutNd):
+            module.p = 0.0
+        for name, rate in list(vars(module).items()):
+            if _is_rate(name, rate):
+                setattr(module, name, 0.0)
+
+
+def _is_rate(name: str, rate: object) -> bool:
+    return ("dropout" in name or name.endswith(("pdrop", "layerdrop"))) and isinstance(rate, float) and rate > 0
