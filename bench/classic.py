@@ -64,9 +64,12 @@ PEERS = {
     ("trpo", "Acrobot-v1"): (trpo, trpo.Settings(steps=40_960, envs=2, length=1024, scale=True)),
     ("ppo", "Pendulum-v1"): (
         ppo,
-        ppo.Settings(steps=61_440, envs=4, length=1024, gamma=0.9, lr=1e-3, minibatch=64),
+        ppo.Settings(steps=61_440, envs=4, length=1024, gamma=0.95, lr=1e-3, minibatch=64, hold=4),
     ),
-    ("trpo", "Pendulum-v1"): (trpo, trpo.Settings(steps=61_440, envs=2, length=1024, gamma=0.9, critic_epochs=15)),
+    ("trpo", "Pendulum-v1"): (
+        trpo,
+        trpo.Settings(steps=61_440, envs=2, length=512, delta=0.02, gamma=0.95, critic_epochs=15, hold=4),
+    ),
 }
 
 
@@ -96,16 +99,28 @@ def one_cartpole(method: Any, settings: Any, seed: int) -> dict[str, Any]:
     return measured(method.train("CartPole-v1", settings, seed=seed), "CartPole-v1", seed, sampled=True)
 
 
+def reached(name: str) -> tuple[int, list[float]]:
+    """On how many seeds a method reaches the mark on CartPole, and the final returns."""
+    method, settings = CARTPOLE[name]
+    finals = [one_cartpole(method, settings, seed)["final"] for seed in SEEDS]
+    return sum(final >= MARK for final in finals), finals
+
+
+def unchanged(method: Any, earlier: dict[str, Any] | None, settings: Any) -> bool:
+    """Whether a result file's settings are these; a setting younger than the file had its default."""
+    return earlier is not None and json.dumps(vars(method.Settings(**earlier))) == json.dumps(vars(settings))
+
+
 def run_cartpole(save: Any, earlier: dict[str, Any]) -> None:
     """A method that the file of today already holds, with these settings, is kept."""
     table: dict[str, Any] = dict(earlier.get("methods", {}))
     for name, (method, settings) in CARTPOLE.items():
-        if name in table and table[name]["settings"] == json.loads(json.dumps(vars(settings))):
+        if unchanged(method, table.get(name, {}).get("settings"), settings):
             continue
         rows = [one_cartpole(method, settings, seed) for seed in SEEDS]
-        reached = sum(row["final"] >= MARK for row in rows)
-        table[name] = {"settings": vars(settings), "reached": reached, "of": len(SEEDS), "runs": rows}
-        print(name, f"{reached}/{len(SEEDS)}", [round(row["final"], 1) for row in rows], flush=True)
+        count = sum(row["final"] >= MARK for row in rows)
+        table[name] = {"settings": vars(settings), "reached": count, "of": len(SEEDS), "runs": rows}
+        print(name, f"{count}/{len(SEEDS)}", [round(row["final"], 1) for row in rows], flush=True)
         save({"env": "CartPole-v1", "mark": MARK, "methods": table})
 
 
@@ -121,9 +136,12 @@ def run_objectives(save: Any, earlier: dict[str, Any]) -> None:
 
 
 def run_peers(save: Any, earlier: dict[str, Any], peer_python: str) -> None:
-    """Pairs that today's file already holds are kept, so that a study that was stopped goes on where it was."""
-    tasks = earlier.get("tasks", {})
-    rows = {f"{name} {env_id}": tasks.get(f"{name} {env_id}", {"runs": []})["runs"] for name, env_id in PEERS}
+    """Pairs that today's file holds with these settings are kept, so that a stopped study goes on where it was."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for (name, env_id), (method, settings) in PEERS.items():
+        task = f"{name} {env_id}"
+        same = unchanged(method, earlier.get("settings", {}).get(task), settings)
+        rows[task] = earlier["tasks"][task]["runs"] if same else []
     for seed in SEEDS:
         for (name, env_id), (method, settings) in PEERS.items():
             if any(row["seed"] == seed for row in rows[f"{name} {env_id}"]):
@@ -154,6 +172,12 @@ def peers_table(found: dict[str, Any]) -> str:
         cells += [f"{faster['seconds']:.2f}x", f"{faster['cpu_seconds']:.2f}x"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def against_peer(python: str, name: str, env_id: str) -> dict[str, Any]:
+    """Five seeds of one pair, compared; the bar of the learning tests."""
+    method, settings = PEERS[name, env_id]
+    return compared([one_pair(python, name, env_id, method, settings, seed) for seed in SEEDS])
 
 
 def one_pair(python: str, name: str, env_id: str, method: Any, settings: Any, seed: int) -> dict[str, Any]:

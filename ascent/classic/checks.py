@@ -11,14 +11,16 @@ def check(
     settings: Any,
     *,
     counts: Iterable[str] = (),
+    wholes: Iterable[str] = (),
     positive: Iterable[str] = (),
     non_negative: Iterable[str] = (),
     fractions: Iterable[str] = (),
 ) -> None:
-    """Raise ValueError for the first field outside its range: whole >= 1, > 0, >= 0, or between 0 and 1."""
+    """Raise ValueError for the first field outside its range: whole >= 1, whole >= 0, > 0, >= 0, or between 0 and 1."""
     owner = type(settings).__module__.rsplit(".", 1)[-1]
     rules = (
         (counts, lambda x: isinstance(x, int) and x >= 1, "a whole number, at least 1"),
+        (wholes, lambda x: isinstance(x, int) and x >= 0, "a whole number, at least 0"),
         (positive, lambda x: 0 < x < math.inf, "a finite number above 0"),
         (non_negative, lambda x: 0 <= x < math.inf, "a finite number, at least 0"),
         (fractions, lambda x: 0 <= x <= 1, "between 0 and 1"),

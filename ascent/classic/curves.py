@@ -25,7 +25,7 @@ from matplotlib.axes import Axes
 from torch import nn
 
 from ascent.classic import policy_gradient, ppo, trpo, variance
-from ascent.classic.collect import collect_steps
+from ascent.classic.batch import Batch, gather
 from ascent.classic.descent import FlatAdam
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
@@ -93,7 +93,7 @@ def plot_variance(estimates: Mapping[str, variance.Estimate], path: Path) -> Non
 
 
 def interpolate(
-    old: StochasticPolicy, new: StochasticPolicy, batch: ppo.Batch, shares: Sequence[float], *, clip: float = 0.2
+    old: StochasticPolicy, new: StochasticPolicy, batch: Batch, shares: Sequence[float], *, clip: float = 0.2
 ) -> dict[str, list[float]]:
     """Along theta_old + share (theta_new - theta_old): exact KL(old || .), the surrogate (CPI), PPO's clipped one."""
     here, there = (nn.utils.parameters_to_vector(policy.parameters()).detach() for policy in (old, new))
@@ -163,12 +163,11 @@ def draw_variance(path: Path, *, batches: int = 400) -> None:
 def draw_interpolation(path: Path, *, updates: int = 5) -> None:
     """Train PPO for a few updates, then look along the step of the next one."""
     settings = ppo.Settings(envs=8, length=256, epochs=10, minibatch=256, lr=1e-3)
-    run = start("CartPole-v1", envs=8, seed=0, hidden=settings.hidden, scale=False, gamma=settings.gamma)
+    run = start("CartPole-v1", settings, seed=0)
     parameters = [*run.policy.parameters(), *run.critic.parameters()]
     optimizer = FlatAdam(parameters, lr=settings.lr, eps=1e-5, norm=settings.grad_norm)
     for _ in range(updates + 1):
-        rollout = collect_steps(run.policy, run.environments, settings.length, run.rng)
-        batch, _ = ppo.prepare(run.policy, run.critic, rollout, settings)
+        batch, _ = gather(run, settings)
         old = copy.deepcopy(run.policy)
         ppo.improve(run, batch, optimizer, settings, beta=0.0)
     shares = np.linspace(-0.5, 2.5, 61).tolist()

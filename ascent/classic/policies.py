@@ -1,8 +1,9 @@
 """Small stochastic policies and a critic: MLPs with orthogonal weights, categorical or diagonal-Gaussian heads.
 
 Axes: T flat steps, N environments, O observation entries, A action entries, P outputs of a head (the logits of a
-categorical; mean and log-std, side by side, of a Gaussian). Both policies answer the same four questions about their
-outputs_TP (log-probability, entropy, KL, sample), so the algorithms never ask which one they hold.
+categorical; mean and log-std, side by side, of a Gaussian). All policies answer the same four questions about their
+outputs_TP (log-probability, entropy, KL, sample), so the algorithms never ask which one they hold. Two
+Gaussians differ in where their noise comes from.
 
 Acting is done in numpy on views of the very tensors that are trained: a step of 16 environments then costs a few tens
 of microseconds, and there is nothing to synchronise.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -26,6 +27,7 @@ from ascent.maths.logprobs import token_logprobs
 
 Array = np.ndarray[Any, Any]
 OBSERVATION_LIMIT = 10.0
+VARIANCE_FLOOR = 1e-6
 
 
 class Encoder(nn.Module):
@@ -116,16 +118,8 @@ class CategoricalPolicy(StochasticPolicy):
         return logits_NV.argmax(1) + self.start
 
 
-class GaussianPolicy(StochasticPolicy):
-    """Mean from the network, one free log-std per action entry, no squashing: the environment clips to its bounds."""
-
-    def __init__(self, encoder: Encoder, actions: int, *, hidden: Sequence[int], log_std: float = 0.0) -> None:
-        super().__init__(encoder, mlp(encoder.size, hidden, actions, gain=0.01))
-        self.log_std_A = nn.Parameter(torch.full((actions,), log_std))
-
-    def forward(self, observations_TO: Tensor) -> Tensor:
-        means_TA = self.network(observations_TO)
-        return torch.cat([means_TA, self.log_std_A.expand_as(means_TA)], dim=1)
+class BoxPolicy(StochasticPolicy):
+    """A normal distribution for each action entry, no squashing: the environment clips to its bounds."""
 
     def logprobs(self, outputs_TP: Tensor, actions: Tensor) -> Tensor:
         means_TA, log_stds_TA = outputs_TP.chunk(2, dim=1)
@@ -144,6 +138,18 @@ class GaussianPolicy(StochasticPolicy):
         moved_TA = (means_TA - to_means_TA) * torch.exp(-to_log_stds_TA)
         return 0.5 * (torch.expm1(shrink_TA) - shrink_TA + moved_TA**2).sum(1)
 
+
+class GaussianPolicy(BoxPolicy):
+    """Mean from the network, one free log-std per action entry, fresh noise at every step."""
+
+    def __init__(self, encoder: Encoder, actions: int, *, hidden: Sequence[int], log_std: float = 0.0) -> None:
+        super().__init__(encoder, mlp(encoder.size, hidden, actions, gain=0.01))
+        self.log_std_A = nn.Parameter(torch.full((actions,), log_std))
+
+    def forward(self, observations_TO: Tensor) -> Tensor:
+        means_TA = self.network(observations_TO)
+        return torch.cat([means_TA, self.log_std_A.expand_as(means_TA)], dim=1)
+
     def choose(self, encoded_NO: Array, rng: np.random.Generator | None) -> Array:
         means_NA = forward_numpy(self.network, encoded_NO)
         if rng is None:
@@ -152,18 +158,64 @@ class GaussianPolicy(StochasticPolicy):
         return means_NA + stds_A * rng.standard_normal(means_NA.shape, dtype=np.float32)
 
 
+class StateNoisePolicy(BoxPolicy):
+    """Noise that is a function of the state and is kept for a while (gSDE, arXiv 2005.05719), so it pushes one way.
+
+    H are the features: the last hidden layer, or the observation if there is none. action = mean + features_H @ W_HA,
+    where the entries of W are normal with deviation exp(log_std_HA); each environment has its own W, drawn anew every
+    `hold` steps. Given the state alone the action is Gaussian with variance sum_h features_h^2 exp(2 log_std_ha), and
+    that is what log-probabilities are taken of. The features are not trained through the variance: they serve the mean.
+    """
+
+    def __init__(
+        self, encoder: Encoder, actions: int, *, hidden: Sequence[int], log_std: float = 0.0, hold: int = 4
+    ) -> None:
+        super().__init__(encoder, mlp(encoder.size, hidden, actions, gain=0.01))
+        self.log_std_HA = nn.Parameter(torch.full(([encoder.size, *hidden][-1], actions), log_std))
+        self.hold, self.age = hold, 0
+        self.unit_NHA: Array = np.empty(0)
+
+    def forward(self, observations_TO: Tensor) -> Tensor:
+        features_TH = self.network[:-1](observations_TO)
+        variances_TA = features_TH.detach() ** 2 @ torch.exp(2 * self.log_std_HA) + VARIANCE_FLOOR
+        return torch.cat([self.network[-1](features_TH), 0.5 * torch.log(variances_TA)], dim=1)
+
+    def choose(self, encoded_NO: Array, rng: np.random.Generator | None) -> Array:
+        *body, head = self.network
+        features_NH = forward_numpy(body, encoded_NO)
+        means_NA = forward_numpy([head], features_NH)
+        if rng is None:
+            return means_NA
+        shape = (len(encoded_NO), *self.log_std_HA.shape)
+        if self.age % self.hold == 0 or self.unit_NHA.shape != shape:
+            self.unit_NHA = rng.standard_normal(shape, dtype=np.float32)
+        self.age += 1
+        weights_NHA = self.unit_NHA * np.exp(self.log_std_HA.detach().numpy())
+        return means_NA + (features_NH[:, None, :] @ weights_NHA)[:, 0]
+
+
 def build_policy(
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
     *,
     hidden: Sequence[int] = (64, 64),
     log_std: float = 0.0,
-) -> CategoricalPolicy | GaussianPolicy:
-    """The policy that fits an environment's spaces: categorical for Discrete actions, Gaussian for flat Box ones."""
+    hold: int = 0,
+) -> CategoricalPolicy | BoxPolicy:
+    """The policy that fits an environment's spaces: categorical for Discrete actions, Gaussian for flat Box ones.
+
+    `hold` above 0 asks for state-dependent noise that is kept for so many steps.
+    """
     encoder = Encoder(observation_space)
+    if hold and not isinstance(action_space, spaces.Box):
+        raise ValueError(
+            f"hold={hold} on the actions {action_space}; only Box actions have noise to keep, so leave it 0"
+        )
     if isinstance(action_space, spaces.Discrete):
         return CategoricalPolicy(encoder, int(action_space.n), hidden=hidden, start=int(action_space.start))
     if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
+        if hold:
+            return StateNoisePolicy(encoder, action_space.shape[0], hidden=hidden, log_std=log_std, hold=hold)
         return GaussianPolicy(encoder, action_space.shape[0], hidden=hidden, log_std=log_std)
     raise ValueError(f"action space {action_space}; only Discrete and one-dimensional Box actions are understood")
 
@@ -192,7 +244,7 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int, *, gain: float) -> nn.
     return nn.Sequential(*layers)
 
 
-def forward_numpy(network: nn.Sequential, rows_NO: Array) -> Array:
+def forward_numpy(network: Iterable[nn.Module], rows_NO: Array) -> Array:
     """The same MLP in numpy. `.numpy()` is a view of the parameter, so trained weights are seen at once."""
     for layer in network:
         if isinstance(layer, nn.Linear):

@@ -15,7 +15,7 @@ the returns it is subtracted from would depend on the actions, and the estimate 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 from ascent.advantages import returns
 from ascent.classic import checks
+from ascent.classic import run as shared
 from ascent.classic.collect import Rollout, collect_episodes
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
-from ascent.classic.run import Run, explained_variance, judge, recent_return, start
+from ascent.classic.run import Run, explained_variance, judge, recent_return
 from ascent.losses import aggregate, entropy, gates, values
 from ascent.maths import masked
 from ascent.maths.segments import Segments
@@ -98,14 +99,10 @@ WITH_CRITIC = ("vpg", "actor_critic", "gae")
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(shared.Settings):
     weight: str = "vpg"
-    steps: int = 100_000
-    """Environment steps in all; the last batch of episodes may go beyond."""
-    envs: int = 8
     episodes: int = 16
     """Whole episodes per update, a multiple of `envs`."""
-    gamma: float = 0.99
     lam: float = 0.97
     lr: float = 3e-3
     entropy_weight: float = 0.0
@@ -115,19 +112,16 @@ class Settings:
     critic_lr: float = 3e-3
     critic_steps: int = 40
     """Whole-batch regression steps of the critic per update."""
-    hidden: Sequence[int] = (64, 64)
-    log_std: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.choose(self, "weight", WEIGHTS)
         checks.check(
             self,
-            counts=("steps", "envs", "episodes", "critic_steps"),
+            counts=("episodes", "critic_steps"),
             positive=("lr", "critic_lr", "grad_norm"),
             non_negative=("entropy_weight",),
-            fractions=("gamma", "lam"),
         )
-        checks.widths(self)
         if self.episodes % self.envs:
             raise ValueError(
                 f"policy_gradient: episodes={self.episodes} on envs={self.envs}; episodes must be a multiple of envs"
@@ -138,15 +132,7 @@ class Settings:
 
 def train(env_id: str, settings: Settings, *, seed: int) -> Result:
     """The policy gradient on a Gymnasium environment, with the weight that the settings name."""
-    run = start(
-        env_id,
-        envs=settings.envs,
-        seed=seed,
-        hidden=settings.hidden,
-        scale=False,
-        gamma=settings.gamma,
-        log_std=settings.log_std,
-    )
+    run = shared.start(env_id, settings, seed=seed)
     optimizer = torch.optim.Adam(run.policy.parameters(), lr=settings.lr, fused=True)
     critic_optimizer = torch.optim.Adam(run.critic.parameters(), lr=settings.critic_lr, fused=True)
     while run.environments.taken < settings.steps:

@@ -5,27 +5,24 @@ Axes: T flat steps, B pieces of episodes. Three objectives share everything but 
   unclipped   gates.surrogate: the ratio times the advantage, unbounded
   penalty     gates.surrogate, plus beta times the exact KL(old || new); beta follows controllers.ppo_penalty
 
-The log-probabilities of the old policy are read in one pass over the whole rollout before the first step, so the first
-ratio of every update is 1. Advantages are computed and whitened once per rollout. The early stop uses KL(old || new),
-as the never-negative sample estimate ratio - 1 - log ratio.
+The early stop uses KL(old || new), as the never-negative sample estimate ratio - 1 - log ratio.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ascent.advantages import returns
+from ascent.classic import batch as ready
 from ascent.classic import checks
-from ascent.classic.collect import Rollout, collect_steps
+from ascent.classic.batch import Batch
 from ascent.classic.descent import FlatAdam
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
-from ascent.classic.run import Run, explained_variance, judge, recent_return, start
+from ascent.classic.run import Run, recent_return, start
 from ascent.losses import controllers, entropy, gates, kl, ratios, values
 from ascent.maths import masked
 
@@ -37,12 +34,7 @@ OBJECTIVES: Mapping[str, Callable[..., gates.Gated]] = {
 
 
 @dataclass(frozen=True)
-class Settings:
-    steps: int = 100_000
-    """Environment steps in all; the last rollout may go beyond by less than one rollout."""
-    envs: int = 8
-    length: int = 128
-    """Steps of each environment per rollout."""
+class Settings(ready.Settings):
     epochs: int = 10
     minibatch: int = 256
     objective: str = "clip"
@@ -53,69 +45,34 @@ class Settings:
     """The KL per update that the penalty's coefficient is steered to."""
     stop_kl: float = 0.0
     """End an update after the epoch whose KL exceeds 1.5 times this; 0 never does."""
-    gamma: float = 0.99
-    lam: float = 0.95
     lr: float = 3e-4
     anneal: bool = False
     """Let the learning rate fall linearly to 0."""
     value_weight: float = 0.5
     entropy_weight: float = 0.0
     grad_norm: float = 0.5
-    hidden: Sequence[int] = (64, 64)
-    log_std: float = 0.0
-    """First log standard deviation of a Gaussian policy."""
-    scale: bool = False
-    """Scale observations and rewards by their running moments."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.check(
             self,
-            counts=("steps", "envs", "length", "epochs", "minibatch"),
+            counts=("epochs", "minibatch"),
             positive=("beta", "kl_target", "lr", "grad_norm"),
             non_negative=("clip", "stop_kl", "value_weight", "entropy_weight"),
-            fractions=("gamma", "lam"),
         )
         checks.choose(self, "objective", OBJECTIVES)
-        checks.widths(self)
-
-
-class Batch(NamedTuple):
-    """A rollout with everything frozen that the update compares against."""
-
-    observations_TO: Tensor
-    actions: Tensor
-    advantages_T: Tensor
-    returns_T: Tensor
-    old_T: Tensor
-    old_outputs_TP: Tensor
-    trained_T: Tensor
-
-    def minibatches(self, size: int, shuffler: torch.Generator) -> Iterator[Batch]:
-        """One epoch: every step once, in a new order. The order is applied once, so a minibatch is a set of views."""
-        order = torch.randperm(len(self.old_T), generator=shuffler)
-        for pieces in zip(*(x[order].split(size) for x in self), strict=True):
-            yield Batch(*pieces)
 
 
 def train(env_id: str, settings: Settings, *, seed: int) -> Result:
     """PPO on a Gymnasium environment."""
-    run = start(
-        env_id,
-        envs=settings.envs,
-        seed=seed,
-        hidden=settings.hidden,
-        scale=settings.scale,
-        gamma=settings.gamma,
-        log_std=settings.log_std,
-    )
+    run = start(env_id, settings, seed=seed, scale=settings.scale)
     parameters = [*run.policy.parameters(), *run.critic.parameters()]
     optimizer = FlatAdam(parameters, lr=settings.lr, eps=1e-5, norm=settings.grad_norm)
     beta = settings.beta
     while run.environments.taken < settings.steps:
         if settings.anneal:
             optimizer.set_lr(settings.lr * (1 - run.environments.taken / settings.steps))
-        rollout = collect_steps(run.policy, run.environments, settings.length, run.rng, run.scale)
-        batch, metrics = prepare(run.policy, run.critic, rollout, settings)
+        batch, metrics = ready.gather(run, settings)
         epochs = improve(run, batch, optimizer, settings, beta)
         metrics |= measure(run.policy, batch, clip=settings.clip)
         metrics |= {"epochs": float(epochs), "beta": beta, "return": recent_return(run.environments)}
@@ -123,30 +80,6 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
         if settings.objective == "penalty":
             beta = controllers.ppo_penalty(beta, metrics["kl"], target_per_token=settings.kl_target)
     return run.result()
-
-
-def prepare(
-    policy: StochasticPolicy, critic: nn.Module, rollout: Rollout, settings: Settings
-) -> tuple[Batch, dict[str, float]]:
-    """Advantages by GAE, whitened; targets from the unwhitened ones; the old policy's outputs."""
-    trained_T = rollout.trained_T
-    with torch.no_grad():
-        values_T, bootstrap_B = judge(critic, rollout)
-        credit = returns.gae(
-            rollout.rewards_T,
-            values_T,
-            trained_T,
-            rollout.segments,
-            bootstrap_B,
-            gamma=settings.gamma,
-            lam=settings.lam,
-        )
-        assert credit.returns_T is not None
-        outputs_TP = policy(rollout.observations_TO)
-        old_T = policy.logprobs(outputs_TP, rollout.actions)
-    white_T = masked.whiten(credit.advantages_T, trained_T)
-    batch = Batch(rollout.observations_TO, rollout.actions, white_T, credit.returns_T, old_T, outputs_TP, trained_T)
-    return batch, {"explained_variance": explained_variance(values_T, credit.returns_T)}
 
 
 def improve(run: Run, batch: Batch, optimizer: FlatAdam, settings: Settings, beta: float) -> int:

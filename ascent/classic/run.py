@@ -1,4 +1,4 @@
-"""What the three policy-gradient methods share: the parts of a run, the critic's pass over a rollout, and its report.
+"""What the three policy-gradient methods share: settings, the parts of a run, the critic's pass over a rollout.
 
 Axes: T flat steps, B pieces of episodes.
 """
@@ -13,9 +13,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ascent.classic import checks
 from ascent.classic.collect import Environments, ObservationScale, Rollout
-from ascent.classic.policies import CategoricalPolicy, Critic, GaussianPolicy, build_policy
+from ascent.classic.policies import BoxPolicy, CategoricalPolicy, Critic, build_policy
 from ascent.classic.result import Result
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of every method that trains a policy and a critic."""
+
+    steps: int = 100_000
+    """Environment steps in all; the last rollout may go beyond."""
+    envs: int = 8
+    gamma: float = 0.99
+    lam: float = 0.95
+    hidden: Sequence[int] = (64, 64)
+    log_std: float = 0.0
+    """First log standard deviation of a Gaussian policy."""
+    hold: int = 0
+    """Steps for which a Gaussian policy keeps state-dependent noise (gSDE); 0 draws plain noise at every step."""
+
+    def __post_init__(self) -> None:
+        checks.check(self, counts=("steps", "envs"), wholes=("hold",), fractions=("gamma", "lam"))
+        checks.widths(self)
 
 
 @dataclass
@@ -23,7 +44,7 @@ class Run:
     """Environments, policy, critic and generators, all derived from one seed."""
 
     environments: Environments
-    policy: CategoricalPolicy | GaussianPolicy
+    policy: CategoricalPolicy | BoxPolicy
     critic: Critic
     scale: ObservationScale | None
     rng: np.random.Generator
@@ -36,18 +57,22 @@ class Run:
         return Result(self.policy, done.returns, done.steps, self.history, time.perf_counter() - self.started)
 
 
-def start(
-    env_id: str, *, envs: int, seed: int, hidden: Sequence[int], scale: bool, gamma: float, log_std: float = 0.0
-) -> Run:
+def start(env_id: str, settings: Settings, *, seed: int, scale: bool = False) -> Run:
     """The parts of a run. `scale` turns on the running scaling of observations and rewards."""
     if seed < 0:
         raise ValueError(f"seed={seed}, but it must be at least 0")
     started = time.perf_counter()
-    environments = Environments(env_id, envs, seed * 1000, gamma=gamma if scale else None)
+    environments = Environments(env_id, settings.envs, seed * 1000, gamma=settings.gamma if scale else None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        policy = build_policy(environments.observation_space, environments.action_space, hidden=hidden, log_std=log_std)
-        critic = Critic(policy.encoder.size, hidden=hidden)
+        policy = build_policy(
+            environments.observation_space,
+            environments.action_space,
+            hidden=settings.hidden,
+            log_std=settings.log_std,
+            hold=settings.hold,
+        )
+        critic = Critic(policy.encoder.size, hidden=settings.hidden)
     learned = ObservationScale(policy.encoder) if scale and not policy.encoder.discrete else None
     rng, shuffler = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     return Run(environments, policy, critic, learned, rng, shuffler, started=started)

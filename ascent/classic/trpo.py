@@ -20,23 +20,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ascent.advantages import returns
+from ascent.classic import batch as ready
 from ascent.classic import checks
-from ascent.classic.collect import Rollout, collect_steps
+from ascent.classic.batch import Batch
 from ascent.classic.descent import FlatAdam
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
-from ascent.classic.run import Run, explained_variance, judge, recent_return, start
+from ascent.classic.run import Run, recent_return, start
 from ascent.losses import gates, ratios, values
 from ascent.maths import masked
 
 
 @dataclass(frozen=True)
-class Settings:
-    steps: int = 100_000
+class Settings(ready.Settings):
     envs: int = 2
     length: int = 1024
-    """Steps of each environment per rollout."""
     form: str = "constraint"
     """`constraint` (TRPO proper) or `penalty` (fixed beta)."""
     delta: float = 0.01
@@ -48,27 +46,20 @@ class Settings:
     beta: float = 10.0
     penalty_steps: int = 20
     penalty_lr: float = 3e-3
-    gamma: float = 0.99
-    lam: float = 0.95
     critic_lr: float = 1e-3
     critic_epochs: int = 10
     critic_minibatch: int = 128
-    hidden: Sequence[int] = (64, 64)
-    log_std: float = 0.0
-    scale: bool = False
-    """Scale observations and rewards by their running moments."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.check(
             self,
-            counts=("steps", "envs", "length", "cg_steps", "backtracks", "penalty_steps", "critic_epochs"),
+            counts=("cg_steps", "backtracks", "penalty_steps", "critic_epochs", "critic_minibatch"),
             positive=("delta", "shrink", "beta", "penalty_lr", "critic_lr"),
             non_negative=("damping",),
-            fractions=("gamma", "lam", "shrink"),
+            fractions=("shrink",),
         )
-        checks.check(self, counts=("critic_minibatch",))
         checks.choose(self, "form", FORMS)
-        checks.widths(self)
 
 
 @dataclass(frozen=True)
@@ -76,74 +67,37 @@ class Problem:
     """The old policy's view of one rollout: what the surrogate and the KL are measured against."""
 
     policy: StochasticPolicy
-    observations_TO: Tensor
-    actions: Tensor
-    advantages_T: Tensor
-    old_T: Tensor
-    old_outputs_TP: Tensor
-    trained_T: Tensor
+    batch: Batch
 
     def surrogate(self, outputs_TP: Tensor) -> Tensor:
         """L: the mean of ratio * advantage, to be maximised."""
-        log_ratio_T = ratios.token(self.policy.logprobs(outputs_TP, self.actions), self.old_T, self.trained_T)
-        return -masked.mean(gates.surrogate(log_ratio_T, self.advantages_T, self.trained_T).loss_T, self.trained_T)
+        batch = self.batch
+        log_ratio_T = ratios.token(self.policy.logprobs(outputs_TP, batch.actions), batch.old_T, batch.trained_T)
+        return -masked.mean(gates.surrogate(log_ratio_T, batch.advantages_T, batch.trained_T).loss_T, batch.trained_T)
 
     def kl(self, outputs_TP: Tensor) -> Tensor:
         """Mean exact KL(old || new) over the states of the rollout."""
-        return masked.mean(self.policy.kl(self.old_outputs_TP, outputs_TP), self.trained_T)
+        return masked.mean(self.policy.kl(self.batch.old_outputs_TP, outputs_TP), self.batch.trained_T)
 
 
 def train(env_id: str, settings: Settings, *, seed: int) -> Result:
     """TRPO on a Gymnasium environment."""
-    run = start(
-        env_id,
-        envs=settings.envs,
-        seed=seed,
-        hidden=settings.hidden,
-        scale=settings.scale,
-        gamma=settings.gamma,
-        log_std=settings.log_std,
-    )
+    run = start(env_id, settings, seed=seed, scale=settings.scale)
     critic_optimizer = FlatAdam(run.critic.parameters(), lr=settings.critic_lr)
     improve = FORMS[settings.form]
     while run.environments.taken < settings.steps:
-        rollout = collect_steps(run.policy, run.environments, settings.length, run.rng, run.scale)
-        problem, targets_T, metrics = pose(run.policy, run.critic, rollout, settings)
-        metrics |= improve(problem, settings)
-        fit_critic(run, rollout.observations_TO, targets_T, critic_optimizer, settings)
+        batch, metrics = ready.gather(run, settings)
+        metrics |= improve(Problem(run.policy, batch), settings)
+        fit_critic(run, batch, critic_optimizer, settings)
         metrics |= {"return": recent_return(run.environments), "steps": float(run.environments.taken)}
         run.history.append(metrics)
     return run.result()
 
 
-def pose(
-    policy: StochasticPolicy, critic: nn.Module, rollout: Rollout, settings: Settings
-) -> tuple[Problem, Tensor, dict[str, float]]:
-    """The rollout's problem, the critic's targets, and how good the critic was."""
-    trained_T = rollout.trained_T
-    with torch.no_grad():
-        values_T, bootstrap_B = judge(critic, rollout)
-        credit = returns.gae(
-            rollout.rewards_T,
-            values_T,
-            trained_T,
-            rollout.segments,
-            bootstrap_B,
-            gamma=settings.gamma,
-            lam=settings.lam,
-        )
-        assert credit.returns_T is not None
-        outputs_TP = policy(rollout.observations_TO)
-        old_T = policy.logprobs(outputs_TP, rollout.actions)
-    white_T = masked.whiten(credit.advantages_T, trained_T)
-    problem = Problem(policy, rollout.observations_TO, rollout.actions, white_T, old_T, outputs_TP, trained_T)
-    return problem, credit.returns_T, {"explained_variance": explained_variance(values_T, credit.returns_T)}
-
-
 def constrained_step(problem: Problem, settings: Settings) -> dict[str, float]:
     """One natural-gradient step with a line search; leaves the policy unchanged if no step is acceptable."""
     parameters = list(problem.policy.parameters())
-    outputs_TP = problem.policy(problem.observations_TO)
+    outputs_TP = problem.policy(problem.batch.observations_TO)
     before = problem.surrogate(outputs_TP)
     slope_K = flat(torch.autograd.grad(before, parameters, retain_graph=True))
     stayed = {"accepted": 0.0, "kl": 0.0, "improvement": 0.0, "backtracks": 0.0, "predicted": 0.0}
@@ -168,7 +122,7 @@ def line_search(
     for tried in range(settings.backtracks):
         scale = settings.shrink**tried
         nn.utils.vector_to_parameters(origin_K + scale * full_K, parameters)
-        outputs_TP = problem.policy(problem.observations_TO)
+        outputs_TP = problem.policy(problem.batch.observations_TO)
         kl, gain = float(problem.kl(outputs_TP)), float(problem.surrogate(outputs_TP)) - before
         if kl <= settings.delta and gain >= 0:
             metrics = {"accepted": 1.0, "kl": kl, "improvement": gain, "predicted": scale * predicted}
@@ -181,14 +135,14 @@ def penalised_steps(problem: Problem, settings: Settings) -> dict[str, float]:
     """Plain gradient steps on L - beta KL, with a fresh Adam for each rollout."""
     optimizer = torch.optim.Adam(problem.policy.parameters(), lr=settings.penalty_lr, fused=True)
     with torch.no_grad():
-        before = float(problem.surrogate(problem.policy(problem.observations_TO)))
+        before = float(problem.surrogate(problem.policy(problem.batch.observations_TO)))
     for _ in range(settings.penalty_steps):
-        outputs_TP = problem.policy(problem.observations_TO)
+        outputs_TP = problem.policy(problem.batch.observations_TO)
         optimizer.zero_grad(set_to_none=True)
         (settings.beta * problem.kl(outputs_TP) - problem.surrogate(outputs_TP)).backward()
         optimizer.step()
     with torch.no_grad():
-        outputs_TP = problem.policy(problem.observations_TO)
+        outputs_TP = problem.policy(problem.batch.observations_TO)
         return {"kl": float(problem.kl(outputs_TP)), "improvement": float(problem.surrogate(outputs_TP)) - before}
 
 
@@ -234,15 +188,12 @@ def conjugate_gradient(
     return x_K
 
 
-def fit_critic(run: Run, observations_TO: Tensor, targets_T: Tensor, optimizer: FlatAdam, settings: Settings) -> None:
+def fit_critic(run: Run, batch: Batch, optimizer: FlatAdam, settings: Settings) -> None:
     """Regress the critic on its targets, in minibatches."""
-    trained_T = torch.ones(len(targets_T), dtype=torch.bool)
     for _ in range(settings.critic_epochs):
-        order = torch.randperm(len(targets_T), generator=run.shuffler)
-        size = settings.critic_minibatch
-        pieces = (x[order].split(size) for x in (observations_TO, targets_T, trained_T))
-        for some_TO, target_T, keep_T in zip(*pieces, strict=True):
-            optimizer.descend(masked.mean(values.mse(run.critic(some_TO), target_T, keep_T), keep_T))
+        for piece in batch.minibatches(settings.critic_minibatch, run.shuffler):
+            error_T = values.mse(run.critic(piece.observations_TO), piece.returns_T, piece.trained_T)
+            optimizer.descend(masked.mean(error_T, piece.trained_T))
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from ascent.advantages import returns
 from ascent.classic import checks
+from ascent.classic import run as shared
 from ascent.classic.collect import Rollout, collect_episodes
 from ascent.classic.policies import Critic, StochasticPolicy
 from ascent.classic.policy_gradient import WEIGHTS, Evidence, policy_loss
-from ascent.classic.run import start
 from ascent.losses import values
 from ascent.maths import masked
 
@@ -85,7 +85,7 @@ def bound_on_largest_z(parameters: int, level: float = 0.01) -> float:
 
 def sample_gradients(env_id: str, settings: Settings, *, seed: int) -> dict[str, Tensor]:
     """gradient_MK of each estimator, in float64, on common batches."""
-    run = start(env_id, envs=settings.episodes, seed=seed, hidden=settings.hidden, scale=False, gamma=1.0)
+    run = shared.start(env_id, shared.Settings(envs=settings.episodes, hidden=settings.hidden, gamma=1.0), seed=seed)
     sharpen(run.policy, settings.warm_up)
     fit(run.critic, collect_episodes(run.policy, run.environments, settings.critic_episodes, run.rng))
     rows: dict[str, list[Tensor]] = {}

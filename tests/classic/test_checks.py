@@ -8,6 +8,7 @@ from ascent.classic import checks
 @dataclass(frozen=True)
 class Numbers:
     count: object = 1
+    spare: object = 0
     size: object = 0.5
     share: object = 1.0
     word: str = "a"
@@ -15,7 +16,7 @@ class Numbers:
 
 
 def check(numbers):
-    checks.check(numbers, counts=["count"], positive=["size"], fractions=["share"])
+    checks.check(numbers, counts=["count"], wholes=["spare"], positive=["size"], fractions=["share"])
     checks.choose(numbers, "word", ["a", "b"])
     checks.widths(numbers)
 
@@ -31,6 +32,8 @@ def test_good_numbers_pass():
         ({"count": 0}, "test_checks: count=0, but it must be a whole number, at least 1"),
         ({"count": 1.0}, "count=1.0"),
         ({"count": True}, "count=True"),
+        ({"spare": -1}, "spare=-1, but it must be a whole number, at least 0"),
+        ({"spare": 0.0}, "spare=0.0"),
         ({"size": 0.0}, "size=0.0, but it must be a finite number above 0"),
         ({"size": float("inf")}, "size=inf"),
         ({"size": "big"}, "size='big'"),

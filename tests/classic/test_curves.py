@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ascent.classic import curves, ppo, variance
-from ascent.classic.collect import collect_steps
+from ascent.classic.batch import gather
 from ascent.classic.descent import FlatAdam
 from ascent.classic.result import Result
 from ascent.classic.run import start
@@ -38,9 +38,8 @@ def test_a_run_without_episodes_cannot_be_drawn():
 
 def updated():
     settings = ppo.Settings(envs=4, length=128, epochs=8, minibatch=64, lr=3e-3, hidden=(16,))
-    run = start("CartPole-v1", envs=4, seed=0, hidden=(16,), scale=False, gamma=0.99)
-    rollout = collect_steps(run.policy, run.environments, 128, run.rng)
-    batch, _ = ppo.prepare(run.policy, run.critic, rollout, settings)
+    run = start("CartPole-v1", settings, seed=0)
+    batch, _ = gather(run, settings)
     old = copy.deepcopy(run.policy)
     optimizer = FlatAdam([*run.policy.parameters(), *run.critic.parameters()], lr=3e-3, norm=0.5)
     ppo.improve(run, batch, optimizer, settings, beta=0.0)

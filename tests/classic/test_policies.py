@@ -11,6 +11,7 @@ from ascent.classic.policies import (
     Critic,
     Encoder,
     GaussianPolicy,
+    StateNoisePolicy,
     build_policy,
     forward_numpy,
     mlp,
@@ -21,12 +22,16 @@ BOX = spaces.Box(-1, 1, (3,), np.float32)
 
 def policies():
     torch.manual_seed(0)
-    pair = CategoricalPolicy(Encoder(BOX), 4, hidden=(8,)), GaussianPolicy(Encoder(BOX), 2, hidden=(8,), log_std=-0.4)
-    for policy in pair:
+    some = (
+        CategoricalPolicy(Encoder(BOX), 4, hidden=(8,)),
+        GaussianPolicy(Encoder(BOX), 2, hidden=(8,), log_std=-0.4),
+        StateNoisePolicy(Encoder(BOX), 2, hidden=(8,), log_std=-0.4, hold=3),
+    )
+    for policy in some:
         with torch.no_grad():
             for parameter in policy.parameters():
                 parameter.add_(0.3 * torch.randn_like(parameter))
-    return pair
+    return some
 
 
 def as_torch(policy, outputs):
@@ -37,7 +42,7 @@ def as_torch(policy, outputs):
     return Independent(Normal(means, log_stds.exp()), 1)
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [0, 1, 2])
 def test_logprobs_entropy_and_kl_equal_those_of_torch_distributions(which):
     policy = policies()[which].double()
     a, b = policy(torch.randn(7, 3).double()), policy(torch.randn(7, 3).double()) * 1.3
@@ -48,7 +53,7 @@ def test_logprobs_entropy_and_kl_equal_those_of_torch_distributions(which):
     torch.testing.assert_close(policy.kl(a, b), kl_divergence(ours, theirs))
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [0, 1, 2])
 def test_kl_of_a_policy_with_itself_is_an_exact_zero_with_zero_gradient(which):
     policy = policies()[which]
     outputs = policy(torch.randn(5, 3))
@@ -81,14 +86,53 @@ def test_categorical_samples_follow_the_softmax_and_greedy_takes_the_most_likely
     assert policy.act(row, None)[0] == shares.argmax()
 
 
-def test_gaussian_samples_have_the_stated_mean_and_deviation():
-    policy = policies()[1]
+@pytest.mark.parametrize("which", [1, 2])
+def test_gaussian_samples_have_the_stated_mean_and_deviation(which):
+    policy = policies()[which]
     row = np.array([[0.2, -0.5, 0.9]], np.float32)
     means, log_stds = policy(torch.from_numpy(row)).detach().chunk(2, 1)
     drawn = policy.act(np.repeat(row, 20_000, 0), np.random.default_rng(0))
     np.testing.assert_allclose(drawn.mean(0), means[0], atol=0.03)
     np.testing.assert_allclose(drawn.std(0), log_stds[0].exp(), rtol=0.03)
     np.testing.assert_allclose(policy.act(row, None), means, atol=1e-6)
+
+
+def test_state_dependent_noise_is_a_line_in_the_features_kept_for_hold_steps_and_each_environment_has_its_own():
+    policy, rng = policies()[2], np.random.default_rng(0)
+    rows = np.repeat(np.array([[0.2, -0.5, 0.9]], np.float32), 2, 0)
+    noise = [policy.choose(rows, rng) - policy.choose(rows, None) for _ in range(6)]
+    np.testing.assert_array_equal(noise[0], noise[1])
+    np.testing.assert_array_equal(noise[0], noise[2])
+    np.testing.assert_array_equal(noise[3], noise[5])
+    assert np.abs(noise[3] - noise[2]).min() > 1e-3
+    assert np.abs(noise[0][0] - noise[0][1]).min() > 1e-3
+    # Features twice as long: the noise doubles, for the draw is the same.
+    with torch.no_grad():
+        policy.network[0].weight.zero_()
+        policy.network[0].bias.copy_(torch.full((8,), 0.1).atanh())
+        once = policy.choose(rows, rng) - policy.choose(rows, None)
+        policy.network[0].bias.copy_(torch.full((8,), 0.2).atanh())
+        twice = policy.choose(rows, rng) - policy.choose(rows, None)
+    np.testing.assert_allclose(twice, 2 * once, rtol=1e-4)
+
+
+def test_the_variance_of_state_dependent_noise_by_hand_and_no_gradient_of_it_to_the_features():
+    policy = StateNoisePolicy(Encoder(BOX), 1, hidden=(2,), log_std=0.0).double()
+    with torch.no_grad():
+        policy.network[0].weight.zero_()
+        policy.network[0].bias.copy_(torch.tensor([0.6, -0.8]).atanh())
+        policy.log_std_HA.copy_(torch.tensor([[0.0], [math.log(2)]]))
+    log_std = policy(torch.zeros(1, 3).double())[0, 1]
+    assert log_std.item() == pytest.approx(0.5 * math.log(0.6**2 * 1 + 0.8**2 * 4), abs=1e-5)
+    slopes = torch.autograd.grad(log_std, list(policy.parameters()), allow_unused=True)
+    named = dict(zip([name for name, _ in policy.named_parameters()], slopes, strict=True))
+    assert {name for name, slope in named.items() if slope is not None and slope.any()} == {"log_std_HA"}
+
+
+def test_without_hidden_layers_the_noise_follows_the_observation():
+    policy = StateNoisePolicy(Encoder(BOX), 1, hidden=(), log_std=0.0)
+    log_std = policy(torch.tensor([[3.0, 0.0, -4.0]]))[0, 1]
+    assert log_std.item() == pytest.approx(math.log(5), abs=1e-5)
 
 
 def test_layers_start_orthogonal_with_the_stated_gain():

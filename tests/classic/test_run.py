@@ -1,9 +1,13 @@
+import dataclasses
 import math
 
 import pytest
 import torch
 
-from ascent.classic.run import explained_variance, recent_return, start
+from ascent.classic import policy_gradient, ppo, trpo
+from ascent.classic.run import Settings, explained_variance, recent_return, start
+
+SMALL = Settings(envs=2, hidden=(4,), gamma=0.9)
 
 
 def test_explained_variance_of_a_perfect_a_constant_and_a_misleading_critic():
@@ -15,7 +19,7 @@ def test_explained_variance_of_a_perfect_a_constant_and_a_misleading_critic():
 
 
 def test_recent_return_looks_at_the_last_episodes_only():
-    run = start("CartPole-v1", envs=1, seed=0, hidden=(4,), scale=False, gamma=0.9)
+    run = start("CartPole-v1", SMALL, seed=0)
     assert math.isnan(recent_return(run.environments))
     run.environments.returns += [1.0, 2.0, 6.0]
     assert recent_return(run.environments, episodes=2) == 4
@@ -23,7 +27,7 @@ def test_recent_return_looks_at_the_last_episodes_only():
 
 def test_one_seed_makes_every_part_of_a_run():
     def weights(seed):
-        run = start("CartPole-v1", envs=2, seed=seed, hidden=(4,), scale=False, gamma=0.9)
+        run = start("CartPole-v1", SMALL, seed=seed)
         return [*run.policy.parameters(), *run.critic.parameters()], [list(x) for x in run.environments.now]
 
     (first, now), (again, now_again), (other, now_other) = weights(5), weights(5), weights(6)
@@ -32,6 +36,27 @@ def test_one_seed_makes_every_part_of_a_run():
 
 
 def test_scaling_is_for_vectors_and_leaves_one_hot_rows_alone():
-    assert start("CartPole-v1", envs=1, seed=0, hidden=(4,), scale=True, gamma=0.9).scale is not None
-    maze = start("ascent/Maze-v0", envs=1, seed=0, hidden=(4,), scale=True, gamma=0.9)
+    assert start("CartPole-v1", SMALL, seed=0, scale=True).scale is not None
+    maze = start("ascent/Maze-v0", SMALL, seed=0, scale=True)
     assert maze.scale is None and maze.environments.gamma == 0.9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"steps": 0}, "steps=0, but it must be a whole number, at least 1"),
+        ({"lam": 1.5}, "lam=1.5, but it must be between 0 and 1"),
+        ({"hold": -1}, "hold=-1, but it must be a whole number, at least 0"),
+        ({"hold": 4.0}, "hold=4.0"),
+        ({"hidden": (0,)}, "one width >= 1"),
+    ],
+)
+def test_settings_that_every_method_has_are_checked_once_for_all(wrong, words):
+    for kind in (Settings, policy_gradient.Settings, trpo.Settings, ppo.Settings):
+        with pytest.raises(ValueError, match=words):
+            kind(**wrong)
+
+
+def test_state_dependent_noise_is_refused_where_actions_are_discrete():
+    with pytest.raises(ValueError, match="hold=4 on the actions Discrete"):
+        start("CartPole-v1", dataclasses.replace(SMALL, hold=4), seed=0)
