@@ -4,8 +4,8 @@
 new token of every running row against all that its row has stored. A row's pages need not lie together: its table
 names them. Page 0 belongs to nobody: rows that only fill a batch up write there.
 
-What a row gets never depends on its neighbours. On a CPU rows are run together by their own length, rounded up in a way
-that the page size has no part in.
+What a row gets never depends on its neighbours. On a CPU rows of similar length run together, padded to the longest of
+them; what lies beyond a row's own end is masked, which changes no bit of its result (a test holds it).
 
 Axes: T new tokens, B rows, H query heads, K key/value heads, R query heads per key/value head, D head size, S slots of
 the pool (pages x page size), P pages of a row, N rows of a block, L the rounded length of a block.
@@ -14,6 +14,7 @@ the pool (pages x page size), P pages of a row, N rows of a block, L the rounded
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,8 @@ from torch import Tensor
 
 from ascent.models.attention import Call, Packed
 
-SHORTEST_BLOCK = 64  # tokens; rows shorter than this share one block
+STEP = 32  # tokens: lengths are rounded up to a multiple of this, or of a quarter of their own size
+BLOCK_COST = 200_000  # numbers that could be gathered in the time that one more block takes
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Decode:
 
 @dataclass(frozen=True)
 class Block:
-    """Rows whose lengths round up to the same L: their past is gathered and run at once; the rest is masked."""
+    """Rows that are padded to the same L: their past is gathered and run at once; the rest is masked."""
 
     rows_N: Tensor
     slots_X: Tensor  # N x L slots, flat; beyond a row's length they point at its last page or at page 0
@@ -146,11 +148,24 @@ class Block:
 
 
 def rounded(length: int) -> int:
-    """The length at which a row is run on a CPU: its own alone decides, four steps to each doubling."""
-    if length <= SHORTEST_BLOCK:
-        return SHORTEST_BLOCK
-    step = max(SHORTEST_BLOCK, 2 ** ((length - 1).bit_length() - 3))
+    """A row's length, rounded up: four steps to each doubling."""
+    step = max(STEP, 2 ** ((length - 1).bit_length() - 3)) if length > STEP else STEP
     return -(-length // step) * step
+
+
+def grouped(lengths: list[int], width: int) -> dict[int, list[int]]:
+    """Padded length -> rows. Shorter rows join longer ones where padding them costs less than a block of their own.
+
+    `width` is how many numbers a token stores.
+    """
+    groups: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        groups.setdefault(rounded(length), []).append(row)
+    sizes = sorted(groups)
+    for short, long in pairwise(sizes):
+        if len(groups[short]) * (long - short) * width < BLOCK_COST:
+            groups[long] = sorted(groups.pop(short) + groups[long])
+    return groups
 
 
 def new_slots(table_BP: Tensor, stored_B: Tensor, page: int) -> Tensor:
@@ -164,16 +179,16 @@ def decode_on_cpu(pool: Pool, table_BP: Tensor, stored_B: Tensor) -> Decode:
     """The context of one step: `stored_B` tokens of each row lie in the pool, and one more comes."""
     slots_B = new_slots(table_BP, stored_B, pool.page)
     lengths_B = stored_B + 1
-    by_length: dict[int, list[int]] = {}
-    for row, length in enumerate(lengths_B.tolist()):
-        by_length.setdefault(rounded(length), []).append(row)
+    width = pool.keys[0].shape[1] * (pool.keys[0].shape[2] + pool.values[0].shape[2])
+    groups = grouped(lengths_B.tolist(), width)
     blocks = []
-    for length, rows in sorted(by_length.items()):
+    for length, rows in groups.items():
         rows_N = torch.tensor(rows)
         pages = -(-length // pool.page)
-        table_NP = table_BP[rows_N, :pages] if len(by_length) > 1 else table_BP[:, :pages]
+        table_NP = table_BP[rows_N, :pages] if len(groups) > 1 else table_BP[:, :pages]
         if table_NP.shape[1] < pages:  # the table ends before the rounded length does: page 0 is masked anyway
             table_NP = F.pad(table_NP, (0, pages - table_NP.shape[1]))
         slots_NX = (table_NP.long()[:, :, None] * pool.page + torch.arange(pool.page)).flatten(1)[:, :length]
-        blocks.append(Block(rows_N, slots_NX.flatten(), lengths_B[rows_N], length))
+        lengths_N = lengths_B[rows_N] if len(groups) > 1 else lengths_B
+        blocks.append(Block(rows_N, slots_NX.flatten(), lengths_N, length))
     return Decode(pool, slots_B, lengths_B, table_BP, tuple(blocks))

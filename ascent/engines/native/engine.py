@@ -195,8 +195,8 @@ class NativeEngine:
         if self._runner is None:
             device, dtype = self.model.device, self.model.module.dtype
             pool = allocate(self._layers, self._pages.count, self._pages.size, dtype=dtype, device=device)
-            count = max(self.rows, FEWEST_ROWS) if device.type != "cuda" else self.rows
-            self._runner = Runner(self.model, pool, Rows(count, self._pages.needed(self.longest), device), self.steps)
+            rows = Rows(max(self.rows, FEWEST_ROWS), self._pages.needed(self.longest), device)
+            self._runner = Runner(self.model, pool, rows, self.steps)
         return self._runner
 
     def _start(self, runner: Runner, admission: Admission, old: int) -> None:

@@ -17,6 +17,7 @@ class Pages:
         self.count, self.size = count, size
         self._holders = [0] * count
         self._free = list(range(count - 1, 0, -1))  # the lowest number is taken first
+        self.shared = 0  # pages that more than one sequence holds
 
     @property
     def free(self) -> int:
@@ -29,11 +30,6 @@ class Pages:
     @property
     def used(self) -> int:
         return self.usable - self.free
-
-    @property
-    def shared(self) -> int:
-        """Pages that more than one sequence holds."""
-        return sum(holders > 1 for holders in self._holders)
 
     def needed(self, tokens: int) -> int:
         """How many pages that many tokens fill."""
@@ -55,11 +51,13 @@ class Pages:
         for page in pages:
             assert self._holders[page] > 0, f"page {page} is free and cannot be shared"
             self._holders[page] += 1
+            self.shared += self._holders[page] == 2
 
     def drop(self, pages: Iterable[int]) -> None:
         """One holder less of each; what nobody holds is free again."""
         for page in pages:
             assert self._holders[page] > 0, f"page {page} is free already"
             self._holders[page] -= 1
+            self.shared -= self._holders[page] == 1
             if self._holders[page] == 0:
                 self._free.append(page)

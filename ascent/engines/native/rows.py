@@ -39,16 +39,14 @@ class Rows:
         self.table: NDArray[np.int32] = self._host_table.numpy()
         self.block_FB = self._host.to(device)  # the same memory on a CPU
         self.table_BP = self._host_table.to(device)
+        self.stops_BS = self.block_FB[STOPS].T
+        whole = {name: self.block_FB[FIELDS[name]] for name in FIELDS}
+        self._fields = {name: row.view(torch.float32) if name in REAL else row for name, row in whole.items()}
         self.clear(range(count))
 
     def __getitem__(self, name: str) -> Tensor:
         """A field on the device."""
-        row = self.block_FB[FIELDS[name]]
-        return row.view(torch.float32) if name in REAL else row
-
-    @property
-    def stops_BS(self) -> Tensor:
-        return self.block_FB[STOPS].T
+        return self._fields[name]
 
     def host(self, name: str) -> NDArray[Any]:
         """A field on the host."""

@@ -2,8 +2,8 @@
 
 The modules are the learner's own. On CUDA a step (forward, attention, draw, bookkeeping) is one graph per batch size,
 captured when first needed; the weights are read where they lie, so an update needs no new graph. On a CPU the same
-step runs as it is. Batches are filled up to a size of `batch_size`: on CUDA because graphs have fixed sizes, on a CPU
-because the product of a single row is another routine, with another rounding.
+step runs as it is, or is replayed from a recording where the model is small. Batches are filled up to one of a few
+sizes: graphs and recordings have fixed ones, and on a CPU the product of a single row rounds by itself.
 
 Axes: T packed tokens, N prompts, B rows, D hidden size, V vocabulary.
 """
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ascent.engines.native.recorded import Forward, forward_of, recorded, worth_recording
 from ascent.engines.native.rows import Rows
 from ascent.engines.native.sampling import Drawn, asked, draw
 from ascent.maths.segments import Segments
@@ -25,7 +26,7 @@ from ascent.models.model import LanguageModel, output_head
 from ascent.models.paged import Decode, Pool, Prefill, decode_on_cpu, new_slots
 from ascent.models.token_scores import head_logits
 
-FEWEST_ROWS = 2  # on a CPU; see the note above
+FEWEST_ROWS = 2
 PREFILL_TOKENS = 16384  # prompts run together up to this many tokens
 PROGRAMS = 1024  # on CUDA: attention is cut into about this many pieces of work
 
@@ -47,6 +48,9 @@ class Runner:
         self.logprobs_KB = torch.zeros(shape, device=device)
         self.log_mass_KB = torch.zeros(shape, device=device)
         self._line = torch.zeros(1, dtype=torch.int64, device=device)
+        self._own = forward_of(model)
+        self._replays: dict[int, Forward] = {}
+        self._records = worth_recording(model)
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         self._memory: Any = None  # graphs run one after the other, so all may use the first one's memory
         self.computed = 0  # rows run, fillers included
@@ -65,7 +69,7 @@ class Runner:
     def first(self, hidden: Sequence[Tensor], rows: range, *, cut: bool) -> None:
         """Draw the first token of rows that start, from their prompts' last hidden states."""
         wanted = torch.arange(rows.start, rows.stop, device=self.rows.device)
-        filled = wanted[torch.arange(batch_size(len(rows), self.rows), device=wanted.device).clamp(max=len(rows) - 1)]
+        filled = wanted[torch.arange(self._size(len(rows)), device=wanted.device).clamp(max=len(rows) - 1)]
         hidden_BD = torch.stack([*hidden, *[hidden[-1]] * (len(filled) - len(hidden))])
         drawn = draw(head_logits(hidden_BD, output_head(self.model.module)), asked(self.rows, filled), cut=cut)
         self._line.zero_()
@@ -74,7 +78,7 @@ class Runner:
 
     def decode(self, count: int, *, cut: bool) -> None:
         """`steps` tokens for the first `count` rows; those that end on the way stand still."""
-        size = batch_size(count, self.rows)
+        size = self._size(count)
         self._line.fill_(1)
         if self.rows.device.type == "cuda":
             graph = self._graphs.get((size, cut)) or self._capture(size, cut)
@@ -102,7 +106,7 @@ class Runner:
         positions = [place for length in lengths for place in range(length)]
         context = Prefill(packed(segments, device), self.pool, torch.tensor(slots, device=device))
         with attending(context):
-            hidden_TD = self._hidden(torch.tensor(tokens, device=device), torch.tensor(positions, device=device))
+            hidden_TD = self._own(torch.tensor(tokens, device=device), torch.tensor(positions, device=device))
         ends = torch.tensor(lengths[: len(prompts)]).cumsum(0) - 1
         return list(hidden_TD[ends.to(device)].clone().unbind())
 
@@ -119,14 +123,23 @@ class Runner:
         else:
             context = decode_on_cpu(self.pool, table_BP * alive_B[:, None], stored_B)
         with attending(context):
-            hidden_BD = self._hidden(rows["token"][:size].long(), stored_B.long())
+            hidden_BD = self._forward(rows["token"][:size].long(), stored_B.long())
         drawn = draw(head_logits(hidden_BD, output_head(self.model.module)), asked(rows, slice(size)), cut=cut)
         self._advance(drawn, slice(size), size, stores=True)
 
-    def _hidden(self, tokens_T: Tensor, positions_T: Tensor) -> Tensor:
-        out = self.model.module.base_model(input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False)
-        hidden_TD: Tensor = out.last_hidden_state[0]
-        return hidden_TD
+    def _forward(self, tokens_B: Tensor, places_B: Tensor) -> Tensor:
+        if not self._records:
+            return self._own(tokens_B, places_B)
+        size = len(tokens_B)
+        if size not in self._replays:
+            self._replays[size] = recorded(self._own, tokens_B, places_B)
+        return self._replays[size](tokens_B, places_B)
+
+    def _size(self, count: int) -> int:
+        """The size at which that many rows run."""
+        if self.rows.device.type != "cuda" and not self._records:
+            return max(count, FEWEST_ROWS)
+        return min(bucket(count), self.rows.count)
 
     def _advance(self, drawn: Drawn, which: slice, count: int, *, stores: bool) -> None:
         """Note what was drawn and move the rows on; a row that is done stays as it is."""
@@ -166,12 +179,9 @@ class Runner:
         return graph
 
 
-def batch_size(count: int, rows: Rows) -> int:
-    """The size at which that many rows run."""
-    if rows.device.type != "cuda":
-        return min(max(count, FEWEST_ROWS), max(rows.count, FEWEST_ROWS))
-    size = 1
+def bucket(count: int) -> int:
+    """2, 4, 8, then four sizes to each doubling: at most a quarter of the rows are fillers."""
+    size = FEWEST_ROWS
     while size < count:
-        # 1, 2, 4, 8, then four sizes to each doubling: at most a quarter of the rows are fillers
-        size += max(1, 2 ** (size.bit_length() - 3)) if size >= 8 else size
-    return min(size, rows.count)
+        size += 2 ** (size.bit_length() - 3) if size >= 8 else size
+    return size

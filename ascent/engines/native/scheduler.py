@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from ascent.engines.native.pages import Pages
 from ascent.records import Request
 
+FEWEST_TOGETHER = 8  # an eighth of the rows must be free before new requests start
+
 
 @dataclass(eq=False)
 class Sequence:
@@ -88,8 +90,13 @@ class Scheduler:
         return not self.waiting and not self.running
 
     def admit(self) -> Admission:
-        """Start whoever waits, in order, until rows or pages run out."""
+        """Start whoever waits, in order, until rows or pages run out.
+
+        While most rows are busy nobody starts: prompts are cheaper to prefill several at a time.
+        """
         admission = Admission()
+        if self.running and (self.rows - len(self.running)) * FEWEST_TOGETHER < self.rows:
+            return admission
         busy: set[Prefix] = set()  # their pages are about to be filled or copied, so they stay
         while self.waiting and len(self.running) < self.rows:
             sequence = self.waiting[0]
