@@ -19,6 +19,9 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	@command -v bwrap >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	  && { apt-get update -qq; apt-get install -qq -y bubblewrap; } >/dev/null; } \
+	  || echo "model-written programs need a sandbox: install the package bubblewrap (Debian, Ubuntu: apt-get install bubblewrap)"
 	@touch $@
 
 check: setup  ## Format, lint, types, architecture and the fast tests: under two minutes.

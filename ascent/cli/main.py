@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ascent import __version__
-from ascent.cli import classic, doctor, inspect, recipes, runs, show, train, use
+from ascent.cli import classic, doctor, inspect, recipes, runs, serve_reward, show, train, use
 
 app = typer.Typer(
     name="ascent",
@@ -25,6 +25,7 @@ app.command("runs")(runs.runs)
 app.command("sample")(use.sample)
 app.command("score")(use.score)
 app.command("export")(use.export)
+app.command("serve-reward")(serve_reward.serve_reward)
 app.command("recipes")(recipes.recipes)
 app.add_typer(show.app, name="show")
 app.command("inspect")(inspect.inspect)

@@ -1,0 +1,147 @@
+"""From outcomes to a rollout with its reward: clip, gate, weight, add, clip the total. Parts keep their names.
+
+Worked example: mathematics 1 (weight 1), format 1 (weight .2, gated on mathematics >= 1), length -.5 (weight .1):
+1 + .2 - .05 = 1.15. With mathematics 0 the gate closes: 0 + 0 - .05 = -.05.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ascent.records import Rollout, StepReward
+from ascent.rewards.outcome import Outcome
+from ascent.rewards.registry import Batch, Reward
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The term counts only where another part reached a value: an easy reward gated on the hard one cannot be earned
+    instead of it. (The conditioning of GDPO.)"""
+
+    part: str
+    at_least: float
+
+
+@dataclass(frozen=True)
+class Term:
+    """One reward's place in the total. A part's own weight, where given, replaces `weight`; 0 only shows the part."""
+
+    name: str
+    weight: float = 1.0
+    part_weights: Mapping[str, float] = field(default_factory=dict)
+    gate: Gate | None = None
+    clip: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name:
+            raise ValueError(f"a reward named {self.name!r}; names are not empty and hold no /, which splits off parts")
+        for weight in (self.weight, *self.part_weights.values()):
+            if not math.isfinite(weight):
+                raise ValueError(f"reward {self.name}: weight {weight}, but it must be finite")
+        _check_clip(f"reward {self.name}", self.clip)
+
+    @classmethod
+    def of(cls, name: str, reward: Reward, *, weight: float = 1.0) -> Term:
+        """A term with the weights that the reward gives its own parts."""
+        return cls(name, weight, reward.weights if isinstance(reward, Batch) else {})
+
+    def weight_of(self, part: str) -> float:
+        return self.weight * self.part_weights.get(part, 1.0)
+
+    def full_name(self, part: str) -> str:
+        return f"{self.name}/{part}" if part else self.name
+
+
+@dataclass(frozen=True)
+class Combination:
+    """All terms, in order, and bounds on their sum."""
+
+    terms: tuple[Term, ...]
+    clip: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        names = [term.name for term in self.terms]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two rewards are named {twice}; parts are told apart by name, so rename one")
+        for term in self.terms:
+            if term.gate is not None and term.gate.part.partition("/")[0] not in names:
+                raise ValueError(
+                    f"reward {term.name} is gated on {term.gate.part}, but the rewards are {', '.join(names)}"
+                )
+            if term.gate is not None and term.gate.part.partition("/")[0] == term.name:
+                raise ValueError(f"reward {term.name} is gated on a part of itself; gate it on another reward")
+        _check_clip("the total", self.clip)
+
+    def apply(self, rollout: Rollout, outcomes: Mapping[str, Outcome]) -> Rollout:
+        """The rollout with reward, parts and steps. A part that counts and is unscored leaves the total unscored.
+
+        Where there are step rewards, `steps` adds up to `reward`: what was earned by the whole answer stands at its
+        last token. Parts are shown after clipping and gating, before weighting.
+        """
+        plain = {
+            term.full_name(part): _clipped(value, term.clip)
+            for term in self.terms
+            for part, value in _parts(outcomes[term.name]).items()
+        }
+        shown, total, steps = dict(plain), 0.0, []
+        unscored = False
+        for term in self.terms:
+            factor = _opened(term.gate, plain)
+            for part in _parts(outcomes[term.name]):
+                name, weight = term.full_name(part), term.weight_of(part)
+                value = plain[name]
+                shown[name] = None if value is None or factor is None else factor * value
+                if weight == 0:
+                    continue
+                if shown[name] is None:
+                    unscored = True
+                    continue
+                total += weight * shown[name]  # type: ignore[operator]
+                steps += [
+                    StepReward(step.token, weight * (factor or 0.0) * step.value) for step in outcomes[term.name].steps
+                ]
+        if unscored:
+            return replace(rollout, reward=None, parts=shown, steps=())
+        if self.clip is not None:
+            total = min(max(total, self.clip[0]), self.clip[1])
+        return replace(rollout, reward=total, parts=shown, steps=_settled(steps, total, rollout.length))
+
+
+def _parts(outcome: Outcome) -> Mapping[str, float | None]:
+    return {"": None} if outcome.failure is not None else outcome.parts
+
+
+def _clipped(value: float | None, clip: tuple[float, float] | None) -> float | None:
+    return value if value is None or clip is None else min(max(value, clip[0]), clip[1])
+
+
+def _opened(gate: Gate | None, parts: Mapping[str, float | None]) -> float | None:
+    """1 where the gate is open, 0 where it is shut, None where nobody knows."""
+    if gate is None:
+        return 1.0
+    if gate.part not in parts:
+        if gate.part.partition("/")[0] in parts:  # the whole reward failed, so its parts are unknown
+            return None
+        raise ValueError(f"a reward is gated on {gate.part}, but the parts are {', '.join(parts)}")
+    value = parts[gate.part]
+    return None if value is None else float(value >= gate.at_least)
+
+
+def _settled(steps: Sequence[StepReward], total: float, length: int) -> tuple[StepReward, ...]:
+    if not steps:
+        return ()
+    by_token: dict[int, float] = {}
+    for step in steps:
+        by_token[step.token] = by_token.get(step.token, 0.0) + step.value
+    rest = total - math.fsum(by_token.values())
+    if rest:
+        by_token[length - 1] = by_token.get(length - 1, 0.0) + rest
+    return tuple(StepReward(token, value) for token, value in sorted(by_token.items()))
+
+
+def _check_clip(owner: str, clip: tuple[float, float] | None) -> None:
+    if clip is not None and not clip[0] < clip[1]:
+        raise ValueError(f"{owner}: clip={clip}, but the lower bound must lie below the upper one")

@@ -1,0 +1,163 @@
+"""What a reward said about one rollout, checked: named parts, steps, or a failure with a name. Never a silent 0.
+
+Failures of the reward's code, each a name of its own in the counts:
+
+    raised       it raised an exception
+    timeout      it did not answer in time
+    nan          it returned NaN, or a part that is NaN
+    infinite     it returned an infinite number
+    wrong_type   it returned a string, a list of numbers, or anything else that is no score
+    wrong_count  a batched reward returned more or fewer scores than rollouts, or a step lies outside the rollout
+    none         it returned None: it could not judge, and did not say why
+
+A reward that knows why it cannot judge raises `Unscored("bad_gold", ...)`, or puts it into its list of scores; that
+word is then counted like the names above.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ascent.records import Rollout, StepReward
+
+# A bug in the reward's code, whatever the rollout: these stop a run unless it is told to go on.
+BUGS = frozenset({"infinite", "wrong_type", "wrong_count"})
+StopOn = Literal["bugs", "failures", "never"]
+
+
+class Unscored(Exception):
+    """Raised, or returned in a batch, by a reward that cannot judge a rollout. `kind` is a word that gets counted."""
+
+    def __init__(self, kind: str, detail: str = "") -> None:
+        super().__init__(f"{kind}: {detail}" if detail else kind)
+        if not re.fullmatch(r"[a-z][a-z_]*", kind):
+            raise ValueError(f"Unscored({kind!r}), but the kind is a word of a-z and _, as it names a counter")
+        self.kind, self.detail = kind, detail
+
+
+class RewardFailed(ValueError):
+    """A failure that the run's policy does not accept."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One reward on one rollout. `parts` has the key "" for a reward that returned one number."""
+
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    steps: tuple[StepReward, ...] = ()
+    failure: Failure | None = None
+
+
+def failed(kind: str, detail: str) -> Outcome:
+    return Outcome(failure=Failure(kind, detail))
+
+
+def outcome(score: Any, rollout: Rollout) -> Outcome:
+    """A reward's return value, checked. An unscored PART keeps its name with None; the rest stays usable."""
+    if score is None:
+        return failed("none", "returned None")
+    if isinstance(score, Unscored):
+        return failed(score.kind, score.detail)
+    if isinstance(score, bool | int | float):
+        problem = _problem(score)
+        return failed(*problem) if problem else Outcome({"": float(score)})
+    if isinstance(score, Mapping):
+        return _of_parts(score)
+    if isinstance(score, Sequence) and not isinstance(score, str | bytes):
+        return _of_steps(score, rollout)
+    return failed("wrong_type", f"returned {_shown(score)}; a score is a number, named parts, StepRewards or None")
+
+
+def _problem(value: float) -> tuple[str, str] | None:
+    if math.isnan(value):
+        return "nan", "returned NaN"
+    if math.isinf(value):
+        return "infinite", f"returned {value}; a reward is finite: return None for what cannot be scored"
+    return None
+
+
+def _of_parts(score: Mapping[Any, Any]) -> Outcome:
+    if not score:
+        return failed("wrong_type", "returned no part at all")
+    parts: dict[str, float | None] = {}
+    for name, value in score.items():
+        if not isinstance(name, str) or not name:
+            return failed("wrong_type", f"returned a part named {name!r}; names are text")
+        if value is None:
+            parts[name] = None
+            continue
+        if not isinstance(value, bool | int | float):
+            return failed("wrong_type", f"returned {_shown(value)} as its part {name!r}")
+        problem = _problem(value)
+        if problem and problem[0] == "infinite":
+            return failed(problem[0], f"part {name!r}: {problem[1]}")
+        parts[name] = None if problem else float(value)
+    return Outcome(parts)
+
+
+def _of_steps(score: Sequence[Any], rollout: Rollout) -> Outcome:
+    strange = next((item for item in score if not isinstance(item, StepReward)), None)
+    if strange is not None:
+        return failed("wrong_type", f"returned a sequence with {_shown(strange)}; step rewards are StepReward records")
+    if any(math.isnan(step.value) for step in score):
+        return failed("nan", "a step reward is NaN")
+    late = next((step.token for step in score if step.token >= rollout.length), None)
+    if late is not None:
+        return failed("wrong_count", f"a step at token {late}, but only {rollout.length} tokens were sampled")
+    return Outcome({"": math.fsum(step.value for step in score)}, steps=tuple(score))
+
+
+def _shown(value: Any) -> str:
+    return f"{repr(value)[:60]} ({type(value).__name__})"
+
+
+@dataclass
+class Tally:
+    """How many rollouts each reward scored, and how many not, by reason. Adds up over batches."""
+
+    scored: Counter[str] = field(default_factory=Counter)
+    unscored: Counter[tuple[str, str]] = field(default_factory=Counter)
+    examples: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def add(self, name: str, rollout: Rollout, result: Outcome, stop_on: StopOn) -> None:
+        """Count an outcome; raise RewardFailed where the policy says so."""
+        if result.failure is None:
+            self.scored[name] += 1
+            for part, value in result.parts.items():
+                if value is None:
+                    self._count(name, "none", f"{rollout.prompt.id!r}/{rollout.sample}: part {part!r}")
+            return
+        kind, detail = result.failure.kind, result.failure.detail
+        place = f"prompt {rollout.prompt.id!r}, sample {rollout.sample}"
+        if stop_on == "failures" or (stop_on == "bugs" and kind in BUGS):
+            raise RewardFailed(f"reward {name} on {place}: {kind}: {detail}")
+        self._count(name, kind, f"{place}: {detail}")
+
+    def _count(self, name: str, kind: str, example: str) -> None:
+        self.unscored[name, kind] += 1
+        self.examples.setdefault((name, kind), example)
+
+    def counters(self) -> dict[str, int]:
+        """For the metrics: rewards/NAME/scored and rewards/NAME/unscored/KIND."""
+        return {
+            **{f"rewards/{name}/scored": count for name, count in sorted(self.scored.items())},
+            **{f"rewards/{name}/unscored/{kind}": count for (name, kind), count in sorted(self.unscored.items())},
+        }
+
+    def lines(self) -> list[str]:
+        """For people: one line for each reason, with the first case."""
+        return [
+            f"reward {name}: {count} unscored ({kind}), first: {self.examples[name, kind]}"
+            for (name, kind), count in sorted(self.unscored.items())
+        ]

@@ -1,0 +1,86 @@
+"""Model-written programs against hidden tests, in the sandbox. Parts: `correct` (all tests) and `fraction`.
+
+The program is the last fenced block of the text, or all of it where there is none. Tests come from `Prompt.info`:
+
+    {"tests": {"stdio": [["4", "8"]]}}                          standard input, expected standard output
+    {"tests": {"function": "double", "calls": [[[4], 8]]}}      arguments, expected value
+    {"tests": {"asserts": ["assert double(4) == 8"], "setup": ""}}
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ascent.protocols import Score
+from ascent.records import Rollout
+from ascent.rewards.outcome import Unscored
+from ascent.rewards.registry import Batch
+from ascent.sandbox.limits import Limits
+from ascent.sandbox.programs import Sandbox, Sandboxing, Suite, Verdict
+
+_FENCE = re.compile(r"^```[\w+-]*[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+
+
+class Programs(Batch):
+    """`sandbox` is bubblewrap, and refuses where that is missing; none runs programs with this user's rights."""
+
+    def __init__(
+        self,
+        *,
+        sandbox: Sandboxing = "bubblewrap",
+        workers: int = 0,
+        limits: Mapping[str, Any] | None = None,
+        score: str = "all",
+    ) -> None:
+        if score not in ("all", "fraction"):
+            raise ValueError(f"programs: score={score!r}, but it must be all (every test or nothing) or fraction")
+        try:
+            bounds = Limits(**(limits or {}))
+        except TypeError as error:
+            raise ValueError(f"programs: limits={dict(limits or {})}: {error}") from error
+        self.weights = {"fraction": 0.0} if score == "all" else {"correct": 0.0}
+        self.ended: Counter[str] = Counter()  # what ended programs: time, memory, raised, ...
+        self._sandbox = Sandbox(workers=workers, limits=bounds, sandbox=sandbox)
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
+        suites = [_suite(rollout) for rollout in rollouts]
+        ready = [place for place, suite in enumerate(suites) if isinstance(suite, Suite)]
+        verdicts = self._sandbox.grade([(source_in(rollouts[place].text), suites[place]) for place in ready])  # type: ignore[misc]
+        scores: list[Any] = list(suites)
+        for place, verdict in zip(ready, verdicts, strict=True):
+            scores[place] = self._score(verdict)
+        return scores
+
+    def _score(self, verdict: Verdict) -> Score | Unscored:
+        if verdict.passed is None:
+            return Unscored(verdict.why or "sandbox", verdict.detail)
+        if verdict.why is not None:
+            self.ended[verdict.why] += 1
+        return {"correct": float(all(verdict.passed)), "fraction": verdict.fraction}
+
+    def close(self) -> None:
+        self._sandbox.close()
+
+
+def source_in(text: str) -> str:
+    """The last fenced block, which is what a reader would copy; all of the text where there is none."""
+    blocks = _FENCE.findall(text)
+    return blocks[-1] if blocks else text
+
+
+def _suite(rollout: Rollout) -> Suite | Unscored:
+    tests = rollout.prompt.info.get("tests")
+    if not isinstance(tests, Mapping):
+        return Unscored("no_tests", "Prompt.info has no tests")
+    try:
+        if "stdio" in tests:
+            return Suite.stdio([(given, want) for given, want in tests["stdio"]])
+        if "calls" in tests:
+            cases = [(args, want) for args, want in tests["calls"]]
+            return Suite.calls(tests["function"], cases, tolerance=tests.get("tolerance", 1e-9))
+        return Suite.asserts(tests["asserts"], setup=tests.get("setup", ""))
+    except (KeyError, TypeError, ValueError) as error:
+        return Unscored("bad_tests", f"{type(error).__name__}: {error}")

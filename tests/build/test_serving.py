@@ -1,0 +1,54 @@
+"""A reward model behind HTTP gives the scores that `ascent score` gives."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from ascent.build import use
+from ascent.build.serving import RewardModel
+from ascent.build.training import train
+from ascent.rewards import find
+from ascent.rewards.serve import server
+from ascent.tasks import TASKS
+from tests.build.runs import tiny_plan
+from tests.rewards.rollouts import rollout
+
+pytestmark = pytest.mark.slow  # it trains a tiny reward model first
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("served") / "rm"
+    train(tiny_plan(algorithm="reward_model", run={"steps": 1}), run, say=lambda text: None)
+    return run
+
+
+def test_the_same_scores_as_from_a_file(folder: Path, tmp_path: Path) -> None:
+    pairs = TASKS["arithmetic"].pairs("heldout", 3)
+    file = tmp_path / "pairs.jsonl"
+    rows = [
+        {"prompt": p.prompt.messages[0].content, "chosen": p.chosen[0].content, "rejected": p.rejected[0].content}
+        for p in pairs
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wanted = [score for line in use.score(str(folder), str(file)) for score in line.scores]
+    model = RewardModel(str(folder))
+    items = [
+        ([{"role": "user", "content": row["prompt"]}], row[side]) for row in rows for side in ("chosen", "rejected")
+    ]
+    assert model(items) == pytest.approx(wanted, abs=1e-6)
+    serving = server(model, serves="rm")
+    threading.Thread(target=serving.serve_forever, daemon=True).start()
+    served = find("remote", url=serving.url, batch=2).score([rollout(text) for _, text in items[:3]])
+    serving.shutdown()
+    serving.server_close()
+    assert len(served) == 3 and all(isinstance(score, float) for score in served)
+
+
+def test_too_long_is_null(folder: Path) -> None:
+    short = RewardModel(str(folder), tokens_per_microbatch=4)
+    assert short([([{"role": "user", "content": "1 + 1 ="}], "2 and a lot more than fits")]) == [None]

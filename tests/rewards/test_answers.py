@@ -1,0 +1,47 @@
+"""How answers are read: numbers exactly, with what stands around them."""
+
+from fractions import Fraction
+
+import pytest
+
+from ascent.rewards.answers import Expression, Matrix, Named, Number, Several, Union, Words, read, read_number
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *[("72", 72), ("-3.50", Fraction(-7, 2)), ("1,234,567.5", Fraction(2469135, 2)), (".5", Fraction(1, 2))],
+        *[(r"\frac{3}{4}", Fraction(3, 4)), (r"\frac34", Fraction(3, 4)), ("3/4", Fraction(3, 4))],
+        *[
+            (r"2\frac{1}{3}", Fraction(7, 3)),
+            ("2 1/3", Fraction(7, 3)),
+            ("6e3", 6000),
+            (r"1.5\times10^{-2}", Fraction(3, 200)),
+        ],
+        *[("12,34", None), ("1,2", None), ("x", None), ("1/0", None), ("1e999999999", None), ("4 2", None), ("", None)],
+    ],
+)
+def test_numbers(text, value):
+    found = read_number(text)
+    assert (found.value if found else None) == value
+
+
+def test_what_stands_around_a_number():
+    assert read("\\$1,000") == Number(Fraction(1000), True, unit="dollars")
+    assert read(r"12.5\%") == Number(Fraction(25, 2), True, percent=True)
+    assert read(r"5\text{ cm}^2") == read("5 square centimeters") == Number(Fraction(5), True, unit="centimeters^2")
+    assert read(r"30^\circ") == Number(Fraction(30), True, unit="degrees")
+
+
+def test_shapes():
+    assert isinstance(read(r"\left[1, \infty\right)"), Several)
+    assert isinstance(read(r"(-1,0) \cup (0,1)"), Union)
+    assert isinstance(read(r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"), Matrix)
+    assert read("x > 2") == Named("x", Several("()", (Number(Fraction(2), True), Expression(r"\infty"))))
+    assert read("east") == Words("east") and read("(C)") == Words("C")
+    assert read("2x+1") == Expression("2x+1")
+
+
+@pytest.mark.parametrize("text", ["", " ", "?", "...", "{", r"\frac{1}{", "$$", r"\text{}", "()"])
+def test_what_is_no_answer(text):
+    assert read(text) is None

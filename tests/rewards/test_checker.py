@@ -1,0 +1,59 @@
+"""The process that compares: relative tolerances, bad golds, and a text that must not be run."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def ask():
+    words = [sys.executable, "-m", "ascent.rewards.checker"]
+    checker = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert checker.stdin is not None and checker.stdout is not None
+    assert json.loads(checker.stdout.readline()) == {"ready": True}
+
+    def asked(gold, answer):
+        checker.stdin.write(json.dumps({"op": "compare", "gold": gold, "answer": answer}) + "\n")
+        checker.stdin.flush()
+        return json.loads(checker.stdout.readline())
+
+    yield asked
+    checker.kill()
+    checker.wait()
+    checker.stdin.close()
+    checker.stdout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        *[(r"\sqrt{2}", "1.414214", True), (r"\sqrt{2}", "1.41421", False)],
+        # Both round to zero at six places; relative to their size they are far apart.
+        *[(r"\pi \times 10^{-9}", "0.000000001", False), (r"\frac{\sqrt{2}}{10^{8}}", "0.0", False)],
+        *[("x^2-1", "(x-1)(x+1)", True), ("x^2-1", "x^2+1", False)],
+    ],
+)
+def test_symbolic(gold, answer, right, ask):
+    assert ask(gold, answer)["right"] is right
+
+
+@pytest.mark.slow
+def test_a_bad_gold_has_a_name(ask):
+    assert ask(r"\frac{}{}", "1")["unscored"] == "bad_gold"
+
+
+@pytest.mark.slow
+def test_answers_are_read_and_never_run(ask, tmp_path):
+    """Parsers that go through eval would create the file."""
+    mark = tmp_path / "mark"
+    for text in (
+        f"__import__('pathlib').Path('{mark}').touch()",
+        rf"x + open('{mark}', 'w')",
+        rf"\text{{open('{mark}','w')}}",
+    ):
+        ask("x+1", text)
+        ask("y", text)
+    assert not mark.exists()

@@ -1,0 +1,100 @@
+"""Weights, gates, clipping, step rewards; an unscored part that counts leaves the total unscored."""
+
+import math
+
+import pytest
+
+from ascent.records import StepReward
+from ascent.rewards import find
+from ascent.rewards.combine import Combination, Gate, Term
+from ascent.rewards.outcome import Outcome, failed
+from tests.rewards.rollouts import rollout
+
+
+def one(value):
+    return Outcome({"": value})
+
+
+GATED = Combination(
+    (Term("maths"), Term("format", weight=0.2, gate=Gate("maths", 1.0)), Term("length", weight=0.1)),
+)
+
+
+def test_the_worked_example():
+    right = GATED.apply(rollout(), {"maths": one(1.0), "format": one(1.0), "length": one(-0.5)})
+    assert right.reward == pytest.approx(1.15)
+    assert right.parts == {"maths": 1.0, "format": 1.0, "length": -0.5}
+    wrong = GATED.apply(rollout(), {"maths": one(0.0), "format": one(1.0), "length": one(-0.5)})
+    assert wrong.reward == pytest.approx(-0.05)
+    assert wrong.parts["format"] == 0.0
+
+
+def test_an_unknown_gate_leaves_the_total_unknown():
+    found = GATED.apply(rollout(), {"maths": failed("timeout", ""), "format": one(1.0), "length": one(0.0)})
+    assert found.reward is None and not found.scored
+    assert found.parts == {"maths": None, "format": None, "length": 0.0}
+
+
+def test_an_unscored_part_is_not_zero():
+    both = Combination((Term("a"), Term("b")))
+    assert both.apply(rollout(), {"a": one(1.0), "b": failed("raised", "")}).reward is None
+
+
+def test_a_part_of_weight_0_is_shown_and_never_counts():
+    shown = Combination((Term("m", part_weights={"partial": 0.0}),))
+    found = shown.apply(rollout(), {"m": Outcome({"correct": 1.0, "partial": None})})
+    assert found.reward == 1.0 and found.parts == {"m/correct": 1.0, "m/partial": None}
+
+
+def test_a_reward_may_say_what_its_parts_count():
+    shaped = Term.of("c", find("cosine_length", max_length=10, of="exact"), weight=2.0)
+    found = Combination((shaped,)).apply(rollout(), {"c": Outcome({"correct": 1.0, "shaped": 0.75})})
+    assert found.reward == 1.5
+    assert Term.of("exact", find("exact")).part_weights == {}
+
+
+def test_parts_have_weights_of_their_own():
+    terms = Combination((Term("m", weight=2.0, part_weights={"b": 0.5}),))
+    assert terms.apply(rollout(), {"m": Outcome({"a": 1.0, "b": 3.0})}).reward == 2 * 1 + 2 * 0.5 * 3
+
+
+def test_clipping_of_a_term_and_of_the_total():
+    terms = Combination((Term("a", clip=(-1, 1)), Term("b", weight=3.0)), clip=(-2.0, 2.0))
+    assert terms.apply(rollout(), {"a": one(9.0), "b": one(0.1)}).reward == pytest.approx(1.3)
+    assert terms.apply(rollout(), {"a": one(9.0), "b": one(5.0)}).reward == 2.0
+
+
+def test_steps_add_up_to_the_reward():
+    terms = Combination((Term("process", weight=0.5), Term("outcome")))
+    steps = Outcome({"": 3.0}, steps=(StepReward(0, 1.0), StepReward(2, 2.0)))
+    found = terms.apply(rollout(tokens=4), {"process": steps, "outcome": one(1.0)})
+    assert found.steps == (StepReward(0, 0.5), StepReward(2, 1.0), StepReward(3, 1.0))
+    assert found.reward == math.fsum(step.value for step in found.steps) == 2.5
+
+
+def test_two_step_rewards_at_one_token_are_added():
+    terms = Combination((Term("a"), Term("b")))
+    steps = Outcome({"": 1.0}, steps=(StepReward(1, 1.0),))
+    assert terms.apply(rollout(tokens=2), {"a": steps, "b": steps}).steps == (StepReward(1, 2.0),)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Combination((Term("a"), Term("a"))), "two rewards are named a"),
+        (lambda: Combination((Term("a", gate=Gate("b", 1)),)), "gated on b, but the rewards are a"),
+        (lambda: Combination((Term("a", gate=Gate("a", 1)),)), "part of itself"),
+        (lambda: Term("a", weight=math.inf), "must be finite"),
+        (lambda: Term("a", clip=(1, 1)), "lower bound must lie below"),
+        (lambda: Term("a/b"), "hold no /"),
+        (
+            lambda: Combination((Term("a"), Term("b", gate=Gate("a/x", 1)))).apply(
+                rollout(), {"a": Outcome({"y": 1.0}), "b": one(1.0)}
+            ),
+            "gated on a/x, but the parts are a/y",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

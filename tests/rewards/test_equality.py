@@ -1,0 +1,35 @@
+"""The worked example, and the rules one by one, without computer algebra."""
+
+import pytest
+
+from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, unavailable
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        *[(r"\frac{1}{3}", "0.333333", True), (r"\frac{1}{3}", "0.3333", False)],
+        *[("0.5", "1/2", True), ("0.5", "0.50001", False), ("1,234", "12,34", False)],
+        *[("50%", "50", True), ("50%", "0.5", True), ("0.5", "0.5%", False)],
+        *[("5 cm", "5", True), ("5 cm", "5 m", False), ("x = 5", "5", True), ("x = 5", "y = 5", False)],
+        *[("1, 2", "2, 1", True), ("(1, 2)", "(2, 1)", False), (r"\{1, 2\}", r"\{2, 1, 1\}", True)],
+    ],
+)
+def test_settled_without_computer_algebra(gold, answer, right):
+    assert compare(gold, answer, unavailable)[0] is right
+
+
+def test_left_to_computer_algebra():
+    with pytest.raises(NeedsSymbolic):
+        compare(r"\sqrt{8}", r"2\sqrt{2}", unavailable)
+
+
+def test_a_gold_that_is_none():
+    with pytest.raises(BadGold, match="cannot be read"):
+        compare(r"\frac{1}{", "1", unavailable)
+
+
+def test_undone_arithmetic_is_no_number():
+    """Otherwise the question itself, copied into the box, would pass for its answer."""
+    assert compare("42", "40+2", unavailable) == (False, 0.0)
+    assert compare("42", r"6 \times 7", unavailable) == (False, 0.0)

@@ -1,0 +1,82 @@
+"""Model-written programs as a reward: three styles of tests, two scores, and what cannot be said."""
+
+import os
+import shutil
+
+import pytest
+
+from ascent.rewards import Unscored, find
+from ascent.rewards.programs import source_in
+from tests.rewards.rollouts import rollout
+
+CALLS = {"tests": {"function": "double", "calls": [[[4], 8], [[5], 10]]}}
+STDIO = {"tests": {"stdio": [["4", "8"], ["5", "10"]]}}
+ASSERTS = {"tests": {"asserts": ["assert double(4) == 8", "assert double(5) == 10"], "setup": "import math"}}
+GOOD = """Here:
+```python
+def double(n):
+    return 2 * n
+
+if __name__ == "__main__":
+    print(double(int(input())))
+```
+"""
+HALF = "```python\ndef double(n):\n    return 8\nif __name__ == '__main__':\n    print(8)\n```"
+
+needs_bubblewrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None and os.environ.get("CI") != "true",
+    reason="the package bubblewrap is not installed (with CI=true this is a failure)",
+)
+
+
+@needs_bubblewrap
+@pytest.mark.slow
+def test_scores_and_reasons():
+    reward = find("programs", workers=2, limits={"wall_seconds": 5, "test_seconds": 2})
+    asked = [
+        *[(GOOD, info) for info in (CALLS, STDIO, ASSERTS)],
+        *[(HALF, info) for info in (CALLS, STDIO, ASSERTS)],
+        *[("while True: pass", CALLS), ("no code at all", STDIO)],
+        *[(GOOD, {}), (GOOD, {"tests": {"stdio": []}}), (GOOD, {"tests": {"asserts": ["assert (", "x"]}})],
+        *[
+            (GOOD, {"tests": {"calls": 3, "function": "f"}}),
+            (GOOD, {"tests": {"asserts": ["assert double(print) == 1"]}}),
+        ],
+        (GOOD, {"tests": {"asserts": ["assert 1 == 2"]}}),
+    ]
+    scores = reward.score([rollout(text, info=info) for text, info in asked])
+    reward.close()
+    assert scores[:3] == [{"correct": 1.0, "fraction": 1.0}] * 3
+    assert scores[3:6] == [{"correct": 0.0, "fraction": 0.5}] * 3
+    assert scores[6:8] == [{"correct": 0.0, "fraction": 0.0}] * 2
+    assert [score.kind for score in scores[8:]] == ["no_tests", *["bad_tests"] * 5]
+    assert all(isinstance(score, Unscored) for score in scores[8:])
+    assert reward.ended == {"time": 1}
+    assert reward.weights == {"fraction": 0.0}
+
+
+def test_the_program_is_the_last_block():
+    assert source_in("a\n```python\nx = 1\n```\nb\n```\ny = 2\n```\n") == "y = 2\n"
+    assert source_in("x = 1") == "x = 1"
+
+
+def test_without_bubblewrap_it_refuses_and_names_the_package(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match=r"install the package bubblewrap .*`sandbox: none`"):
+        find("programs")
+    find("programs", sandbox="none").close()  # said in so many words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sandbox": "docker"}, "must be bubblewrap or none"),
+        ({"score": "half"}, "must be all"),
+        ({"limits": {"seconds": 3}}, "unexpected keyword argument 'seconds'"),
+        ({"limits": {"wall_seconds": 0}}, "a finite number above 0"),
+        ({"limits": {"memory_mb": 8}}, "the interpreter alone needs 64"),
+    ],
+)
+def test_wrong_options_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        find("programs", **{"sandbox": "none", **options})
