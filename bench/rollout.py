@@ -7,18 +7,21 @@ On a CPU: a fixed ragged mix (256 requests in groups of 8, log-normal lengths wi
 mean, 64 slots), and the same requests at equal lengths. Lengths are token budgets; nothing else stops. generate runs
 batches of 64; in the ragged mix it may sort by length beforehand, which a real run could not. It returns no
 log-probabilities; ours always does. On a GPU: random weights in the shapes of Qwen2.5 and Qwen3, bfloat16, 200 + 512
-tokens, beside the time in which the memory alone could be read (weights and keys/values at 4.3 TB/s).
+tokens, beside the time in which the memory alone could be read (weights and keys/values at 4.3 TB/s), beside TRL's GRPO
+generation where trl is installed; and how far the recorded log-probabilities are from the training forward's.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import json
 import math
 import platform
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,6 +33,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from ascent.engines.native.engine import NativeEngine
+from ascent.maths.segments import Segments
 from ascent.models import seams
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
@@ -86,7 +90,8 @@ def ours(engine: NativeEngine, asked: list[Request]) -> float:
 
 @torch.no_grad()
 def generate(module: Any, asked: list[Request], batch: int, *, sort: bool) -> float:
-    """transformers' own sampling, left-padded, until the longest of a batch is done."""
+    """transformers' own sampling, left-padded, until the longest of a batch is done; oneDNN as torch has it."""
+    torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
     order = sorted(asked, key=lambda request: request.max_new_tokens) if sort else asked
     device = module.device
     start = time.perf_counter()
@@ -100,7 +105,9 @@ def generate(module: Any, asked: list[Request], batch: int, *, sort: bool) -> fl
             ids, attention_mask=seen, max_new_tokens=most, min_new_tokens=most, do_sample=True, top_k=0, pad_token_id=0
         )
     _wait()
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    return seconds
 
 
 def _wait() -> None:
@@ -150,7 +157,7 @@ def on_gpu(shape: str) -> LanguageModel:
     """Random weights in a known shape. They never stop by themselves, so every length is what is asked for."""
     torch.manual_seed(0)
     with torch.device("cuda"):
-        module = AutoModelForCausalLM.from_config(SHAPES[shape], dtype=torch.bfloat16).eval()
+        module = AutoModelForCausalLM.from_config(copy.deepcopy(SHAPES[shape]), dtype=torch.bfloat16).eval()
     seams.install(module)
     return LanguageModel(module, None)  # type: ignore[arg-type]
 
@@ -192,6 +199,56 @@ def measure_on_gpu(shape: str, settings: list[tuple[int, int, int, int]], repeti
     return rows
 
 
+def against_trl(shape: str, ours_per_second: float) -> dict[str, Any]:
+    """TRL's own generation of the same work: batch 512, 200 + 512 tokens; the faster of its two ways."""
+    sys.path.insert(0, str(HERE / "peers"))
+    from rollout_trl import trl_seconds
+
+    texts = [list(each) for each in prompts(512, 200, 100000, spread=False)]
+    times = {}
+    for name, continuous in (("generate", False), ("continuous batching", True)):
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            module = AutoModelForCausalLM.from_config(copy.deepcopy(SHAPES[shape]), dtype=torch.bfloat16)
+        try:
+            times[name] = trl_seconds(module, texts, 512, 2, continuous=continuous)
+        except Exception as error:  # the failure of a peer is a result too
+            print(f"{shape} TRL {name} failed: {type(error).__name__}: {str(error)[:200]}", flush=True)
+        del module
+        torch.cuda.empty_cache()
+    best = max(512 * 512 / min(each) for each in times.values())
+    print(f"{shape} TRL {best:.0f} tokens/s; ours {ours_per_second / best:.2f}x", flush=True)
+    return {"model": shape, "trl_seconds": times, "trl_tokens_per_second": best, "times_faster": ours_per_second / best}
+
+
+def distance(shape: str) -> dict[str, Any]:
+    """Recorded log-probabilities against the packed training forward of the same tokens, in bfloat16."""
+    model = on_gpu(shape)
+    engine = NativeEngine(model, NEVER, rows=64, longest_sequence=400)
+    asked = requests(prompts(64, 200, 100000), [128] * 64, 1)
+    gaps = []
+    for done in engine.sample(asked):
+        request = asked[int(done.prompt_id[1:])]
+        tokens = torch.tensor(request.tokens + done.tokens, device="cuda")
+        batch = {
+            "tokens_T": tokens, "positions_T": torch.arange(len(tokens), device="cuda"),
+            "segments": Segments.from_lengths(torch.tensor([len(tokens)], device="cuda")),
+            "trained_T": torch.ones_like(tokens, dtype=torch.bool),
+        }  # fmt: skip
+        with torch.no_grad():
+            trained_T = model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"][len(request.tokens) :]
+        gaps.append(trained_T.cpu() - torch.tensor(done.logprobs))
+    gap_T = torch.cat(gaps).double()
+    found = {
+        "model": shape, "tokens": gap_T.numel(), "mean": float(gap_T.abs().mean()), "largest": float(gap_T.abs().max()),
+        "k3": float((gap_T.exp() - 1 - gap_T).mean()),
+    }  # fmt: skip
+    print(
+        f"{shape} log-probs: mean {found['mean']:.4f}, largest {found['largest']:.3f}, k3 {found['k3']:.2e}", flush=True
+    )
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("where", choices=("cpu", "gpu"))
@@ -199,6 +256,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--trl", action="store_true", help="measure TRL's generation too (gpu)")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -212,6 +270,9 @@ def main() -> None:
     else:
         for shape in options.shapes:
             rows += measure_on_gpu(shape, SETTINGS, options.repetitions)
+            rows.append(distance(shape))
+            if options.trl:
+                rows.append(against_trl(shape, rows[-len(SETTINGS) - 1]["tokens_per_second"]))
     if options.write:
         cpu = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
         name = torch.cuda.get_device_name() if options.where == "gpu" else cpu

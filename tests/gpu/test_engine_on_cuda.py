@@ -106,7 +106,7 @@ def test_an_update_is_seen_by_the_very_next_token(tmp_path: Path) -> None:
 def test_few_pages_preempt_and_change_nothing(tmp_path: Path) -> None:
     model = make(tmp_path)
     free = run(NativeEngine(model, {1}, rows=16, longest_sequence=128), asked())
-    engine = NativeEngine(model, {1}, rows=16, pages=20, longest_sequence=128)
+    engine = NativeEngine(model, {1}, rows=16, page=16, pages=20, longest_sequence=128)
     tight = run(engine, asked())
     assert engine.stats().preemptions > 0
     assert engine.stats().used == 0
