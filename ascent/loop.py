@@ -2,7 +2,8 @@
 
 It sees protocols and nothing else, so supervised fine-tuning, preference optimisation and reinforcement learning are
 the same twenty lines: what differs lives in the source (files, or rollouts of the current policy) and in the
-objective. A step is one optimizer step of every learner. All that is needed to continue exactly is given to `save`.
+objective. A step is one optimizer step of every learner, or several on the same rollouts. All that is needed to
+continue exactly is given to `save`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ascent.protocols import Learner, Objective, Source, State, Tracker
+from ascent.protocols import Learner, Metric, Objective, Source, State, Tracker
 
 
 class Trained(NamedTuple):
@@ -65,15 +66,20 @@ def run(parts: Parts, schedule: Schedule, *, done: int = 0, stop: Callable[[], b
 
 
 def _update(parts: Parts, step: int) -> dict[str, float]:
-    """One optimizer step of every learner on the source's next batches, then the source learns of the new weights."""
+    """The step's optimizer steps (one for files, one or several for rollouts); then the source sees the new weights."""
     batches = parts.source.next(step)
-    metrics: dict[str, float] = {}
-    for each in parts.trained:
-        prefix = f"{each.name}/" if len(parts.trained) > 1 else ""
-        stats = each.learner.step(batches, each.objective)
-        metrics |= {prefix + name: metric.value() for name, metric in stats.items()}
+    merged: dict[str, Metric] = {}
+    while batches:
+        latest: dict[str, Metric] = {}
+        for each in parts.trained:
+            prefix = f"{each.name}/" if len(parts.trained) > 1 else ""
+            latest |= {prefix + name: metric for name, metric in each.learner.step(batches, each.objective).items()}
+        for name, metric in latest.items():
+            merged[name] = merged[name].merge(metric) if name in merged else metric
+        first = f"{parts.trained[0].name}/" if len(parts.trained) > 1 else ""
+        batches = parts.source.more({name.removeprefix(first): metric for name, metric in latest.items()})
     parts.source.refresh(parts.trained[0].learner.weights())
-    return metrics
+    return {name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()}
 
 
 def state_of(parts: Parts) -> State:

@@ -28,6 +28,8 @@ class Metric(Protocol):
 
     def value(self) -> float: ...
 
+    def merge(self, other: Any) -> Any: ...
+
 
 Stats: TypeAlias = Mapping[str, Metric]
 
@@ -85,7 +87,14 @@ class Reward(Protocol):
 class Source(Protocol):
     """Where training batches come from: files, or rollouts of the current policy."""
 
-    def next(self, step: int) -> Batch: ...
+    def next(self, step: int) -> Batch:
+        """The micro-batches of this step's first optimizer step; none where there is nothing to learn from."""
+
+    def more(self, stats: Stats) -> Batch:
+        """Those of its next one, after the last one reported `stats`; none when the step is over."""
+
+    def report(self) -> Stats:
+        """What there is to say about the step's data."""
 
     def refresh(self, weights: Weights) -> None: ...
 

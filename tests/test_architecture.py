@@ -52,6 +52,7 @@ OUTSIDE: dict[str, set[str] | None] = {
     "cli": {"typer", "rich"},
     "dashboard": {"starlette", "uvicorn"},
     "build": None,
+    "rollouts": {"torch"},
     "scale": {"ray", "torch"},
     "engines": {"torch", "transformers", "numpy"},
     "update": {"torch", "safetensors"},
@@ -73,6 +74,7 @@ OUTSIDE_OF_FILES = {
     "models/paged_cuda.py": {"triton"},
     "models/rotary_cuda.py": {"triton"},
     "rewards/checker.py": {"math_verify"},
+    "tasks/reasoning.py": {"reasoning_gym"},
     "cli/doctor.py": {"torch"},  # it reports on torch
 }
 

@@ -17,6 +17,9 @@ class Value:
     def value(self) -> float:
         return self.number
 
+    def merge(self, other: Value) -> Value:
+        return Value(max(self.number, other.number))
+
 
 class Slope:
     """A learner of one number: gradient descent on (w - target)^2, with momentum as the state that must survive."""
@@ -54,6 +57,12 @@ class Targets:
     def next(self, step: int) -> list[float]:
         self.taken += 1
         return [float(self.taken % 3), 0.1 * self.seen]
+
+    def more(self, stats: Mapping[str, Any]) -> list[float]:
+        return []
+
+    def report(self) -> dict[str, Value]:
+        return {}
 
     def refresh(self, weights: Mapping[str, Any]) -> None:
         self.seen = weights["w"]
@@ -140,3 +149,38 @@ def test_a_checkpoint_of_another_recipe_is_refused() -> None:
     run(parts(saved), SCHEDULE)
     with pytest.raises(ValueError, match=r"learners \['policy'\] are not this run's"):
         load_state(parts({}, names=("policy", "critic")), saved[10])
+
+
+class Passes(Targets):
+    """Three updates in even steps, ended early once the weight passes 1; none at all in step 5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = 0
+
+    def next(self, step: int) -> list[float]:
+        batches = super().next(step)
+        self.given, self.most = 1, 3 if step % 2 == 0 else 1
+        return [] if step == 5 else batches
+
+    def more(self, stats: Mapping[str, Any]) -> list[float]:
+        if self.given == self.most or stats["w"].value() > 1:
+            return []
+        self.given += 1
+        return [0.5]
+
+    def report(self) -> dict[str, Value]:
+        return {"updates": Value(float(self.given))}
+
+
+def test_a_step_may_take_several_updates_or_none() -> None:
+    made = parts({}, evaluated=False)
+    made = Parts(Passes(), made.trained, made.tracker, made.save)
+    run(made, SCHEDULE)
+    rows = dict(made.tracker.rows)  # type: ignore[attr-defined]
+    assert [rows[step]["updates"] for step in (1, 2, 3)] == [1.0, 3.0, 1.0]
+    assert "w" not in rows[5]  # nothing was trained, and the source's own report is still logged
+    again = parts({}, evaluated=False)
+    again = Parts(Passes(), again.trained, again.tracker, again.save)
+    run(again, SCHEDULE)
+    assert state_of(again) == state_of(made)

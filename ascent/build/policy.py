@@ -27,7 +27,7 @@ def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> L
     adapted = settings.lora is not None
     model = models.load(
         initial(settings.policy, folder, config.seed) if model_folder is None or adapted else model_folder,
-        head="scalar" if "score_head" in plan.row.needs else "tokens",
+        head=_head(plan),
         dtype=settings.dtype,
         device=device(),
         recompute=settings.recompute,
@@ -41,6 +41,12 @@ def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> L
     if model_folder is not None:
         lora.restore(model, model_folder)
     return model
+
+
+def _head(plan: Plan) -> models.Heads:
+    if "score_head" in plan.row.needs:
+        return "scalar"
+    return "both" if "critic" in plan.row.needs and plan.config.model.critic == "head" else "tokens"
 
 
 def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> Reference:

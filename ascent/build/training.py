@@ -10,9 +10,11 @@ from typing import Any
 
 from ascent import loop
 from ascent.build import evaluation
+from ascent.build.conflicts import refuse_unsupplied
 from ascent.build.plan import Plan, resolve
 from ascent.build.policy import INITIAL, REFERENCE, adam_of, device, load_policy, reference_of
 from ascent.build.records import prepared
+from ascent.build.reinforcement import Reinforcement, shown
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import Found, newest, read_state
 from ascent.checkpoints.save import Keep, best, save
@@ -57,6 +59,8 @@ class Training:
     notes: tuple[str, ...]
     largest: int
     demonstrations: Sequence[Batch] = ()
+    evaluate: Callable[[int], dict[str, float]] | None = None  # by sampling, where there are no held-out batches
+    samples: Callable[[], list[dict[str, Any]]] | None = None  # what the policy said in the last step
 
 
 class WithReference:
@@ -67,6 +71,12 @@ class WithReference:
 
     def next(self, step: int) -> list[Batch]:
         return [self.reference(batch) for batch in self.source.next(step)]
+
+    def more(self, stats: Mapping[str, Any]) -> list[Batch]:
+        return self.source.more(stats)
+
+    def report(self) -> dict[str, Any]:
+        return self.source.report()
 
     def refresh(self, weights: Mapping[str, Any]) -> None:
         self.source.refresh(weights)
@@ -81,13 +91,15 @@ class WithReference:
 def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> Training:
     """Build every part of a run that learns from files; `model_folder` is the checkpoint's model when resuming."""
     config, row = plan.config, plan.row
-    if row.source == "rollouts":
-        raise ValueError(
-            f"algorithm {row.name} learns from rollouts, which this version cannot sample yet; algorithms that learn "
-            "from files are trained: ascent show algorithms lists them"
-        )
+    refuse_unsupplied(row)
     trackers.require(config.run.trackers)
     rng.seed(config.seed)
+    if row.source == "rollouts":
+        made = Reinforcement(plan, folder, model_folder)
+        return Training(
+            made.model, made.learner, objective_of(row), made.source, (), made.notes, made.longest,
+            evaluate=made.evaluate, samples=lambda: [shown(each) for each in made.source.rollouts],
+        )  # fmt: skip
     model = load_policy(plan, folder, model_folder)
     renderer = Renderer(model.tokenizer, train_on=config.data.train_on if row.source == "examples" else "completion")
     source, items, notes = source_of(plan, renderer)
@@ -205,7 +217,11 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
     judged: dict[str, float] = {}  # the last evaluation; the checkpoint saved with it is as good as it says
 
     def evaluate(step: int) -> dict[str, float]:
-        judged.update(evaluation.evaluated(training.learner, training.heldout, training.objective))
+        by_sampling = training.evaluate
+        found = by_sampling(step) if by_sampling else evaluation.evaluated(
+            training.learner, training.heldout, training.objective
+        )  # fmt: skip
+        judged.update(found)
         return dict(judged)
 
     tracker = Fanout(run, [Terminal(settings.steps, done=done)], say=say)
@@ -214,7 +230,7 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
         trained=[loop.Trained("policy", training.learner, training.objective)],
         tracker=tracker,
         save=lambda step, state: _save(plan, training, run, step, state, judged.get(f"evaluate/{settings.best_by}")),
-        evaluate=evaluate if training.heldout else None,
+        evaluate=evaluate if training.heldout or training.evaluate else None,
     )
     if found is not None:
         state = read_state(found.folder)
@@ -224,6 +240,8 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
     try:
         for each in trackers_of(plan, run, resumed_at=done if found else None):
             tracker.add(each)
+        if training.samples is not None:
+            tracker.add(Samples(run, training.samples))
         with Stop() as stop:
             last = loop.run(parts, schedule, done=done, stop=lambda: stop.requested)
     except BaseException as error:
@@ -240,6 +258,20 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
         say(f"kept for evaluate/{settings.best_by}: {run.checkpoints / str(step)}")
     say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")
     return last
+
+
+class Samples:
+    """A tracker that keeps what the policy said in every step."""
+
+    def __init__(self, run: RunFolder, samples: Callable[[], list[dict[str, Any]]]) -> None:
+        self.run, self.samples = run, samples
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for record in self.samples():
+            self.run.sample(step, record)
+
+    def close(self) -> None:
+        """The run closes its own files."""
 
 
 def trackers_of(plan: Plan, run: RunFolder, *, resumed_at: int | None) -> Iterator[Tracker]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ascent import __version__
-from ascent.cli import classic, doctor, inspect, recipes, runs, serve_reward, show, train, use
+from ascent.cli import classic, doctor, evaluate, inspect, recipes, runs, serve_reward, show, train, use
 
 app = typer.Typer(
     name="ascent",
@@ -23,6 +23,7 @@ app.command("resume")(train.resume)
 app.command("check")(train.check)
 app.command("runs")(runs.runs)
 app.command("sample")(use.sample)
+app.command("evaluate")(evaluate.evaluate)
 app.command("score")(use.score)
 app.command("export")(use.export)
 app.command("serve-reward")(serve_reward.serve_reward)

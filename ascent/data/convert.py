@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from ascent.data.layouts import LAYOUTS, Layout, Record, Want
@@ -38,11 +38,11 @@ CONVERSIONS: dict[tuple[Want, Want], tuple[Callable[[Any], list[Record]], str]] 
 }
 
 
-def recognise(row: dict[str, Any], want: Want | None = None) -> Layout:
+def recognise(row: dict[str, Any], want: Want | None = None, layouts: Sequence[Layout] = LAYOUTS) -> Layout:
     """The layout of a file from one row of it; `want` decides where columns can be read in two ways."""
     if want is not None and want not in get_args(Want):
         raise ValueError(f"want={want!r}, but it must be one of {', '.join(get_args(Want))}")
-    fitting = [layout for layout in LAYOUTS if layout.fits(row)]
+    fitting = [layout for layout in layouts if layout.fits(row)]
     for layout in fitting:
         if want is None or layout.kind == want:
             return layout
@@ -55,7 +55,7 @@ def recognise(row: dict[str, Any], want: Want | None = None) -> Layout:
             f"columns {columns}: this is {fitting[0].kind} ({fitting[0].name}), which cannot be used as {want}; "
             f"give {want}, or choose an algorithm that learns from {fitting[0].kind}"
         )
-    known = "; ".join(f"{layout.kind}: {layout.name}" for layout in LAYOUTS if want in (None, layout.kind))
+    known = "; ".join(f"{layout.kind}: {layout.name}" for layout in layouts if want in (None, layout.kind))
     raise ValueError(f"columns {columns} fit no known layout; rename them to one of: {known} (docs/data.md)")
 
 

@@ -3,6 +3,7 @@
     data/train.jsonl                   one file (.jsonl .json .csv .parquet)
     data/folder, data/folder@test      its files of a split ("train" unless told), or a dataset saved by `datasets`
     owner/name, owner/name:config@test a dataset of the hub
+    gsm8k:any of these                 the same, read as that benchmark; also math: and tldr: (`ascent.data.benchmarks`)
 
 Built-in tasks are records already; whoever builds a run hands them in with `from_records`.
 """
@@ -16,6 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from ascent.data import rows
+from ascent.data.benchmarks import layouts_of
 from ascent.data.convert import CONVERSIONS, converted, recognise
 from ascent.data.errors import Place, Policy, Report, RowError
 from ascent.data.fields import Fields
@@ -43,11 +45,12 @@ class Loaded:
 def load(name: str, want: Want | None = None, *, bad_rows: Policy = "fail") -> Loaded:
     """Every record of a name. Bad rows are collected over the whole of it, then fatal or skipped."""
     report = Report(bad_rows)
-    stream = rows_of(name)
+    layouts, place = layouts_of(name)
+    stream = rows_of(place)
     head = list(islice(stream, LOOKED_AT))
     if not head:
         raise ValueError(f"{name} holds no rows; there is nothing to read")
-    layout = _layout(name, head, want, report)
+    layout = _layout(name, head, want, report, layouts)
     records: list[Record] = []
     places: list[Place] = []
     unread: Counter[str] = Counter()
@@ -104,7 +107,7 @@ def _path(name: str) -> tuple[Path, str | None]:
     return Path(before).expanduser(), split
 
 
-def _layout(name: str, head: Sequence[Row], want: Want | None, report: Report) -> Layout:
+def _layout(name: str, head: Sequence[Row], want: Want | None, report: Report, layouts: Sequence[Layout]) -> Layout:
     """From the columns that at least half of the first rows fill."""
     good = [row for row in head if row.error is None]
     if not good:
@@ -118,7 +121,7 @@ def _layout(name: str, head: Sequence[Row], want: Want | None, report: Report) -
     usual = {column for column, count in filled.items() if 2 * count >= len(good)}
     sample = max(good, key=lambda row: sum(row.fields.get(column) is not None for column in usual))
     try:
-        return recognise({column: sample.fields.get(column) for column in usual}, want)
+        return recognise({column: sample.fields.get(column) for column in usual}, want, layouts)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 

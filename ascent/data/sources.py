@@ -76,6 +76,14 @@ class FileSource:
         self.last_share = share(batches)
         return [collate(batch) for batch in batches[self._rank :: self._ranks]]
 
+    def more(self, stats: Mapping[str, Any]) -> list[Batch]:
+        """A step over files is one update."""
+        return []
+
+    def report(self) -> dict[str, Any]:
+        """The learner says all there is to say."""
+        return {}
+
     def refresh(self, weights: Mapping[str, Any]) -> None:
         """Files do not depend on the policy."""
 

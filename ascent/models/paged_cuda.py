@@ -122,11 +122,8 @@ def _pieces(
         )
     else:
         places_G = query_rows * SPLITS + split
-        tl.store(
-            pieces + places_G[:, None] * VALUE + dims_E[None, :],
-            sum_GE,
-            mask=in_group[:, None] & (dims_E < VALUE)[None, :],
-        )
+        there_GE = in_group[:, None] & (dims_E < VALUE)[None, :]
+        tl.store(pieces + places_G[:, None] * VALUE + dims_E[None, :], sum_GE, mask=there_GE)
         tl.store(scales + places_G * 2, top_G, mask=in_group)
         tl.store(scales + places_G * 2 + 1, mass_G, mask=in_group)
 

@@ -5,17 +5,32 @@ from __future__ import annotations
 import difflib
 
 from ascent.tasks.arithmetic import ARITHMETIC
-from ascent.tasks.sort_digits import SORT_DIGITS
+from ascent.tasks.countdown import COUNTDOWN
+from ascent.tasks.digest import DIGEST
+from ascent.tasks.emphasis import EMPHASIS
+from ascent.tasks.maze import MAZE
+from ascent.tasks.reasoning import PREFIX, Reasoning
+from ascent.tasks.running_sum import RUNNING_SUM
+from ascent.tasks.sort_digits import SORT_DIGITS, SORT_LONG, SORT_SHORT
 from ascent.tasks.style import STYLE
+from ascent.tasks.tagged import TAGGED
 from ascent.tasks.task import Task
 
-TASKS: dict[str, Task] = {task.name: task for task in (SORT_DIGITS, ARITHMETIC, STYLE)}
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        *(SORT_DIGITS, SORT_SHORT, SORT_LONG, ARITHMETIC, STYLE),
+        *(COUNTDOWN, MAZE, RUNNING_SUM, TAGGED, EMPHASIS, DIGEST),
+    )
+}
 
 
-def find_task(name: str) -> Task:
-    """The task of that name, or an error that names the nearest."""
+def find_task(name: str) -> Task | Reasoning:
+    """The task of that name (`reasoning:DATASET` is one of reasoning-gym), or an error that names the nearest."""
     if name in TASKS:
         return TASKS[name]
+    if name.startswith(PREFIX):
+        return Reasoning(name.removeprefix(PREFIX))
     near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TASKS)}"
     raise ValueError(f"no task named {name!r}; {hint}")

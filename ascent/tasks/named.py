@@ -1,37 +1,58 @@
-"""Records of a task from one name, as recipes write it: `style`, `style@heldout`, `style@heldout:256`."""
+"""Records of a task from one name, as recipes write it: `style`, `style@heldout`, `style@heldout:256`.
+
+`reasoning:DATASET` in place of a family's name is a dataset of the package reasoning-gym.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
-from ascent.tasks import TASKS
-from ascent.tasks.task import SPLITS, Split
+from ascent.tasks import TASKS, find_task
+from ascent.tasks.reasoning import PREFIX, Reasoning
+from ascent.tasks.task import SPLITS, Split, Task
 
 KINDS = ("prompts", "examples", "pairs", "rankings", "unpaired")
-_NAME = re.compile(r"(?P<task>[a-z_]+)(@(?P<split>[a-z]+))?(:(?P<count>\d+))?")
+_NAME = re.compile(rf"(?P<task>[a-z_]+|{PREFIX}[a-z0-9_]+)(@(?P<split>[a-z]+))?(:(?P<count>\d+))?")
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a name says; None where it leaves something open."""
+
+    task: Task | Reasoning
+    split: Split | None
+    count: int | None
 
 
 def is_task(name: str) -> bool:
     """True for what names a built-in task, whatever follows it."""
     match = _NAME.fullmatch(name)
-    return match is not None and match["task"] in TASKS
+    return match is not None and (match["task"] in TASKS or match["task"].startswith(PREFIX))
 
 
-def from_name(name: str, kind: str, *, seed: int = 0, count: int = 2048) -> Sequence[Any]:
-    """Records of that kind; `count` counts where the name gives no number."""
+def read_name(name: str) -> Named:
     match = _NAME.fullmatch(name)
-    if match is None or match["task"] not in TASKS:
+    if match is None or not is_task(name):
         raise ValueError(f"{name!r} names no built-in task; write TASK, TASK@SPLIT or TASK@SPLIT:COUNT")
-    split = match["split"] or "train"
-    if split not in SPLITS:
+    split = match["split"]
+    if split not in (None, *SPLITS):
         raise ValueError(f"{name}: a built-in task has the splits {' and '.join(SPLITS)}, not {split!r}")
+    return Named(find_task(match["task"]), cast("Split | None", split), int(match["count"]) if match["count"] else None)
+
+
+def from_name(name: str, kind: str, *, seed: int = 0, count: int = 2048, split: Split = "train") -> Sequence[Any]:
+    """Records of that kind; `count` and `split` count where the name gives none."""
+    named = read_name(name)
     if kind not in KINDS:
         raise ValueError(f"{name} as {kind!r}, but it must be one of {', '.join(KINDS)}")
-    task = TASKS[match["task"]]
-    makers: dict[str, Callable[[Split, int, int], Sequence[Any]]] = {
-        **{"prompts": task.prompts, "examples": task.demonstrations, "pairs": task.pairs},
-        **{"rankings": task.rankings, "unpaired": task.judged},
-    }
-    return makers[kind](cast(Split, split), int(match["count"] or count), seed)
+    task = named.task
+    makers: dict[str, Callable[[Split, int, int], Sequence[Any]]]
+    makers = {"prompts": task.prompts, "examples": task.demonstrations}
+    if isinstance(task, Task):
+        makers |= {"pairs": task.pairs, "rankings": task.rankings, "unpaired": task.judged}
+    if kind not in makers:
+        raise ValueError(f"{name} has no {kind}: reasoning-gym knows no preferences; it has {' and '.join(makers)}")
+    return makers[kind](named.split or split, count if named.count is None else named.count, seed)

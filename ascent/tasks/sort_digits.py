@@ -5,16 +5,24 @@ Problems with the same digits in another order share a key, so a held-out answer
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from ascent.tasks.noise import Noise
 from ascent.tasks.task import Problem, Task, in_place, overlap
 
 SHORTEST, LONGEST = 3, 6
 
 
-def draw(noise: Noise) -> Problem:
-    digits = [str(noise.whole(0, 9)) for _ in range(noise.whole(SHORTEST, LONGEST))]
-    answer = " ".join(sorted(digits))
-    return Problem(f"sort {' '.join(digits)} =", answer, answer)
+def between(shortest: int, longest: int) -> Callable[[Noise], Problem]:
+    """Problems of so many digits."""
+
+    def draw(noise: Noise) -> Problem:
+        digits = [str(noise.whole(0, 9)) for _ in range(noise.whole(shortest, longest))]
+        answer = " ".join(sorted(digits))
+        return Problem(f"sort {' '.join(digits)} =", answer, answer)
+
+    return draw
 
 
 def parts(answer: str, text: str) -> dict[str, float]:
@@ -53,9 +61,13 @@ def demonstrate(problem: Problem, noise: Noise) -> str:
 SORT_DIGITS = Task(
     name="sort_digits",
     summary=f"sort {SHORTEST} to {LONGEST} digits in ascending order",
-    draw=draw,
+    draw=between(SHORTEST, LONGEST),
     parts=parts,
     attempt=attempt,
     demonstrate=demonstrate,
     utility={"correct": 1.0, "places": 1.0},
 )
+
+# For the quick start: imitate on short lists, then learn long ones from the verifier alone.
+SORT_SHORT = replace(SORT_DIGITS, name="sort_short", summary="sort 2 to 6 digits", draw=between(2, 6))
+SORT_LONG = replace(SORT_DIGITS, name="sort_long", summary="sort 7 to 10 digits", draw=between(7, 10))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking
+from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, StepReward
 from ascent.tasks.noise import Noise, hashed
 
 Split = Literal["train", "heldout"]
@@ -32,12 +32,20 @@ class Problem:
     key: str
 
 
+class StepScore(NamedTuple):
+    """The score of one step of an answer; the step ends before character `end` of the text."""
+
+    end: int
+    value: float
+
+
 @dataclass(frozen=True)
 class Task:
     """A family. The functions are pure; `attempt` writes an answer of mixed quality, `demonstrate` one to imitate.
 
     `parts` maps (reference answer, text) to named scores in [0, 1], among them `correct`, which is 0 or 1. `utility`
     is the truth behind preferences: a weighted sum of parts, so that whoever prefers by it can be beaten by nobody.
+    `steps`, where a family has it, maps the same to the scores of an answer's steps, in their order, at least one.
     """
 
     name: str
@@ -47,6 +55,7 @@ class Task:
     attempt: Callable[[Problem, Noise], str]
     demonstrate: Callable[[Problem, Noise], str]
     utility: Mapping[str, float]
+    steps: Callable[[str, str], tuple[StepScore, ...]] | None = None
 
     def prompts(self, split: Split, count: int, seed: int = 0) -> tuple[Prompt, ...]:
         """Questions with their answers, for rollouts and evaluation."""
@@ -88,9 +97,13 @@ class Task:
 
     def verify(self, prompt: Prompt, text: str) -> dict[str, float]:
         """Named scores in [0, 1] of an answer; `correct` is 0 or 1, the others are partial credit."""
-        if prompt.answer is None:
-            raise ValueError(f"prompt {prompt.id!r} has no answer; {self.name} verifies against Prompt.answer")
-        return self.parts(prompt.answer, text)
+        return self.parts(self._reference(prompt), text)
+
+    def verify_steps(self, prompt: Prompt, text: str) -> tuple[StepScore, ...]:
+        """The scores of an answer's steps; `at_tokens` turns them into rewards."""
+        if self.steps is None:
+            raise ValueError(f"task {self.name} scores no steps; use a family that does, such as running_sum")
+        return self.steps(self._reference(prompt), text)
 
     def true_utility(self, prompt: Prompt, text: str) -> float:
         """What the preferences of this task are made from."""
@@ -119,6 +132,11 @@ class Task:
         if not chances:
             raise ValueError("bayes_accuracy of no pairs; give at least one")
         return sum(max(chance, 1 - chance) for chance in chances) / len(chances)
+
+    def _reference(self, prompt: Prompt) -> str:
+        if prompt.answer is None:
+            raise ValueError(f"prompt {prompt.id!r} has no answer; {self.name} verifies against Prompt.answer")
+        return prompt.answer
 
     def _prompt(self, split: Split, index: int, seed: int) -> tuple[Prompt, Problem]:
         if split not in SPLITS:
@@ -156,6 +174,22 @@ class Task:
 def split_of(key: str) -> Split:
     """Which split a problem belongs to, by its hash alone."""
     return "heldout" if hashed(f"split/{key}") % HELD_OUT_SHARE == 0 else "train"
+
+
+def at_tokens(scores: Sequence[StepScore], ends: Sequence[int]) -> tuple[StepReward, ...]:
+    """Each step's score at the token that writes its last character.
+
+    `ends` holds, for every sampled token, how many characters the text has once it is written: the lengths of the
+    decoded beginnings of the answer. With ends 1, 3, 4, 4 (the last is EOS) a step that ends before character 3 is
+    rewarded at token 1.
+    """
+    found = []
+    for score in scores:
+        token = next((token for token, end in enumerate(ends) if end >= score.end), None)
+        if token is None:
+            raise ValueError(f"a step ends at character {score.end}, but the tokens write {max(ends, default=0)}")
+        found.append(StepReward(token, score.value))
+    return tuple(found)
 
 
 def overlap(want: Sequence[str], got: Sequence[str]) -> float:

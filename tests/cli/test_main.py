@@ -34,6 +34,7 @@ def test_help_answers_within_half_a_second():
         "resume",
         "check",
         "sample",
+        "evaluate",
         "score",
         "export",
         "runs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascent.tasks import TASKS
-from ascent.tasks.named import from_name, is_task
+from ascent.tasks.named import Named, from_name, is_task, read_name
 
 TASK = TASKS["sort_digits"]
 
@@ -16,6 +16,13 @@ def test_names_lead_to_records() -> None:
     assert from_name("sort_digits:4", "pairs") == TASK.pairs("train", 4)
     assert from_name("sort_digits:4", "rankings") == TASK.rankings("train", 4)
     assert from_name("sort_digits:4", "unpaired") == TASK.judged("train", 4)
+    assert from_name("sort_digits:4", "prompts", split="heldout") == TASK.prompts("heldout", 4)
+    assert from_name("sort_digits@train", "prompts", count=4, split="heldout") == TASK.prompts("train", 4)
+
+
+def test_a_name_says_what_it_says_and_no_more() -> None:
+    assert read_name("style") == Named(TASKS["style"], None, None)
+    assert read_name("style@heldout:5") == Named(TASKS["style"], "heldout", 5)
 
 
 @pytest.mark.parametrize("name", ["style", "style@heldout", "style@heldout:5", "style:5", "style@odd"])

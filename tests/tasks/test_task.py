@@ -12,6 +12,8 @@ from ascent.records import Prompt
 from ascent.tasks import TASKS, find_task
 from ascent.tasks.task import SPLITS, Task, in_place, overlap
 
+# Several texts are correct; the families' own tests say which.
+SEVERAL_ANSWERS = {"countdown", "tagged", "emphasis", "digest"}
 EVERY = pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
 
 
@@ -80,6 +82,8 @@ def test_attempts_spread_over_qualities_and_no_wrong_one_is_correct(task: Task) 
     rankings = task.rankings("train", 300, size=2)
     texts = [(ranking.prompt, answer[0].content) for ranking in rankings for answer in ranking.answers]
     assert len({round(task.true_utility(prompt, text), 6) for prompt, text in texts}) >= 2
+    if task.name in SEVERAL_ANSWERS:
+        return
     for prompt, text in texts:
         exact = text == prompt.answer or (task.name == "style" and text.split() == str(prompt.answer).split()[::-1])
         assert task.verify(prompt, text)["correct"] == exact
@@ -153,6 +157,8 @@ def test_errors_name_the_value_and_the_rule() -> None:
         task.rankings("train", 1, size=3)
     with pytest.raises(ValueError, match="no answer"):
         task.verify(Prompt("x", task.prompts("train", 1)[0].messages), "1 2")
+    with pytest.raises(ValueError, match="style scores no steps; use a family that does, such as running_sum"):
+        task.verify_steps(task.prompts("train", 1)[0], "1 2")
     with pytest.raises(ValueError, match="did you mean sort_digits"):
         find_task("sort_digit")
     with pytest.raises(ValueError, match="no pairs"):

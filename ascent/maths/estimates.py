@@ -1,0 +1,78 @@
+"""What samples say about a policy: pass@k without bias, and bootstrap intervals over prompts.
+
+Axes: P prompts, R resamples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+RESAMPLES = 2000
+# Resamples times prompts that are held at once.
+CHUNK = 2**22
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over prompts with its interval; None for the ends where there is one prompt only."""
+
+    value: float
+    low: float | None
+    high: float | None
+    prompts: int
+
+
+def pass_at(k: int, *, right: int, of: int) -> float:
+    """The chance that k of `of` samples, drawn without putting back, hold a right one: 1 - C(of-right, k) / C(of, k).
+
+    Its mean over draws of the samples is exactly 1 - (1 - p)^k; plugging the share of right ones into that formula is
+    biased low. With 2 right of 4: pass@1 = 1/2, pass@2 = 1 - 1/6.
+    """
+    if not 0 <= right <= of:
+        raise ValueError(f"right={right} of {of} samples; it counts some of them")
+    if not 1 <= k <= of:
+        raise ValueError(f"pass@{k} from {of} samples; k lies between 1 and their number: take more samples")
+    return 1 - math.comb(of - right, k) / math.comb(of, k)
+
+
+def powers_of_two(most: int) -> list[int]:
+    """1, 2, 4, ... up to `most`."""
+    return [2**power for power in range(most.bit_length())]
+
+
+def estimate(values: Sequence[float], *, seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES) -> Estimate:
+    """The mean of one value per prompt, and the percentile interval of means of prompts drawn with putting back.
+
+    Samples of one prompt are no independent evidence, so prompts are what is resampled. An interval of values that are
+    all equal has no width, although the next prompt may differ.
+    """
+    if not values:
+        raise ValueError("an estimate of no values; at least one prompt must be scored")
+    if not 0 < level < 1:
+        raise ValueError(f"level={level} is the share of resamples inside; it must lie between 0 and 1")
+    if resamples < 1:
+        raise ValueError(f"resamples={resamples}, but an interval needs at least 1; {RESAMPLES} are usual")
+    values_P = torch.tensor(values, dtype=torch.float64)
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Estimate(mean, None, None, 1)
+    means_R = _resampled_means(values_P, resamples, seed)
+    tail = (1 - level) / 2
+    low, high = torch.quantile(means_R, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
+    return Estimate(mean, low, high, len(values))
+
+
+def _resampled_means(values_P: torch.Tensor, resamples: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    count = values_P.numel()
+    found, left = [], resamples
+    while left:
+        rows = min(left, max(CHUNK // count, 1))
+        picked_RP = torch.randint(count, (rows, count), generator=generator)
+        found.append(values_P[picked_RP].mean(dim=1))
+        left -= rows
+    return torch.cat(found)

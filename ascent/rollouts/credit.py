@@ -1,0 +1,88 @@
+"""From scored rollouts to what the loss reads, always in this order: filter groups, shape, credit, normalise.
+
+A filter that looks at whole groups (right or wrong, before any shaping) takes them out before anything is compared; one
+that looks at single completions leaves them in their group's baseline and out of the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ascent.advantages.estimate import estimate
+from ascent.algorithms.row import Row
+from ascent.maths.tally import Mean, Tally, average, largest
+from ascent.rollouts.batch import Batch, pick
+
+Infer = Callable[[Mapping[str, Any], frozenset[str]], Mapping[str, Tensor]]
+
+
+def informative(whole: Batch, row: Row) -> list[int]:
+    """The rows that group filters keep: all of a group or none of it."""
+    keep_B = torch.ones(whole["segments"].count, dtype=torch.bool)
+    for each in row.filter:
+        if "groups" in each.required:
+            keep_B &= each(whole)
+    kept: list[int] = keep_B.nonzero()[:, 0].tolist()
+    return kept
+
+
+def credited(whole: Batch, row: Row) -> tuple[Batch, dict[str, Tally]]:
+    """The batch with advantages (and value targets), and what there is to say about them."""
+    assert row.credit is not None and row.normalise is not None, f"row {row.name} has no credit"
+    found = estimate(whole, shapes=row.shape, credit=row.credit, normalise=row.normalise)
+    batch = {**whole, "advantages_T": found.advantages_T}
+    if found.returns_T is not None:
+        batch["returns_T"] = found.returns_T.detach()
+    if "values_T" in batch:
+        batch["old_values_T"] = batch.pop("values_T")  # from here on values_T is what the critic says while it learns
+    segments = batch["segments"]
+    # What could not be scored has no advantage, and is not trained towards one of 0 either.
+    keep_B = ~torch.isnan(whole["rewards_B"])
+    for each in row.filter:
+        if "groups" not in each.required:
+            keep_B &= each(whole)
+    batch["trained_T"] = batch["trained_T"] & segments.spread(keep_B)
+    return batch, dict(found.metrics)
+
+
+def outputs(whole: Batch, infer: Infer, want: frozenset[str], budget: int) -> dict[str, Tensor]:
+    """What a model says about every sequence, a few at a time, in the whole batch's order."""
+    pieces: list[list[int]] = [[]]
+    used = 0
+    for row, length in enumerate(whole["segments"].lengths_B.tolist()):
+        if pieces[-1] and used + length > budget:
+            pieces.append([])
+            used = 0
+        pieces[-1].append(row)
+        used += length
+    plain = {name: whole[name] for name in ("tokens_T", "positions_T", "trained_T", "segments", "groups")}
+    found = [infer(pick(plain, rows), want) for rows in pieces]
+    return {name: torch.cat([each[name].cpu() for each in found]) for name in want}
+
+
+def described(whole: Batch, names: Sequence[str]) -> dict[str, Tally]:
+    """True means over the rollouts of a step, before any filter."""
+    segments, groups = whole["segments"], whole["groups"]
+    everyone_B = torch.ones(segments.count, dtype=torch.bool)
+    scored_B = ~torch.isnan(whole["rewards_B"])
+    known_B = ~torch.isnan(whole["correct_B"])
+    length_B = segments.sum(whole["trained_T"]).double()
+    flat_G = groups.spans_nothing(whole["correct_B"], known_B).double()
+    found: dict[str, Tally] = {
+        "reward": average(whole["rewards_B"], scored_B),
+        "correct": average(whole["correct_B"], known_B),
+        "unscored": average(~scored_B, everyone_B),
+        "length": average(length_B, everyone_B),
+        "length_largest": largest(length_B, everyone_B),
+        "truncated": average(whole["truncated_B"], everyone_B),
+        "groups_without_signal": Mean(flat_G.sum(), torch.tensor(float(groups.count))),
+    }
+    if "parts_BK" in whole:
+        for place, name in enumerate(names):
+            part_B = whole["parts_BK"][:, place]
+            found[f"reward/{name}"] = average(part_B, ~torch.isnan(part_B))
+    return found

@@ -1,0 +1,34 @@
+"""How good the policy is on prompts it is not trained on: its greedy answers, scored as in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ascent.protocols import Sampler
+from ascent.records import Rollout
+from ascent.rollouts.batch import packed
+from ascent.rollouts.collect import GREEDY, Asked, Settings, collect
+from ascent.rollouts.credit import described
+
+
+class Evaluation:
+    """Asked again and again during a run; greedy answers do not depend on noise, so neither does this."""
+
+    def __init__(
+        self,
+        asked: Sequence[Asked],
+        sampler: Sampler,
+        score: Callable[[Sequence[Rollout]], list[Rollout]],
+        settings: Settings,
+        text: Callable[[Sequence[int]], str],
+    ) -> None:
+        self.asked, self.sampler, self.score, self.settings, self.text = asked, sampler, score, settings, text
+        self.rollouts: list[Rollout] = []
+
+    def __call__(self, step: int) -> dict[str, float]:
+        found = collect(self.sampler, self.asked, [GREEDY], self.settings, occasion="evaluate", text=self.text)
+        self.rollouts = self.score(found)
+        names = sorted({name for each in self.rollouts for name in each.parts})
+        figures = described(packed(self.rollouts), names)
+        figures.pop("groups_without_signal")  # a group of one has none
+        return {f"evaluate/{name}": tally.value() for name, tally in figures.items()}

@@ -1,0 +1,37 @@
+"""`ascent evaluate`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ascent.cli.main import app
+from ascent.models.tiny import create
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False, env={"COLUMNS": "100"})
+
+
+@pytest.mark.slow
+def test_tables_and_json(tmp_path: Path) -> None:
+    model = str(create(tmp_path / "tiny", family="llama", seed=0))
+    asked = [model, "arithmetic@heldout:3", "--samples", "2", "--max-new-tokens", "3"]
+    done = call(*asked)
+    assert done.exit_code == 0
+    assert "3 prompts, 2 samples each, scored by verifier of arithmetic" in done.stdout
+    for row in ("greedy/correct", "mean@2/correct", "pass@2", "mean@2/truncated", "drawn"):
+        assert f"\n{row} " in done.stdout
+    found = json.loads(call(*asked, "--json").stdout)
+    assert set(found["figures"]["pass@2"]) == {"value", "low", "high", "prompts"}
+    assert found["settings"]["max_new_tokens"] == 3
+
+
+def test_mistakes_are_told() -> None:
+    with pytest.raises(ValueError, match="does not exist; give a folder"):
+        call("no such/model here", "arithmetic:1")
+    with pytest.raises(ValueError, match="samples=-2"):
+        call("x", "arithmetic", "--samples", "-2")

@@ -1,0 +1,78 @@
+"""Rollouts as packed tensors: what is trained, what is known, and cutting by sequences."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ascent.records import Completion, Message, Prompt, Rollout, StepReward, Turn
+from ascent.rollouts.batch import cut, packed, pick
+
+
+def completion(tokens: tuple[int, ...], stop: str = "eos") -> Completion:
+    logs = tuple(-0.1 * n for n in range(1, len(tokens) + 1))
+    return Completion("p", 0, tokens, logs, (0,) * len(tokens), stop)  # type: ignore[arg-type]
+
+
+def rollout(
+    name: str, *turns: tuple[tuple[int, ...], tuple[int, ...]], reward: float | None = 1.0, **more: object
+) -> Rollout:
+    prompt = Prompt(name, (Message("user", "?"),))
+    made = tuple(Turn(observed, completion(sampled), "text") for observed, sampled in turns)
+    return Rollout(prompt, 0, made, reward, **more)  # type: ignore[arg-type]
+
+
+THREE = [
+    rollout("a", ((1, 2), (3, 4)), reward=1.0, parts={"check/correct": 1.0, "length": 0.5}),
+    rollout("b", ((5,), (6,)), reward=None, parts={"check/correct": None, "length": 0.25}),
+    rollout("a", ((1, 2), (7,)), ((8, 9), (10, 11)), reward=0.5, parts={"check/correct": 0.0, "length": 1.0}),
+]
+
+
+def test_sampled_tokens_alone_are_trained_turn_by_turn() -> None:
+    batch = packed(THREE)
+    assert batch["tokens_T"].tolist() == [1, 2, 3, 4, 5, 6, 1, 2, 7, 8, 9, 10, 11]
+    assert batch["trained_T"].int().tolist() == [0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 1]
+    assert batch["rollout_T"].tolist() == pytest.approx([0, 0, -0.1, -0.2, 0, -0.1, 0, 0, -0.1, 0, 0, -0.1, -0.2])
+    assert batch["positions_T"].tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2, 3, 4, 5, 6]
+    assert batch["groups"].ids_B.tolist() == [0, 1, 0]
+
+
+def test_unscored_is_nan_and_correctness_is_a_part_of_its_own() -> None:
+    batch = packed(THREE)
+    assert batch["rewards_B"][0] == 1.0
+    assert math.isnan(batch["rewards_B"][1])
+    assert batch["correct_B"][2] == 0.0  # the part, not the reward of .5
+    assert math.isnan(batch["correct_B"][1])
+    assert batch["parts_BK"][:, 1].tolist() == [0.5, 0.25, 1.0]
+    plain = packed([rollout("a", ((1,), (2,)), reward=0.5)])
+    assert plain["correct_B"].tolist() == [0.5]
+
+
+def test_step_rewards_lie_on_the_sampled_tokens_they_name() -> None:
+    batch = packed([rollout("a", ((1, 2), (3,)), ((4,), (5, 6)), steps=(StepReward(0, 0.5), StepReward(2, 1.0)))])
+    assert batch["step_rewards_T"].tolist() == [0, 0, 0.5, 0, 0, 1.0]
+    assert batch["step_ends_T"].tolist() == [False, False, True, False, False, True]
+
+
+def test_picking_rows_equals_packing_those_rollouts() -> None:
+    whole, some = packed(THREE), packed([THREE[2], THREE[0]])
+    picked = pick(whole, [2, 0])
+    for name in ("tokens_T", "trained_T", "rollout_T", "positions_T", "rewards_B", "parts_BK"):
+        assert torch.equal(picked[name], some[name]), name
+    assert picked["segments"].lengths_B.tolist() == some["segments"].lengths_B.tolist()
+    assert picked["groups"].ids_B.tolist() == [0, 0]
+    with pytest.raises(ValueError, match="oddly cannot be cut"):
+        pick({**whole, "oddly": torch.zeros(3)}, [0])
+
+
+def test_every_row_is_in_exactly_one_micro_batch_under_the_budget() -> None:
+    whole = packed(THREE * 5)
+    pieces = cut(whole, range(15), budget=16)
+    assert sum(piece["segments"].count for piece in pieces) == 15
+    assert all(piece["segments"].total <= 16 for piece in pieces)
+    assert sorted(torch.cat([piece["tokens_T"] for piece in pieces]).tolist()) == sorted(whole["tokens_T"].tolist())
+    with pytest.raises(ValueError, match=r"7 tokens, more than update\.tokens_per_microbatch=6"):
+        cut(whole, range(3), budget=6)

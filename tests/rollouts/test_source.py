@@ -1,0 +1,172 @@
+"""The source of rollouts with a real tiny policy: reproducible, resumable, on-policy, and bounded in its patience."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ascent.algorithms import TABLE
+from ascent.engines.native.engine import NativeEngine
+from ascent.maths.tally import Mean
+from ascent.models.load import load
+from ascent.models.model import LanguageModel
+from ascent.models.tiny import create
+from ascent.records import Message, Prompt, Rollout
+from ascent.rollouts.collect import Asked, Settings
+from ascent.rollouts.evaluate import Evaluation
+from ascent.rollouts.source import MOST_IDLE, Models, Plan, RolloutSource
+from ascent.update.local import LocalLearner
+from ascent.update.objective import objective_of
+from ascent.update.schedule import Schedule
+
+PLAN = Plan(prompts=3, samples=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return create(tmp_path_factory.mktemp("model") / "tiny", seed=0)
+
+
+def asked(count: int = 8) -> list[Asked]:
+    return [Asked(Prompt(f"p{n}", (Message("user", "?"),)), (5 + n, 6, 7)) for n in range(count)]
+
+
+def even(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """1 where the first sampled token is even: about half of an untrained policy's."""
+    return [replace(each, reward=float(each.turns[0].completion.tokens[0] % 2 == 0)) for each in rollouts]
+
+
+def equal(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    return [replace(each, reward=0.0) for each in rollouts]
+
+
+def make(folder: Path, row: str = "rlvr", plan: Plan = PLAN, score: Any = even) -> tuple[RolloutSource, LocalLearner]:
+    model: LanguageModel = load(folder)
+    learner = LocalLearner(model, Schedule(1e-2, "constant", 0, 100))
+    engine = NativeEngine(model, {1}, rows=16, longest_sequence=64)
+    frozen = LocalLearner(load(folder), Schedule(1e-2, "constant", 0, 100))
+    models = Models(learner, frozen, None, recorded=True)
+    settings = Settings(max_new_tokens=6, seed=3)
+    text = lambda tokens: " ".join(map(str, tokens))  # noqa: E731
+    return RolloutSource(asked(), engine, score, models, TABLE[row], plan, settings, text=text), learner
+
+
+def train(source: RolloutSource, learner: LocalLearner, steps: range) -> list[list[tuple[int, ...]]]:
+    """What the loop does; returns the tokens of every step's rollouts."""
+    objective, seen = objective_of(source.row), []
+    for step in steps:
+        batches = source.next(step)
+        while batches:
+            batches = source.more(learner.step(batches, objective))
+        source.refresh(learner.weights())
+        seen.append([each.turns[0].completion.tokens for each in source.rollouts])
+    return seen
+
+
+def weights(learner: LocalLearner) -> dict[str, list[float]]:
+    return {name: weight.flatten().tolist() for name, weight in learner.weights().items()}
+
+
+def test_the_same_seed_gives_the_same_samples_and_the_same_weights(folder: Path) -> None:
+    one, two = make(folder), make(folder)
+    assert train(*one, range(1, 4)) == train(*two, range(1, 4))
+    assert weights(one[1]) == weights(two[1])
+
+
+@pytest.mark.parametrize("row", ["rlvr", "grpo", "dapo", "rloo", "remax", "reinforce", "gspo", "cispo"])
+def test_every_kind_of_row_takes_a_step_with_a_ratio_of_one(folder: Path, row: str) -> None:
+    source, learner = make(folder, row)
+    before = weights(learner)
+    train(source, learner, range(1, 3))  # `more` raises where the first ratio is not 1
+    assert weights(learner) != before
+
+
+def test_a_restored_source_goes_on_to_the_same_bits(folder: Path) -> None:
+    whole_source, whole_learner = make(folder, plan=replace(PLAN, epochs=2, minibatches=2))
+    train(whole_source, whole_learner, range(1, 3))
+    state = (whole_source.state(), whole_learner.state(), weights(whole_learner))
+    rest = train(whole_source, whole_learner, range(3, 5))
+    source, learner = make(folder, plan=replace(PLAN, epochs=2, minibatches=2))
+    with torch.no_grad():
+        for name, weight in learner.model.named_parameters():
+            weight.copy_(torch.tensor(state[2][name]).view(weight.shape))
+    learner.load_state(state[1])
+    source.load_state(state[0])
+    assert train(source, learner, range(3, 5)) == rest
+    assert weights(learner) == weights(whole_learner)
+
+
+def test_passes_and_minibatches_cover_every_rollout_once_a_pass(folder: Path) -> None:
+    source, _ = make(folder, "grpo", replace(PLAN, epochs=2, minibatches=3))
+    batches, seen = source.next(1), []
+    while batches:
+        seen.append(sum(batch["segments"].count for batch in batches))
+        batches = source.more({})
+    assert seen == [4, 4, 4, 4, 4, 4]
+    assert source.report()["updates"].value() == 6
+
+
+def test_the_token_budget_changes_no_bit_of_the_samples_and_only_rounding_of_the_weights(folder: Path) -> None:
+    one, two = make(folder), make(folder, plan=replace(PLAN, budget=20))
+    assert train(*one, range(1, 2)) == train(*two, range(1, 2))
+    for name, weight in one[1].weights().items():
+        assert torch.allclose(weight, two[1].weights()[name], atol=1e-4)
+
+
+def test_kl_to_the_sampling_policy_ends_the_passes(folder: Path) -> None:
+    source, _ = make(folder, "grpo", replace(PLAN, epochs=4, target_kl=0.01))
+    assert source.next(1)
+    one = torch.ones(())
+    assert source.more({"kl_to_old": Mean(0.005 * one, one)})
+    assert source.more({"kl_to_old": Mean(0.02 * one, one)}) == []
+
+
+def test_a_ratio_that_is_not_one_is_a_bug_and_said(folder: Path) -> None:
+    source, _ = make(folder)
+    source.next(1)
+    one = torch.ones(())
+    with pytest.raises(RuntimeError, match=r"off by 0\.2"):
+        source.more({"ratio_largest": Mean(1.2 * one, one), "ratio_smallest": Mean(one, one)})
+
+
+def test_no_signal_trains_nothing_and_stops_the_run_in_the_end(folder: Path) -> None:
+    source, _ = make(folder, score=equal)
+    for step in range(1, MOST_IDLE):
+        assert source.next(step) == []
+        assert source.report()["groups_without_signal"].value() == 1
+    with pytest.raises(ValueError, match="nothing to learn from"):
+        source.next(MOST_IDLE)
+
+
+def test_refilling_replaces_groups_without_signal(folder: Path) -> None:
+    def only_p0(rollouts: Sequence[Rollout]) -> list[Rollout]:
+        return [r if r.prompt.id.endswith("/p0") else replace(r, reward=1.0) for r in even(rollouts)]
+
+    source, _ = make(folder, "dapo", replace(PLAN, refill_tries=5), score=only_p0)
+    batches = source.next(1)
+    assert source.report()["refills"].value() == 5  # one prompt of eight never fills three groups
+    kept = sum(batch["segments"].count for batch in batches)
+    assert 0 < kept <= 12 and kept % 4 == 0
+
+
+def test_the_same_prompt_gets_other_noise_in_the_next_step(folder: Path) -> None:
+    source, learner = make(folder, plan=replace(PLAN, prompts=8), score=equal)
+    first, second = train(source, learner, range(1, 3))
+    assert sorted(first) != sorted(second)  # the policy has not moved
+
+
+def test_steps_follow_each_other(folder: Path) -> None:
+    with pytest.raises(ValueError, match="step 3 after step 0"):
+        make(folder)[0].next(3)
+
+
+def test_evaluation_is_greedy_and_repeatable(folder: Path) -> None:
+    source, _ = make(folder)
+    judge = Evaluation(asked(), source.sampler, even, source.settings, source.text)
+    assert judge(1) == judge(2)
+    assert judge(1)["evaluate/reward"] == sum(each.reward or 0 for each in judge.rollouts) / 8

@@ -1,0 +1,49 @@
+"""Digests: facts kept, made up and left out can be counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from ascent.tasks.digest import DIGEST, FACTS, WHAT, WHEN, WHERE, WHO, WORD, draw, parts
+from ascent.tasks.noise import Noise
+
+ANSWER = "Anna lost a ring in Oslo on Friday."
+
+
+def test_the_lists_share_no_word_so_that_a_word_is_one_fact() -> None:
+    assert len(FACTS) == len(WHO) + len(WHAT) + len(WHERE) + len(WHEN)
+
+
+def test_a_post_tells_its_facts_and_names_one_stranger() -> None:
+    for index in range(200):
+        problem = draw(Noise("post", index))
+        told = FACTS.intersection(WORD.findall(problem.question))
+        facts = FACTS.intersection(WORD.findall(problem.answer))
+        assert len(facts) == 4 and facts < told and len(told) == 5
+        assert problem.question.startswith("POST: ") and problem.question.endswith("\nTL;DR:")
+
+
+@pytest.mark.parametrize(
+    ("text", "correct", "facts", "faithful", "brief"),
+    [
+        (ANSWER, 1, 1, 1, 1),
+        ("on Friday, in Oslo: Anna lost a ring", 1, 1, 1, 1),
+        ("Anna lost a ring.", 0, 2 / 4, 1, 1),
+        ("Ben lost a ring in Oslo on Friday.", 0, 3 / 4, 3 / 4, 1),
+        (f"{ANSWER} Ben says hello.", 0, 1, 4 / 5, 1),
+        (f"{ANSWER} {'so ' * 10}", 0, 1, 1, 2 - 18 / 12),
+        (f"{ANSWER} {'so ' * 30}", 0, 1, 1, 0),
+        ("Somebody lost something.", 0, 0, 0, 0),
+        ("", 0, 0, 0, 0),
+    ],
+)
+def test_scores(text: str, correct: float, facts: float, faithful: float, brief: float) -> None:
+    assert parts(ANSWER, text) == pytest.approx(
+        {"correct": correct, "facts": facts, "faithful": faithful, "brief": brief}
+    )
+
+
+def test_repeating_the_post_is_not_the_best_summary() -> None:
+    prompt = DIGEST.prompts("train", 1)[0]
+    post = prompt.messages[0].content
+    assert DIGEST.true_utility(prompt, post) < DIGEST.true_utility(prompt, str(prompt.answer))
