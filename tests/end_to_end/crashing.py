@@ -37,7 +37,22 @@ _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["tests.end_to_end.warm"])
 
 
+# Rows that sample: several updates a step, so that a kill also falls between them.
+SAMPLED = {"grpo": "", "ppo": ", critic: head"}
+REWARD = f"{Path(__file__).with_name('rewarded.py')}:even"
+
+
 def recipe(row: str, *, keep: int = 2) -> str:
+    if row in SAMPLED:
+        return f"""
+algorithm: {row}
+model: {{policy: 'tiny:llama'{SAMPLED[row]}}}
+data: {{train: 'sort_digits:10'}}
+rewards: [{{use: '{REWARD}'}}]
+rollouts: {{prompts_per_step: 4, group_size: {4 if row == "grpo" else 1}, max_new_tokens: 6}}
+update: {{learning_rate: 3.0e-3, epochs: 2, minibatches: 2, tokens_per_microbatch: 256}}
+run: {{steps: {STEPS}, save_every: {SAVED_EVERY}, keep: {keep}}}
+"""
     return f"""
 algorithm: {row}
 model: {{policy: 'tiny:llama'}}

@@ -56,7 +56,7 @@ def ends_alike(folder: Path, expected: Undisturbed) -> None:
     assert differences(outcome(folder), expected.outcome) == [], said(folder)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", [*ROWS, "grpo"])
 def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed: Any) -> None:
     """Step 4 is in the second epoch. Two wrecks of the same content are one: resuming sees nothing but the content."""
     folder, wrecks = tmp_path / "run", tmp_path / "wrecks"
@@ -89,6 +89,10 @@ def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed:
         ("sft", 20),
         ("reward_model", 6),
         ("dpo", 6),
+        ("grpo", 6),
+        ("ppo", 6),
+        pytest.param("grpo", 20, marks=pytest.mark.learning),
+        pytest.param("ppo", 20, marks=pytest.mark.learning),
         pytest.param("reward_model", 20, marks=pytest.mark.learning),
         pytest.param("dpo", 20, marks=pytest.mark.learning),
     ],
