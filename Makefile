@@ -38,7 +38,7 @@ test-learning: setup  ## The long learning studies.
 	$(PYTEST) -m learning
 
 quickstart: setup  ## Train a small policy from nothing (does not exist yet).
-	@echo "make quickstart does not exist yet: this version cannot sample rollouts. Try: $(BIN)/ascent train sort --run runs/sort"
+	@echo "make quickstart does not exist yet. Try: $(BIN)/ascent train sort --run runs/sort, then docs/rollouts.md"
 	@exit 1
 
 bench: setup  ## Run every benchmark in bench/.

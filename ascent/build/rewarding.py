@@ -15,7 +15,7 @@ from ascent.rewards.combine import Combination, Term
 from ascent.rewards.outcome import Tally
 from ascent.rewards.registry import Reward
 from ascent.rewards.scored import Scored
-from ascent.tasks import TASKS
+from ascent.tasks import TASKS, find_task
 
 VERIFIER = "verifier"  # the verifier of the built-in task that a prompt comes from
 TIMEOUT_SECONDS = 60.0
@@ -33,9 +33,9 @@ class Verifier(Batch):
 
     def _one(self, rollout: Rollout) -> Score | Unscored:
         name = rollout.prompt.info.get("task")
-        if name not in TASKS:
+        if name is None:
             return Unscored("no_task", f"prompt {rollout.prompt.id!r} comes from no built-in task")
-        parts = TASKS[name].verify(rollout.prompt, rollout.text)
+        parts = find_task(name).verify(rollout.prompt, rollout.text)
         return {part: value for part, value in parts.items() if part == "correct" or part in self.weights}
 
 
