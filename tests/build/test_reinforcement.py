@@ -34,7 +34,7 @@ def run(folder: Path, row: str, **more: Any) -> Any:
     [
         ("rlvr", {"rollouts__group_size": 4}),
         ("grpo", {"rollouts__group_size": 4, "model__lora": 2}),
-        ("dapo", {"rollouts__group_size": 4, "rollouts__refill_tries": 1, "cells__shape": OVERLONG}),
+        ("dapo", {"rollouts__group_size": 4, "update__minibatches": 2, "cells__shape": OVERLONG}),
         ("remax", {}),
         ("ppo", {"model__critic": "head"}),
         ("vpg", {"model__critic": "head"}),
