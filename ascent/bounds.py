@@ -46,6 +46,25 @@ class Range:
         return next((words for holds, words in rules if not holds), None)
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """The words that a word may be."""
+
+    words: tuple[str, ...]
+
+    def broken_by(self, value: str) -> str | None:
+        return None if value in self.words else "one of " + ", ".join(self.words)
+
+
+Rule = Range | OneOf
+
+
+class Rare:
+    """Marks a number that recipes leave alone: whoever needs another one writes a row of their own (decision 0011)."""
+
+
+RARE = Rare()
+
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(at_least=0)]
 Fraction = Annotated[float, Range(at_least=0, at_most=1)]
@@ -54,27 +73,33 @@ AboveOne = Annotated[float, Range(above=1)]
 Count = Annotated[int, Range(at_least=1)]
 
 
-def number_rules(function: Callable[..., Any]) -> dict[str, tuple[type, Range | None]]:
+def number_rules(function: Callable[..., Any]) -> dict[str, tuple[type, Rule | None]]:
     """For each keyword-only parameter: its plain type (float, int, bool or str) and its range, if it states one."""
     hints = get_type_hints(function, include_extras=True)
     names = [
         p.name for p in inspect.signature(function).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY
     ]
-    rules: dict[str, tuple[type, Range | None]] = {}
+    rules: dict[str, tuple[type, Rule | None]] = {}
     for name in names:
         hint = hints.get(name, float)
-        bound = next((extra for extra in get_args(hint)[1:] if isinstance(extra, Range)), None)
+        bound = next((extra for extra in get_args(hint)[1:] if isinstance(extra, Range | OneOf)), None)
         rules[name] = (get_args(hint)[0] if get_origin(hint) is Annotated else hint, bound)
     return rules
 
 
-def check_number(owner: str, name: str, value: Any, kind: type, bound: Range | None) -> None:
+def rare_numbers(function: Callable[..., Any]) -> set[str]:
+    """The keyword-only parameters marked RARE."""
+    hints = get_type_hints(function, include_extras=True)
+    return {name for name in number_rules(function) if RARE in get_args(hints.get(name))}
+
+
+def check_number(owner: str, name: str, value: Any, kind: type, bound: Rule | None) -> None:
     """Raise ValueError, with the value, the rule and the owner's name, when `value` is not a fitting `kind`."""
     fits = isinstance(value, bool) if kind is bool else isinstance(value, str) if kind is str else is_real(value, kind)
     if not fits:
         raise ValueError(f"{owner}: {name}={value!r}, but it must be {KIND_WORDS.get(kind, kind.__name__)}")
     if bound is not None:
-        broken = bound.broken_by(float(value))
+        broken = bound.broken_by(value) if isinstance(bound, OneOf) else bound.broken_by(float(value))
         if broken:
             raise ValueError(f"{owner}: {name}={value!r}, but it must be {broken}")
 
@@ -90,7 +115,7 @@ def is_real(value: Any, kind: type) -> bool:
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Check the keyword-only numbers of `function` against their annotated ranges at every call."""
-    bounded: dict[str, tuple[type, Range]] = {
+    bounded: dict[str, tuple[type, Rule]] = {
         name: (kind, bound) for name, (kind, bound) in number_rules(function).items() if bound is not None
     }
 

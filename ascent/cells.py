@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ascent.bounds import Number, check_number, check_order, number_rules
+from ascent.bounds import Number, Rule, check_number, check_order, number_rules, rare_numbers
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,15 @@ class Cell:
         return tuple(p.name for p in _positional(self.function) if p.default is inspect.Parameter.empty)
 
     @property
+    def statistics(self) -> dict[str, Cell]:
+        """What the function needs to know about the whole optimizer step: input name -> the cell that computes it."""
+        found = {}
+        for name, statistic in _statistics(self.function).items():
+            own = {number: self.numbers[number] for number in number_rules(statistic)}
+            found[name] = Cell(statistic, own)
+        return found
+
+    @property
     def summary(self) -> str:
         """The first line of the function's docstring."""
         return (inspect.getdoc(self.function) or "").split("\n")[0]
@@ -49,19 +58,19 @@ class Cell:
         if missing:
             raise KeyError(f"{self.name} needs {', '.join(missing)}; this batch has {', '.join(sorted(available))}")
         given = {name: available[name] for name in self.inputs if name in available}
-        return self.function(**given, **self.numbers)
+        own = number_rules(self.function)
+        return self.function(**given, **{name: value for name, value in self.numbers.items() if name in own})
 
 
 def cell(function: Callable[..., Any], *, weight: float = 1.0, **numbers: Number) -> Cell:
     """A checked cell: unknown, missing or out-of-range numbers raise ValueError now, not at the first step."""
-    rules = number_rules(function)
+    rules = cell_numbers(function)
     for name in numbers:
         if name not in rules:
             raise ValueError(f"{function.__name__} has no number {name!r}; {nearest(name, rules)}")
-    parameters = inspect.signature(function).parameters
     complete: dict[str, Number] = {}
-    for name, (kind, bound) in rules.items():
-        value = numbers.get(name, parameters[name].default)
+    for name, (kind, bound, default) in rules.items():
+        value = numbers.get(name, default)
         if value is inspect.Parameter.empty:
             raise ValueError(f"{function.__name__} needs a value for {name}")
         check_number(function.__name__, name, value, kind, bound)
@@ -72,12 +81,48 @@ def cell(function: Callable[..., Any], *, weight: float = 1.0, **numbers: Number
     return Cell(function, complete, weight)
 
 
+def coupled(**statistics: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """State that an input of a function is a statistic of the whole optimizer step, and which function computes it.
+
+    The statistic is a pure function of the same kind, called once per optimizer step on all of it, without gradient;
+    its numbers become numbers of the cell. A result whose name ends in _T or _B is cut like the batch. A statistic that
+    takes an input of its own name is carried from step to step (docs/decisions/0011).
+    """
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.__dict__["statistics"] = statistics
+        return function
+
+    return mark
+
+
+def cell_numbers(function: Callable[..., Any]) -> dict[str, tuple[type, Rule | None, Any]]:
+    """Every number of a cell with this function, its statistics' included: type, range, default (or `empty`)."""
+    found: dict[str, tuple[type, Rule | None, Any]] = {}
+    for each in (function, *_statistics(function).values()):
+        parameters = inspect.signature(each).parameters
+        for name, (kind, bound) in number_rules(each).items():
+            found.setdefault(name, (kind, bound, parameters[name].default))
+    return found
+
+
+def recipe_numbers(function: Callable[..., Any]) -> dict[str, tuple[type, Rule | None, Any]]:
+    """Those of `cell_numbers` that a recipe may set."""
+    rare = {name for each in (function, *_statistics(function).values()) for name in rare_numbers(each)}
+    return {name: rule for name, rule in cell_numbers(function).items() if name not in rare}
+
+
 def nearest(name: str, known: Any) -> str:
     """'did you mean ...' for an unknown name, or the whole (short) list when nothing is close."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(close) + "?"
     return "known: " + (", ".join(sorted(known)) or "none")
+
+
+def _statistics(function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    found: dict[str, Callable[..., Any]] = function.__dict__.get("statistics", {})
+    return found
 
 
 def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:

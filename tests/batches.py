@@ -15,7 +15,16 @@ from ascent.maths.segments import Segments
 
 Batch = dict[str, Any]
 # What a backward pass reaches; everything else in a batch is data.
-LEAVES = ("logprobs_T", "values_T", "entropy_T", "scores_B", "pretraining_logprobs_X")
+LEAVES = (
+    "logprobs_T",
+    "values_T",
+    "entropy_T",
+    "scores_B",
+    "pretraining_logprobs_X",
+    "logits_TV",
+    "step_logits_TC",
+)
+PER_TOKEN = ("_T", "_TV", "_TC")
 
 
 def random_batch(seed: int, *, groups: int = 4, largest_group: int = 4, longest: int = 6) -> Batch:
@@ -58,6 +67,16 @@ def random_batch(seed: int, *, groups: int = 4, largest_group: int = 4, longest:
         "scores_B": normal(count),
         "desirable_B": torch.rand(count, generator=rng) < 0.5,
         "mismatched_score": normal(1)[0],
+        "log_collision_T": -normal(tokens).abs(),
+        "noise_T": torch.rand(tokens, generator=rng, dtype=torch.float64),
+        "teacher_T": old_T + 0.3 * normal(tokens),
+        "logits_TV": normal(tokens, 5),
+        "teacher_TV": normal(tokens, 5),
+        "step_logits_TC": normal(tokens, 2),
+        "step_labels_T": whole(0, 2, tokens).double(),
+        "optimal_values_B": normal(count),
+        "from_reference_B": torch.rand(count, generator=rng) < 0.5,
+        "gold_B": torch.rand(count, generator=rng) < 0.3,
         "pretraining_logprobs_X": -normal(9).abs(),
         "pretraining_trained_X": torch.rand(9, generator=rng) < 0.7,
     }
@@ -81,7 +100,7 @@ def rows_of(batch: Batch, rows: Tensor) -> Batch:
     cut: Batch = {"segments": Segments.from_lengths(segments.lengths_B[rows])}
     cut["groups"] = Groups.from_ids(batch["groups"].ids_B[rows])
     for name, value in batch.items():
-        if name.endswith("_T"):
+        if name.endswith(PER_TOKEN):
             cut[name] = value[tokens]
         elif name.endswith(("_B", "_BK")):
             cut[name] = value[rows]
@@ -101,9 +120,10 @@ def with_padding(batch: Batch, extra: int, seed: int) -> Batch:
     order_T = torch.argsort(ids_T, stable=True)
     padded: Batch = {**batch, "segments": Segments.from_ids(ids_T[order_T], count=segments.count)}
     for name, value in batch.items():
-        if name.endswith("_T"):
+        if name.endswith(PER_TOKEN):
             fill = False if value.dtype == torch.bool else float("nan")
-            padded[name] = torch.cat([value, torch.full((segments.count * extra,), fill, dtype=value.dtype)])[order_T]
+            blank = torch.full((segments.count * extra, *value.shape[1:]), fill, dtype=value.dtype)
+            padded[name] = torch.cat([value, blank])[order_T]
     return padded
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from ascent.algorithms import SLOTS, TABLE, VOCABULARY, Row
 from ascent.bounds import number_rules
+from ascent.cells import Cell, cell_numbers
 from ascent.losses import aggregate
 
 REQUIRED = [
@@ -47,6 +48,11 @@ REQUIRED = [
     "orpo",
     "simpo",
     "cpo",
+    *("vespo", "luspo", "dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov", "gpg", "intellect_2", "grpo_v32"),
+    *("high_entropy", "skywork_or1", "fipo", "real", "grpo_passk", "optimal_baseline", "nash_md", "a2po", "rlsd"),
+    *("grpo_rejection", "robust_dpo", "exo", "nca", "bco_pair", "bco", "sppo", "apo_zero", "apo_down"),
+    *("apo_zero_unpaired", "aot", "aot_unpaired", "discopop", "dpo_norm", "slic", "f_dpo", "ld_dpo", "wpo", "mpo"),
+    *("xpo", "cpo_simpo", "alphapo", "tpo", "dft", "gkd", "kd", "prm", "prm_soft"),
 ]
 
 # Everything a cell may ask for. A new name here is a new obligation for whoever builds batches.
@@ -73,7 +79,6 @@ NOUNS = set(
         "truncated_B",
         "lengths_B",
         "tokens_B",
-        "group_tokens_B",
         "greedy_rewards_B",
         "parts_BK",
         "step_rewards_T",
@@ -96,8 +101,25 @@ NOUNS = set(
         "kl_per_sequence",
         "kl_per_token",
         "sequences",
+        "mismatch_T",
+        "log_collision_T",
+        "noise_T",
+        "teacher_T",
+        "logits_TV",
+        "teacher_TV",
+        "step_logits_TC",
+        "step_labels_T",
+        "optimal_values_B",
+        "from_reference_B",
+        "gold_B",
     ]
 )
+
+# Statistics of the whole optimizer step: computed by the functions that `coupled` names, not by who builds batches.
+STATISTICS = {
+    "group_tokens_B", "group_sequences_B", "entropy_floor", "entropy_memory", "reward_memory", "mean_weight",
+    "draining_T", "most_covariant_T", "matched_margin_B", "matched_score_B", "real_value_B", "real_slope_B",
+}  # fmt: skip
 
 
 def test_every_promised_row_is_there_and_the_recommended_ones_come_first() -> None:
@@ -136,13 +158,22 @@ def test_compositions_that_make_no_sense_do_not_ship(row: Row) -> None:
     "function", [f for slot in VOCABULARY.values() for f in slot.values()], ids=lambda f: f"{f.__module__}.{f.__name__}"
 )
 def test_tensors_are_positional_numbers_keyword_only_and_words_come_from_the_vocabulary(function) -> None:
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            kind, _ = number_rules(function)[parameter.name]
-            assert kind in (float, int, bool, str)
-        else:
-            assert parameter.name in NOUNS, parameter.name
-    assert inspect.getdoc(function)
+    statistics = Cell(function, {name: None for name in cell_numbers(function)}).statistics
+    for each in (function, *(statistic.function for statistic in statistics.values())):
+        for parameter in inspect.signature(each).parameters.values():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                kind, _ = number_rules(each)[parameter.name]
+                assert kind in (float, int, bool, str)
+            else:
+                assert parameter.name in NOUNS | set(statistics), parameter.name
+        assert inspect.getdoc(each)
+    assert set(statistics) <= STATISTICS
+
+
+def test_every_statistic_is_used() -> None:
+    """A statistic belongs to the cell that asks for it; two cells that share a name share its function's meaning."""
+    used = [name for slot in VOCABULARY.values() for f in slot.values() for name in f.__dict__.get("statistics", {})]
+    assert set(used) == STATISTICS
 
 
 def test_every_cell_in_the_vocabulary_has_a_slot_in_the_row() -> None:
@@ -176,9 +207,15 @@ def test_numbers_of_the_papers() -> None:
     assert numbers("simpo", "loss") == {"beta": 2.5, "margin": 1.375, "label_smoothing": 0.0}
     assert {name: row.kl.weight for name, row in TABLE.items() if row.kl} == {
         "grpo": 0.04, "grpo_r1": 0.001, "grpo_process": 0.04, "reinforce_pp_baseline": 1e-5, "ppo_penalty": 1.0,
+        "intellect_2": 0.001, "grpo_v32": 0.001,
     }  # fmt: skip
     assert TABLE["ppo"].weights == {"policy": 1.0, "value": 0.1}
     assert TABLE["instructgpt"].weights["pretraining_nll"] == 27.8
+    assert TABLE["mpo"].weights == {"dpo": 0.8, "chosen_nll": 1.0, "bco_pair": 0.2}
+    assert TABLE["xpo"].weights == {"dpo": 1.0, "reference_likelihood": 1e-5}
+    assert numbers("clip_cov", "gate") == {"low": 0.2, "high": 0.2, "share": 2e-4, "least": 1.0, "most": 5.0}
+    assert numbers("dppo_tv", "gate") == {"low": 0.2, "high": 0.2, "cap": 20.0}
+    assert numbers("exo", "loss")["label_smoothing"] == 1e-3
     assert TABLE["orpo"].weights == {"odds_ratio": 0.1, "chosen_nll": 1.0}
 
 

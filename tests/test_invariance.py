@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ascent.advantages.estimate import estimate
 from ascent.algorithms import TABLE, Row
-from ascent.losses import aggregate
 from ascent.losses.loss import Terms
-from ascent.losses.objective import file_terms, policy_terms
+from ascent.losses.objective import file_terms, policy_terms, step_statistics
 from ascent.update.microbatch import denominators, scaled, step_of
+from ascent.update.objective import LOSS_SLOTS
 from tests.batches import LEAVES, Batch, random_batch, require_grad, rows_of, with_padding
 
 TOLERANCE = 1e-9
@@ -27,24 +27,26 @@ SEEDS = st.integers(0, 10_000)
 def with_statistics(row: Row, batch: Batch) -> Batch:
     """The step-statistics phase: advantages, targets and group token counts of the whole batch."""
     if row.source != "rollouts":
-        return batch
+        return {**batch, **coupled(row, batch)}
     assert row.credit is not None and row.normalise is not None
     result = estimate(batch, shapes=row.shape, credit=row.credit, normalise=row.normalise)
-    tokens_B = aggregate.tokens_per_sequence(batch["trained_T"], batch["segments"], torch.float64)
-    frozen: Batch = {
-        "advantages_T": result.advantages_T,
-        "group_tokens_B": aggregate.group_tokens(tokens_B, batch["groups"]),
-    }
-    return {**batch, **frozen, **({} if result.returns_T is None else {"returns_T": result.returns_T})}
+    known = {**batch, "advantages_T": result.advantages_T}
+    known |= {} if result.returns_T is None else {"returns_T": result.returns_T}
+    return {**known, **coupled(row, known)}
+
+
+def coupled(row: Row, batch: Batch) -> Batch:
+    cells = [each for slot, each in row.cells() if slot in LOSS_SLOTS]
+    return step_statistics(batch, cells, mismatch=row.mismatch, ratio=row.ratio)
 
 
 def terms_of(row: Row, batch: Batch) -> Terms:
     if row.loss is not None:
-        return file_terms(batch, loss=row.loss, auxiliary=row.auxiliary)
+        return file_terms(batch, loss=row.loss, focus=row.focus, auxiliary=row.auxiliary)
     assert row.mismatch and row.ratio and row.gate and row.aggregate
     return policy_terms(
-        batch, mismatch=row.mismatch, ratio=row.ratio, gate=row.gate, aggregate=row.aggregate, kl=row.kl,
-        entropy=row.entropy, value=row.value, auxiliary=row.auxiliary,
+        batch, mismatch=row.mismatch, ratio=row.ratio, gate=row.gate, aggregate=row.aggregate,
+        focus=row.focus, kl=row.kl, entropy=row.entropy, value=row.value, auxiliary=row.auxiliary,
     )  # fmt: skip
 
 
@@ -146,7 +148,7 @@ def test_a_fully_masked_micro_batch_gives_zero_and_finite_gradients(row: Row) ->
     batch = with_statistics(row, random_batch(3))
     batch["trained_T"] = torch.zeros_like(batch["trained_T"])
     batch["pretraining_trained_X"] = torch.zeros_like(batch["pretraining_trained_X"])
-    batch["group_tokens_B"] = torch.zeros(batch["segments"].count, dtype=torch.float64)
+    batch["step_ends_T"] = torch.zeros_like(batch["step_ends_T"])
     if row.source in ("pairs", "rankings") and "scores_B" in row.inputs:
         return  # reward models have no token mask: their items are pairs and rankings
     value, grads, _ = whole_step(row, batch)

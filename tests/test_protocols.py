@@ -12,9 +12,9 @@ EXPECTED = {
     "Scorer": {"score"},
     "Env": {"first", "reply"},
     "Reward": {"__call__"},
-    "Source": {"next", "refresh", "state", "load_state"},
+    "Source": {"next", "more", "report", "refresh", "state", "load_state"},
     "Tracker": {"log", "close"},
-    "Metric": {"value"},
+    "Metric": {"value", "merge"},
 }
 
 

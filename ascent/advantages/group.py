@@ -8,16 +8,20 @@ Worked example, one group, rewards [1, .8, .4, .2]:
   centre           [.4, .2, -.2, -.4]                 (divided by the sample std .365: +-1.095, +-.548)
   leave_one_out    [.533, .267, -.267, -.533]         (each against the mean of the three others)
   length_weighted  lengths [2, 4, 6, 8]: baseline .46 -> [.54, .34, -.06, -.26]
+  best_of_group    [.2, 0, 0, 0]                      (the best against the second)
+  success_scaled   [.4, .2, -.2, -.4]                 (times sequences / sequences that earned anything)
 """
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ascent.advantages.credit import SequenceCredit, TokenCredit
 from ascent.advantages.returns import reward_to_go
-from ascent.bounds import Fraction, Positive, checked
+from ascent.bounds import RARE, Fraction, NonNegative, Positive, checked
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 from ascent.maths.tally import Mean, average
@@ -52,6 +56,80 @@ def length_weighted(rewards_B: Tensor, lengths_B: Tensor, groups: Groups) -> Seq
     weight_G = groups.sum(weights_B)
     baseline_G = torch.where(weight_G > 0, weighted_G / weight_G.clamp(min=1), groups.mean(rewards_B, scored_B))
     return _against(rewards_B, groups, groups.spread(baseline_G))
+
+
+def best_of_group(rewards_B: Tensor, groups: Groups) -> SequenceCredit:
+    """Only the best completion of a prompt learns, by how much it beats the second best: for pass@k.
+
+    verl's grpo_passk, after arXiv 2503.19595. A tie at the top is no lead: 0.
+    """
+    scored_B = scored(rewards_B)
+    known_B = torch.where(scored_B, rewards_B, float("-inf"))
+    first_G = known_B.new_full((groups.count,), float("-inf")).scatter_reduce(0, groups.ids_B, known_B, "amax")
+    best_B = scored_B & (known_B == groups.spread(first_G))
+    tied_G = groups.sum(best_B) > 1
+    rest_B = torch.where(best_B, float("-inf"), known_B)
+    second_G = known_B.new_full((groups.count,), float("-inf")).scatter_reduce(0, groups.ids_B, rest_B, "amax")
+    baseline_G = torch.where(tied_G | torch.isinf(second_G), first_G, second_G)
+    credit = _against(rewards_B, groups, groups.spread(torch.where(torch.isinf(baseline_G), 0, baseline_G)))
+    return SequenceCredit(torch.where(best_B, credit.advantages_B, 0), credit.metrics)
+
+
+@checked
+def success_scaled(rewards_B: Tensor, groups: Groups, *, scale: Annotated[Positive, RARE] = 1.0) -> SequenceCredit:
+    """Reward minus group mean, times (sequences / sequences with a reward other than 0) / scale (GPG).
+
+    arXiv 2504.02546. The factor undoes the shrinking of a step in which most groups earn nothing. One number
+    for the whole rollout batch.
+    """
+    credit, scored_B = centre(rewards_B, groups), scored(rewards_B)
+    earned = (scored_B & (rewards_B != 0)).sum().clamp(min=1)
+    factor = scored_B.sum().to(rewards_B.dtype) / earned / scale
+    return SequenceCredit(credit.advantages_B * factor, credit.metrics)
+
+
+def against_optimum(rewards_B: Tensor, optimal_values_B: Tensor) -> SequenceCredit:
+    """Reward minus the prompt's optimal value under KL to the reference (A*-PO, arXiv 2505.20686)."""
+    scored_B = scored(rewards_B)
+    gap_B = torch.where(scored_B, rewards_B, 0) - optimal_values_B
+    return SequenceCredit(torch.where(scored_B, gap_B, 0).detach(), _unscored(scored_B))
+
+
+@checked
+def optimal_values(rewards_B: Tensor, groups: Groups, *, beta: Positive = 0.5) -> Tensor:
+    """beta log mean e^(R / beta) over a prompt's samples from the reference: A*-PO's first stage, one per sequence.
+
+    Rewards (1, 0, 0, 0), beta .5: .477229. A prompt whose samples were all unscored gets 0.
+    """
+    scored_B = scored(rewards_B)
+    scaled_B = torch.where(scored_B, rewards_B / beta, float("-inf"))
+    largest_G = scaled_B.new_full((groups.count,), float("-inf")).scatter_reduce(0, groups.ids_B, scaled_B, "amax")
+    largest_G = torch.where(torch.isinf(largest_G), 0, largest_G)
+    total_G = groups.sum(torch.where(scored_B, (scaled_B - groups.spread(largest_G)).exp(), 0))
+    count_G = groups.sum(scored_B).to(total_G.dtype)
+    value_G = beta * (largest_G + torch.log(total_G / count_G.clamp(min=1)))
+    return groups.spread(torch.where(count_G > 0, value_G, 0))
+
+
+@checked
+def against_opponent(
+    rewards_B: Tensor,
+    old_T: Tensor,
+    reference_T: Tensor,
+    trained_T: Tensor,
+    segments: Segments,
+    *,
+    beta: NonNegative = 0.1,
+) -> TokenCredit:
+    """(chance of beating the opponent - 1/2) - beta (log pi - log ref) of the token itself (Nash-MD, arXiv 2312.00886).
+
+    `rewards_B` is the judged probability that the completion beats one from a mixture of policy and reference. The KL
+    of a token is charged to that token alone, without reward-to-go. Chance .8, beta .1, log-ratio .5: A = .25.
+    """
+    scored_B = scored(rewards_B)
+    lead_T = segments.spread(torch.where(scored_B, rewards_B - 0.5, 0))
+    toll_T = beta * (torch.where(trained_T, old_T, 0) - torch.where(trained_T, reference_T, 0))
+    return TokenCredit(torch.where(trained_T, lead_T - toll_T, 0).detach(), None, _unscored(scored_B))
 
 
 def greedy_baseline(rewards_T: Tensor, greedy_rewards_B: Tensor, trained_T: Tensor, segments: Segments) -> TokenCredit:

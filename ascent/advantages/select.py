@@ -9,9 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascent.bounds import NonNegative, checked
 from ascent.maths.groups import Groups
-from ascent.maths.segments import Segments
 
 
 def varied(correct_B: Tensor, groups: Groups) -> Tensor:
@@ -28,18 +26,3 @@ def finished(truncated_B: Tensor) -> Tensor:
 def scorable(rewards_B: Tensor) -> Tensor:
     """Keep completions whose reward is known (error mask)."""
     return ~torch.isnan(rewards_B)
-
-
-@checked
-def near_policy(
-    logprobs_T: Tensor,
-    rollout_T: Tensor,
-    advantages_B: Tensor,
-    trained_T: Tensor,
-    segments: Segments,
-    *,
-    max_drift: NonNegative = 0.5,
-) -> Tensor:
-    """Drop a negative sample the policy has already left: mean (log roll - log pi) above max_drift (DeepSeek-V3.2)."""
-    drift_B = segments.mean((rollout_T - logprobs_T).detach(), trained_T)
-    return (advantages_B >= 0) | (drift_B <= max_drift)

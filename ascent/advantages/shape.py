@@ -30,6 +30,12 @@ def eos_subtract(rewards_B: Tensor, truncated_B: Tensor, *, penalty: NonNegative
 
 
 @checked
+def eos_scale(rewards_B: Tensor, truncated_B: Tensor, *, factor: Fraction = 0.5) -> Tensor:
+    """A completion that never ended keeps `factor` of its score (OpenRLHF's stop-properly penalty)."""
+    return torch.where(truncated_B, factor * rewards_B, rewards_B)
+
+
+@checked
 @ordered("cache", "max_length")
 def soft_overlong(rewards_B: Tensor, lengths_B: Tensor, *, max_length: Count, cache: Count) -> Tensor:
     """DAPO's overlong punishment: 0 up to max_length - cache, then linearly down to -1 at max_length and beyond.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ascent.algorithms.row import Row
 from ascent.cells import cell
-from ascent.losses import preferences, ranking, supervised
+from ascent.losses import preferences, ranking, supervised, unpaired
 
 SFT = Row(
     name="sft",
@@ -99,7 +99,7 @@ KTO = replace(
         "With unbalanced classes keep weight * count of the desirable at 1 to 4/3 times that of the undesirable.",
     ),
     source="unpaired",
-    loss=cell(preferences.kto, beta=0.1),
+    loss=cell(unpaired.kto, beta=0.1),
 )
 
 ORPO = Row(

@@ -6,19 +6,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from ascent.advantages import group, normalise, returns, select, shape
+from ascent.advantages import group, normalise, returns, select, shape, token_baseline
 from ascent.cells import Cell, cell
 from ascent.losses import (
+    absolute,
     aggregate,
     controllers,
+    covariance,
+    distillation,
     entropy,
+    focus,
     gates,
     kl,
     mismatch,
     preferences,
+    process,
     ranking,
     ratios,
+    rejection,
+    sequence_gates,
+    shared_length,
     supervised,
+    transport,
+    unpaired,
     values,
 )
 
@@ -34,6 +44,13 @@ EXTRAS = {
     "step_rewards_T": "step_rewards",
     "parts_BK": "reward_parts",
     "pretraining_logprobs_X": "pretraining",
+    "log_collision_T": "collision",
+    "teacher_T": "teacher",
+    "teacher_TV": "teacher_distribution",
+    "step_logits_TC": "step_head",
+    "optimal_values_B": "optimal_values",
+    "from_reference_B": "reference_samples",
+    "gold_B": "gold_answers",
 }
 
 
@@ -55,6 +72,7 @@ class Row:
     mismatch: Cell | None = None
     ratio: Cell | None = None
     gate: Cell | None = None
+    focus: tuple[Cell, ...] = ()
     aggregate: Cell | None = None
     kl: Cell | None = None
     controller: Cell | None = None
@@ -75,7 +93,8 @@ class Row:
     @property
     def inputs(self) -> frozenset[str]:
         """Every input that some cell cannot do without."""
-        return frozenset(name for _, each in self.cells() for name in each.required)
+        asking = [each for _, cell in self.cells() for each in (cell, *cell.statistics.values())]
+        return frozenset(name for each in asking for name in each.required)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -94,6 +113,29 @@ class Row:
         return weights
 
 
+# Losses of pairs. A row of one's own may join any of them to another as an auxiliary term, as MPO does with BCO.
+PAIR_LOSSES: tuple[Callable[..., Any], ...] = (
+    preferences.dpo,
+    preferences.dpo_mean,
+    preferences.robust,
+    preferences.exo,
+    preferences.discopop,
+    preferences.reference_free,
+    preferences.hinge,
+    preferences.ipo_sum,
+    preferences.ipo_mean,
+    preferences.simpo,
+    preferences.alphapo,
+    preferences.odds_ratio,
+    absolute.nca,
+    absolute.bco_pair,
+    absolute.sppo,
+    absolute.apo_zero,
+    absolute.apo_down,
+    shared_length.ld_dpo,
+)
+
+
 def functions(*choices: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     return {choice.__name__: choice for choice in choices}
 
@@ -101,13 +143,24 @@ def functions(*choices: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 # What each slot may hold. A recipe names these functions; a new idea is one function here.
 VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
     "shape": functions(
-        shape.eos_replace, shape.eos_subtract, shape.soft_overlong, shape.clip, shape.kl_penalty, shape.potential
+        shape.eos_replace,
+        shape.eos_subtract,
+        shape.eos_scale,
+        shape.soft_overlong,
+        shape.clip,
+        shape.kl_penalty,
+        shape.potential,
     ),
     "credit": functions(
         group.raw,
         group.centre,
         group.leave_one_out,
         group.length_weighted,
+        group.best_of_group,
+        group.success_scaled,
+        group.against_optimum,
+        group.against_opponent,
+        token_baseline.optimal_token_baseline,
         group.greedy_baseline,
         group.steps_to_go,
         group.decoupled_parts,
@@ -129,8 +182,9 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         normalise.batch_zscore,
         normalise.whiten_sequence,
         normalise.whiten_token,
+        normalise.plus_teacher,
     ),
-    "filter": functions(select.varied, select.finished, select.scorable, select.near_policy),
+    "filter": functions(select.varied, select.finished, select.scorable),
     "mismatch": functions(
         mismatch.none,
         mismatch.bypass,
@@ -141,11 +195,39 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         mismatch.geometric_truncate,
         mismatch.geometric_mask,
         mismatch.geometric_filter,
+        mismatch.token_normalised,
+        mismatch.product_normalised,
     ),
     "ratio": functions(
         ratios.none, ratios.token, ratios.sequence_product, ratios.sequence_geometric, ratios.sequence_geometric_token
     ),
-    "gate": functions(gates.plain, gates.surrogate, gates.clip, gates.dual_clip, gates.cispo, gates.sapo, gates.gmpo),
+    "gate": functions(
+        gates.plain,
+        gates.surrogate,
+        gates.clip,
+        gates.dual_clip,
+        gates.cispo,
+        gates.sapo,
+        gates.gmpo,
+        gates.dppo_tv,
+        gates.dppo_kl,
+        gates.dro,
+        covariance.clip_cov,
+        covariance.kl_cov,
+        sequence_gates.vespo,
+        sequence_gates.fipo,
+        sequence_gates.real,
+        sequence_gates.regression,
+    ),
+    "focus": functions(
+        focus.top_entropy,
+        focus.near_policy,
+        focus.teacher_agreement,
+        focus.probability,
+        focus.own_likelihood,
+        rejection.ratio_within,
+        rejection.distance_within,
+    ),
     "aggregate": functions(
         aggregate.token_mean,
         aggregate.token_sum,
@@ -153,27 +235,37 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         aggregate.sequence_mean_token_sum,
         aggregate.sequence_mean_token_scaled,
         aggregate.prompt_mean,
+        aggregate.group_mean,
     ),
     "kl": functions(kl.k1, kl.k2, kl.k3, kl.rho_k1, kl.rho_k3, kl.k3_straight_through, kl.to_old),
     "controller": functions(
         controllers.fixed, controllers.ziegler_sequence, controllers.ziegler_token, controllers.ppo_penalty
     ),
     "value": functions(values.mse, values.clipped, values.huber),
-    "entropy": functions(entropy.bonus),
-    "auxiliary": functions(supervised.correct_nll, supervised.chosen_nll, supervised.pretraining_nll),
+    "entropy": functions(entropy.bonus, entropy.adaptive_bonus),
+    "auxiliary": functions(
+        supervised.correct_nll,
+        supervised.chosen_nll,
+        supervised.gold_nll,
+        supervised.reference_likelihood,
+        supervised.pretraining_nll,
+        absolute.bco_pair,
+    ),
     "loss": functions(
         supervised.nll,
         ranking.bradley_terry,
         ranking.kwise,
         ranking.plackett_luce,
-        preferences.dpo,
-        preferences.reference_free,
-        preferences.hinge,
-        preferences.ipo_sum,
-        preferences.ipo_mean,
-        preferences.simpo,
-        preferences.odds_ratio,
-        preferences.kto,
+        distillation.gkd,
+        distillation.kd,
+        process.prm_hard,
+        process.prm_soft,
+        *PAIR_LOSSES,
+        transport.aot,
+        transport.aot_unpaired,
+        unpaired.kto,
+        unpaired.apo_zero_unpaired,
+        unpaired.bco,
     ),
 }
 SLOTS: tuple[str, ...] = tuple(VOCABULARY)

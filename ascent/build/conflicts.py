@@ -10,6 +10,17 @@ from ascent.build.effects import REWARD_MODEL
 from ascent.config.schema import Config
 from ascent.losses import kl, ratios
 
+# What a row of the table may need and no part of training supplies yet: the functions are there, their inputs are not.
+UNSUPPLIED = {
+    "collision": "the sum of squared probabilities at every token, which models do not report",
+    "teacher": "a teacher's log-probs of the sampled tokens",
+    "teacher_distribution": "a teacher's whole distribution at every token",
+    "step_head": "judged steps, and a head that judges them",
+    "optimal_values": "the optimal value of every prompt, estimated beforehand",
+    "reference_samples": "pairs of which one answer is the policy's and one the reference's, sampled afresh",
+    "gold_answers": "a gold answer beside every pair",
+}
+
 PER_SEQUENCE_RATIOS = (ratios.sequence_geometric, ratios.sequence_geometric_token)
 
 
@@ -46,6 +57,16 @@ def _inputs_exist(row: Row) -> None:
                 f"cells.{slot}: {each.name} needs {foreign}, which comes with {elsewhere[foreign]}, "
                 f"but {row.name} learns from {row.source}; choose another function"
             )
+
+
+def refuse_unsupplied(row: Row) -> None:
+    """ValueError for a row that needs what no part of training supplies; asked when a run is built, not before."""
+    missing = sorted(row.needs & set(UNSUPPLIED))
+    if missing:
+        raise ValueError(
+            f"algorithm {row.name} cannot be trained by recipe yet: it needs {UNSUPPLIED[missing[0]]}; its loss can be "
+            "used from Python (ascent show algorithm names the functions)"
+        )
 
 
 def _shares_leave_room(config: Config) -> None:

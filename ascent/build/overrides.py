@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ascent.algorithms import VOCABULARY, Row
-from ascent.bounds import number_rules
-from ascent.cells import Cell, cell, nearest
+from ascent.cells import Cell, cell, cell_numbers, nearest, recipe_numbers
 from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, CellOverride, Cells
 
 # Slots that may stay empty; every other slot of a row's kind must hold a function, if only one that does nothing.
 OPTIONAL_SLOTS = ("kl", "controller", "value", "entropy")
-FILE_SLOTS = ("loss", "auxiliary")
+FILE_SLOTS = ("loss", "focus", "auxiliary")
 
 
 def with_cells(row: Row, cells: Cells) -> Row:
@@ -43,14 +42,16 @@ def spelled_out(row: Row, base: Row) -> dict[str, Any]:
 
 
 def _numbers(each: Cell, *, weighted: bool) -> dict[str, Any]:
-    return ({"weight": each.weight} if weighted else {}) | dict(each.numbers)
+    shown = recipe_numbers(each.function)
+    numbers = {name: value for name, value in each.numbers.items() if name in shown}
+    return ({"weight": each.weight} if weighted else {}) | numbers
 
 
 def _check_slot(row: Row, slot: str) -> None:
     learns_from_files = row.loss is not None
     if learns_from_files and slot not in FILE_SLOTS:
         raise ValueError(
-            f"cells.{slot} has no effect: {row.name} learns from files and has only the slots loss and auxiliary"
+            f"cells.{slot} has no effect: {row.name} learns from files and has only the slots loss, focus and auxiliary"
         )
     if not learns_from_files and slot == "loss":
         raise ValueError(
@@ -70,7 +71,8 @@ def _one(row: Row, slot: str, override: CellOverride | bool) -> Cell | None:
             f"cells.{slot} changes a cell that {row.name} does not have; add cells.{slot}.use, one of {known}"
         )
     given = override.model_dump(exclude_unset=True, exclude={"use"})
-    return _cell(f"cells.{slot}", _function(slot, name), given, current, weighted=slot in TERM_SLOTS)
+    function = _function(row, slot, name)
+    return _cell(f"cells.{slot}", function, given, current, weighted=slot in TERM_SLOTS)
 
 
 def _check_may_empty(row: Row, slot: str, current: Cell | None) -> None:
@@ -83,7 +85,7 @@ def _check_may_empty(row: Row, slot: str, current: Cell | None) -> None:
 def _several(row: Row, slot: str, overrides: Mapping[str, Mapping[str, Any] | bool]) -> tuple[Cell, ...]:
     cells: dict[str, Cell] = {each.name: each for each in getattr(row, slot)}
     for name, numbers in overrides.items():
-        function = _function(slot, name)
+        function = _function(row, slot, name)
         if not isinstance(numbers, bool):
             path = f"cells.{slot}.{name}"
             cells[name] = _cell(path, function, numbers, cells.get(name), weighted=slot == "auxiliary")
@@ -91,12 +93,17 @@ def _several(row: Row, slot: str, overrides: Mapping[str, Mapping[str, Any] | bo
             del cells[name]
         else:
             raise ValueError(f"cells.{slot}.{name}=false has no effect: {row.name} has no such cell; remove the key")
-    # The vocabulary lists functions in the order they must be applied, so an added cell falls into its place.
-    return tuple(cells[name] for name in VOCABULARY[slot] if name in cells)
+    # The vocabulary lists functions in the order they must be applied, so an added cell falls into its place. What a
+    # row of somebody's own brings comes last.
+    order = [*VOCABULARY[slot], *(name for name in cells if name not in VOCABULARY[slot])]
+    return tuple(cells[name] for name in order if name in cells)
 
 
-def _function(slot: str, name: str) -> Callable[..., Any]:
-    known = VOCABULARY[slot]
+def _function(row: Row, slot: str, name: str) -> Callable[..., Any]:
+    """A function of the vocabulary, or one that the row itself has in this slot: rows from files bring their own."""
+    own = getattr(row, slot)
+    held = own if isinstance(own, tuple) else (own,)
+    known = {**VOCABULARY[slot], **{each.name: each.function for each in held if each is not None}}
     if name not in known:
         raise ValueError(f"cells.{slot}: no function named {name!r}; {nearest(name, known)}")
     return known[name]
@@ -114,8 +121,13 @@ def _cell(
     weight = numbers.pop("weight", current.weight if current else None) if weighted else 1.0
     if weight is None:
         raise ValueError(f"{path}.weight is missing: {name} is a new term of the loss, so say how much it counts")
-    rules = number_rules(function)
+    rules = recipe_numbers(function)
     unknown = next((number for number in numbers if number not in rules), None)
+    if unknown is not None and unknown in cell_numbers(function):
+        raise ValueError(
+            f"{path}.{unknown} is no key of recipes; write a row of your own with cell({name}, {unknown}=...) and name "
+            "it as algorithm: file.py:ROW"
+        )
     if unknown is not None:
         hint = nearest(unknown, rules) if rules else "it takes no numbers; remove the key"
         raise ValueError(f"{path}.{unknown} has no effect: {name} has no number {unknown!r}; {hint}")

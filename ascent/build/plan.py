@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ascent.algorithms import TABLE, Row
+from ascent.algorithms import Row
 from ascent.build.conflicts import refuse_conflicts
 from ascent.build.effects import ineffective
 from ascent.build.overrides import spelled_out, with_cells
-from ascent.cells import nearest
+from ascent.build.rows import find_row
 from ascent.config.schema import Config, leaves
 from ascent.config.validate import shown, validate
 
@@ -41,12 +41,6 @@ def resolve(config: Config) -> Plan:
     complete = validate(_nested(effective) | {"cells": spelled_out(row, base)})
     refuse_conflicts(complete, row)
     return Plan(complete, row)
-
-
-def find_row(name: str) -> Row:
-    if name not in TABLE:
-        raise ValueError(f"no algorithm named {name!r}; {nearest(name, TABLE)}")
-    return TABLE[name]
 
 
 def _defaults() -> dict[str, Any]:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ascent.algorithms import VOCABULARY
-from ascent.bounds import Range, number_rules
+from ascent.bounds import OneOf, Rule
+from ascent.cells import recipe_numbers
 
 JSON_TYPES = {float: "number", int: "integer", bool: "boolean", str: "string"}
 LIMITS = {"at_least": "minimum", "at_most": "maximum", "above": "exclusiveMinimum", "below": "exclusiveMaximum"}
@@ -20,17 +21,18 @@ def described() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _function(function: Callable[..., Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
-    numbers = {}
-    for name, (kind, bound) in number_rules(function).items():
+    numbers: dict[str, dict[str, Any]] = {}
+    for name, (kind, bound, default) in recipe_numbers(function).items():
         numbers[name] = {"type": JSON_TYPES[kind]} | _limits(bound)
-        if parameters[name].default is not inspect.Parameter.empty:
-            numbers[name]["default"] = parameters[name].default
+        if default is not inspect.Parameter.empty:
+            numbers[name]["default"] = default
     return {"description": (inspect.getdoc(function) or "").split("\n")[0], "numbers": numbers}
 
 
-def _limits(bound: Range | None) -> dict[str, Any]:
+def _limits(bound: Rule | None) -> dict[str, Any]:
     if bound is None:
         return {}
+    if isinstance(bound, OneOf):
+        return {"enum": list(bound.words)}
     found = {word: getattr(bound, name) for name, word in LIMITS.items()}
     return {word: value for word, value in found.items() if math.isfinite(value)}

@@ -14,7 +14,48 @@ INTRODUCTION = """\
 
 Every algorithm is a row of a table: one function in each slot, with its numbers. A recipe picks a row by its name
 (`algorithm: grpo`) and may change any cell (`cells: {gate: {high: 0.28}}`). `ascent show algorithm NAME` prints a row,
-`ascent show config RECIPE` what a recipe comes to. An empty cell does nothing.
+`ascent show config RECIPE` what a recipe comes to. An empty cell does nothing. `ascent show algorithms --like "entropy
+bonus"` finds rows by words.
+
+## A row of your own
+
+A row in a file of yours is an algorithm like any other. Put this into `mine.py` and write `algorithm: mine.py:COOL` in
+a recipe (`ascent show algorithm mine.py:COOL` prints it):
+
+```python
+from dataclasses import replace
+
+import torch
+
+from ascent.algorithms import TABLE
+from ascent.cells import cell
+from ascent.losses.loss import Each
+from ascent.maths.tally import average
+
+
+def cooled_nll(logprobs_T, trained_T, *, power: float = 0.5):
+    "Negative log-likelihood weighed by a power of the token's probability: SFT at 0, DFT at 1."
+    kept_T = torch.where(trained_T, logprobs_T, 0)
+    losses_T = -kept_T * (power * kept_T.detach()).exp()
+    return Each(losses_T, trained_T, {"cooled_nll": average(losses_T, trained_T)})
+
+
+COOL = replace(
+    TABLE["sft"],
+    name="cool",
+    title="SFT that trusts the model a little",
+    formula="L = -token mean of sg(pi)^power * log pi",
+    origin="power 1/2: half way to DFT",
+    pitfalls=("Not measured.",),
+    loss=cell(cooled_nll, power=0.5),
+)
+```
+
+A function takes what it works on as positional parameters with the names of `tests/test_algorithms.py` (`logprobs_T`,
+`advantages_T`, `chosen_P`, ...) and its numbers as keyword-only ones, which recipes can then set
+(`cells: {loss: {power: 0.3}}`). Statistics of the whole optimizer step are declared with `ascent.cells.coupled`. Rows
+may also be installed: an entry point of the group `ascent.algorithms` makes its name an algorithm, and
+`ascent show algorithms` lists it.
 """
 
 

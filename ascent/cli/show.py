@@ -22,19 +22,25 @@ app.command("samples")(runs.show_samples)
 @app.command("algorithms")
 def algorithms(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/algorithms.md instead.")] = False,
+    like: Annotated[str | None, typer.Option(help="Only rows about these words, best first.")] = None,
 ) -> None:
-    """Print every algorithm as a row of its cells."""
+    """Print every algorithm as a row of its cells, or those that match some words."""
     from ascent.algorithms import TABLE
-    from ascent.cli import page, tables
+    from ascent.build.rows import installed_rows
+    from ascent.cli import page, search, tables
 
     if markdown:
         typer.echo(page.markdown(TABLE.values()), nl=False)
+        return
+    rows = [*TABLE.values(), *installed_rows()]
+    if like is None:
+        tables.print_all(rows)
     else:
-        tables.print_all(TABLE.values())
+        tables.print_found(search.like(rows, like))
 
 
 @app.command("algorithm")
-def algorithm(name: Annotated[str, typer.Argument(help="A name from ascent show algorithms.")]) -> None:
+def algorithm(name: Annotated[str, typer.Argument(help="A name from ascent show algorithms, or file.py:ROW.")]) -> None:
     """Print one algorithm: formula, cells, defaults and their origin, needs, pitfalls."""
     from ascent.build import find_row
     from ascent.cli import tables

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ascent.algorithms import Row
 from ascent.cli import words
+from ascent.cli.search import Found
 
 PIPE_WIDTH = 500
 # On a terminal long names break at their underscores, so that eight columns fit 100 characters.
@@ -29,6 +30,16 @@ def print_all(rows: Iterable[Row]) -> None:
         _print_table(console, columns, _narrowed(texts) if console.is_terminal else texts)
         console.print()
     console.print("An empty cell does nothing. ascent show algorithm NAME explains a row.", highlight=False)
+
+
+def print_found(found: Sequence[Found]) -> None:
+    """Rows that were looked for: what each is, and where the words were found."""
+    console = _console()
+    if not found:
+        console.print("No row holds any of these words. ascent show algorithms lists all.", highlight=False)
+        return
+    lines = [(each.row.name, each.row.title, ", ".join(dict.fromkeys(each.where))) for each in found]
+    _print_table(console, ("name", "what it is", "found in"), lines)
 
 
 def print_one(row: Row) -> None:

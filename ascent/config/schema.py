@@ -58,7 +58,7 @@ Several = dict[str, Annotated[Annotated[dict[str, Plain], Tag(CELL)] | Nothing, 
 
 
 # Slots that hold several cells, and slots whose cell is a weighted term of the loss.
-SEVERAL_SLOTS = ("shape", "filter", "auxiliary")
+SEVERAL_SLOTS = ("shape", "filter", "focus", "auxiliary")
 TERM_SLOTS = ("kl", "value", "entropy", "loss")
 
 
@@ -75,6 +75,7 @@ class Cells(Section):
     mismatch: One = Field(CellOverride(), description="Correction for sampler and trainer disagreeing.")
     ratio: One = Field(CellOverride(), description="Importance ratio between the trained and the sampling policy.")
     gate: One = Field(CellOverride(), description="How the ratio is kept in bounds.")
+    focus: Several = Field({}, description="Weights on the loss of tokens or pairs: function name -> its numbers.")
     aggregate: One = Field(CellOverride(), description="How token terms become one number.")
     kl: OneTerm = Field(TermOverride(), description="KL term of the loss.")
     controller: One = Field(CellOverride(), description="How the KL weight moves during training.")
@@ -224,7 +225,7 @@ class Run(Section):
 class Config(Section):
     """A recipe."""
 
-    algorithm: str = Field(description="A row of the table; ascent show algorithms lists them.")
+    algorithm: str = Field(description="A row of the table (ascent show algorithms), or one of your own, file.py:ROW.")
     seed: Whole = Field(0, ge=0, description="The same seed gives the same bits.")
     model: Model = Field(description="Which models take part.")
     data: Data = Field(description="What is read from files.")

@@ -12,6 +12,9 @@ from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Config
 Vocabulary = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
+OWN_ROW = r"\.py:"  # a row in a file of one's own, file.py:ROW
+
+
 def as_yaml(config: Config) -> str:
     """The keys that are set, in the schema's order; reading it back gives the same config."""
     return yaml_text.write(config.model_dump(mode="json", exclude_unset=True))
@@ -22,7 +25,7 @@ def json_schema(algorithms: Iterable[str], vocabulary: Vocabulary) -> dict[str, 
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Ascent recipe"
-    schema["properties"]["algorithm"]["enum"] = sorted(algorithms)
+    schema["properties"]["algorithm"]["anyOf"] = [{"enum": sorted(algorithms)}, {"pattern": OWN_ROW}]
     slots = schema["$defs"]["Cells"]["properties"]
     for slot, functions in vocabulary.items():
         words = {"title": slots[slot].get("title", slot), "description": slots[slot]["description"]}

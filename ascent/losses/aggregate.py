@@ -13,6 +13,7 @@ could not be cut; a weight and a share can. A sequence without trained tokens ha
   sequence_mean_token_sum     1             1              REINFORCE, RLOO
   sequence_mean_token_scaled  1 / length    1              Dr. GRPO: a constant, not the batch's own length
   prompt_mean                 1 / n_group   n_i / n_group  ScaleRL: token mean in each group, mean over groups
+  group_mean                  1 / (n_i m)   1 / m          REAL: mean over a group's m sequences, mean over groups
 
 Averaging 1/n_i over sequences pushes right answers short and wrong ones long; token_mean weighs a sequence by its
 length; the constant divisor does neither.
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ascent.bounds import Count, checked
+from ascent.cells import coupled
 from ascent.maths import masked
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
@@ -62,16 +64,37 @@ def sequence_mean_token_scaled(tokens_B: Tensor, *, length: Count) -> Weights:
     return Weights(torch.full_like(tokens_B, 1 / length), _counted(tokens_B))
 
 
+def step_group_tokens(trained_T: Tensor, segments: Segments, groups: Groups) -> Tensor:
+    """The trained tokens of each sequence's whole group."""
+    return group_tokens(tokens_per_sequence(trained_T, segments, torch.float64), groups)
+
+
+@coupled(group_tokens_B=step_group_tokens)
 def prompt_mean(tokens_B: Tensor, group_tokens_B: Tensor) -> Weights:
     """Token mean inside each prompt's group, then the mean over prompts.
 
     `group_tokens_B` is a step statistic: the trained tokens of the whole group, wherever its members were put.
     """
-    per_group_B = 1 / group_tokens_B.clamp(min=1)
+    per_group_B = 1 / group_tokens_B.to(tokens_B).clamp(min=1)
     return Weights(per_group_B, tokens_B * per_group_B)
 
 
-PER_SEQUENCE = (sequence_mean_token_mean, sequence_mean_token_sum, sequence_mean_token_scaled)
+def step_group_sequences(trained_T: Tensor, segments: Segments, groups: Groups) -> Tensor:
+    """How many sequences of each sequence's group train anything."""
+    return groups.spread(groups.sum(segments.sum(trained_T) > 0))
+
+
+@coupled(group_sequences_B=step_group_sequences)
+def group_mean(tokens_B: Tensor, group_sequences_B: Tensor) -> Weights:
+    """Mean over each sequence's tokens, over the sequences of a group, then over groups, however large each is.
+
+    `group_sequences_B` is a step statistic: the group's sequences that train anything, wherever they were put.
+    """
+    per_group_B = _counted(tokens_B) / group_sequences_B.to(tokens_B).clamp(min=1)
+    return Weights(per_group_B / tokens_B.clamp(min=1), per_group_B)
+
+
+PER_SEQUENCE = (sequence_mean_token_mean, sequence_mean_token_sum, sequence_mean_token_scaled, group_mean)
 
 
 def tokens_per_sequence(trained_T: Tensor, segments: Segments, dtype: torch.dtype) -> Tensor:

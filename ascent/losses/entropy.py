@@ -5,11 +5,50 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import torch
 from torch import Tensor
 
+from ascent.bounds import RARE, NonNegative, Positive, checked, ordered
+from ascent.cells import coupled
 from ascent.maths import masked
 
 
 def bonus(entropy_T: Tensor, trained_T: Tensor) -> Tensor:
     """Minus the exact entropy of each trained token's distribution: minimising it keeps the policy open."""
     return -masked.kept(entropy_T, trained_T)
+
+
+@checked
+@ordered("smallest", "largest")
+def thermostat(
+    entropy_T: Tensor,
+    trained_T: Tensor,
+    entropy_memory: Tensor | None = None,
+    *,
+    target: NonNegative = 0.2,
+    change: Annotated[Positive, RARE] = 0.005,
+    smallest: Annotated[NonNegative, RARE] = 0.0,
+    largest: Annotated[NonNegative, RARE] = 1.0,
+) -> Tensor:
+    """(coefficient for this step, coefficient in store, this step's entropy): Skywork-OR1's rule (arXiv 2505.22312).
+
+    The bonus is on only while the step before was at or below the target (never in the first step). The stored
+    coefficient goes up by `change` after such a step and down after any other. Steps of entropy .1, .1, .3 with target
+    .2 use 0, .005, .01 and leave .005 in store, which the step after .3 does not use.
+    """
+    measured = masked.mean(entropy_T.detach(), trained_T)
+    if entropy_memory is None:
+        stored, before = measured.new_tensor(smallest), measured.new_tensor(float("inf"))
+    else:
+        _, stored, before = entropy_memory.to(measured)
+    now = torch.where(before <= target, stored, 0)
+    step = torch.where(measured <= target, change, -change)
+    return torch.stack([now, (stored + step).clamp(smallest, largest), measured])
+
+
+@coupled(entropy_memory=thermostat)
+def adaptive_bonus(entropy_T: Tensor, trained_T: Tensor, entropy_memory: Tensor) -> Tensor:
+    """The entropy bonus with a coefficient that rises while the policy is too sure and rests otherwise."""
+    return entropy_memory[0].detach() * bonus(entropy_T, trained_T)

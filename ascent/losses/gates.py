@@ -7,6 +7,10 @@ there is to know about it (tests/losses/test_gates.py compares autograd with thi
   clip        ratio, or 0 where clipped             dual_clip  as clip, and 0 where A < 0 and ratio > cap
   cispo       ratio held in [floor, cap]            sapo       ratio * sech^2(tau (ratio - 1) / 2)
   gmpo        exp(mean clipped log-ratio), or 0 where the token is clipped; divided by the sequence's length
+  dppo_tv     ratio at most cap, or 0 where the probability itself has moved too far; dppo_kl the same by a KL
+  dro         1 - beta * log-ratio / A
+
+Gates that see a whole sequence or a whole step are in `sequence_gates` and `covariance`.
 
 Advantages carry no gradient, whatever is passed in. `marks` say which tokens a gate held back, for the metrics.
 """
@@ -130,6 +134,69 @@ def gmpo(
     held_T = torch.where(too_high_T, high, torch.where(too_low_T, -low, log_ratio_T))
     geometric_T = segments.spread(segments.mean(held_T, trained_T).exp())
     return Gated(-advantages_T * geometric_T, {"clipped_high": too_high_T, "clipped_low": too_low_T})
+
+
+@checked
+def dppo_tv(
+    logprobs_T: Tensor,
+    old_T: Tensor,
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    trained_T: Tensor,
+    *,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    cap: Positive = 20.0,
+) -> Gated:
+    """-sg(min(ratio, cap)) A log pi, dropped where the PROBABILITY moved too far the way A favours.
+
+    DPPO by total variation (arXiv 2602.04879). From .001 to .003 the ratio is 3, but nothing has moved: kept. From .5
+    to .8 the ratio is 1.6 and the token is dropped at .2.
+    """
+    logprobs_T, old_T = masked.kept(logprobs_T, trained_T), masked.kept(old_T.detach(), trained_T)
+    moved_T = logprobs_T.detach().exp() - old_T.exp()
+    advantages_T = _frozen(advantages_T, trained_T)
+    far_T = torch.where(advantages_T > 0, moved_T > high, moved_T < -low)
+    return _proximal(logprobs_T, log_ratio_T, advantages_T, far_T, cap)
+
+
+@checked
+def dppo_kl(
+    logprobs_T: Tensor,
+    old_T: Tensor,
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    trained_T: Tensor,
+    *,
+    low: NonNegative = 0.05,
+    high: NonNegative = 0.05,
+    cap: Positive = 20.0,
+) -> Gated:
+    """DPPO whose distance is the KL between "this token" and "any other" under the old and the new policy.
+
+    arXiv 2602.04879. From .5 to .6 that KL is .020411.
+    """
+    logprobs_T, old_T = masked.kept(logprobs_T, trained_T), masked.kept(old_T.detach(), trained_T)
+    now_T, then_T = logprobs_T.detach().exp(), old_T.exp()
+    rest_T = (1 - then_T) * torch.log((1 - then_T + 1e-8) / (1 - now_T + 1e-8))
+    far_T = then_T * (old_T - logprobs_T.detach()) + rest_T
+    advantages_T = _frozen(advantages_T, trained_T)
+    far_T = torch.where(advantages_T > 0, (far_T > high) & (now_T > then_T), (far_T > low) & (now_T < then_T))
+    return _proximal(logprobs_T, log_ratio_T, advantages_T, far_T, cap)
+
+
+def _proximal(logprobs_T: Tensor, log_ratio_T: Tensor, advantages_T: Tensor, far_T: Tensor, cap: float) -> Gated:
+    ratio_T = log_ratio_T.detach().exp()
+    loss_T = -advantages_T * ratio_T.clamp(max=cap) * logprobs_T
+    return Gated(torch.where(far_T, 0, loss_T), {"too_far": far_T, "capped": ~far_T & (ratio_T > cap)})
+
+
+@checked
+def dro(logprobs_T: Tensor, old_T: Tensor, advantages_T: Tensor, trained_T: Tensor, *, beta: Positive = 0.1) -> Gated:
+    """-(A log pi - beta/2 (log pi - log old)^2): policy gradient with a quadratic leash (DRO, arXiv 2405.19107)."""
+    logprobs_T, old_T = masked.kept(logprobs_T, trained_T), masked.kept(old_T.detach(), trained_T)
+    leash_T = 0.5 * beta * (logprobs_T - old_T) ** 2
+    return Gated(leash_T - _frozen(advantages_T, trained_T) * logprobs_T, {})
 
 
 def _frozen(advantages_T: Tensor, trained_T: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ the sampler counts as w = 1. Names say product or geometric, because "sequence" 
   geometric_truncate  min(geometric mean of w, cap)
   geometric_mask      min(w, cap) where low <= geometric mean <= high, else 0
   geometric_filter    1 where low <= geometric mean <= high, else 0
+  token_normalised    token_truncate divided by its mean over the step's tokens
+  product_normalised  product_truncate divided by its mean over the step's sequences
   bypass              no old policy at all: the gate's ratio is pi / pi_rollout
 
 The product is unbiased and explodes with length: a drift of .012 nats a token passes a cap of 3 after 91 tokens.
@@ -25,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ascent.bounds import NonNegative, Positive, checked, ordered
+from ascent.cells import coupled
 from ascent.losses.ratios import GUARD
 from ascent.maths import masked
 from ascent.maths.segments import Segments
@@ -142,6 +145,47 @@ def geometric_filter(
     return _masked(torch.ones_like(level_T), (level_T >= low) & (level_T <= high), old_T)
 
 
+@checked
+def mean_token_weight(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, *, cap: Positive = 2.0) -> Tensor:
+    """The mean of min(w, cap) over the step's trained tokens; 1 where there are none."""
+    return _mean_or_one(token_truncate(old_T, rollout_T, trained_T, cap=cap).weight_T, trained_T)
+
+
+@coupled(mean_weight=mean_token_weight)
+@checked
+def token_normalised(
+    old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, mean_weight: Tensor, *, cap: Positive = 2.0
+) -> Correction:
+    """Token-level truncated weights divided by their mean over the step: drift changes no step size."""
+    found = token_truncate(old_T, rollout_T, trained_T, cap=cap)
+    return found._replace(weight_T=found.weight_T / mean_weight)
+
+
+@checked
+def mean_product_weight(
+    old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Segments, *, cap: Positive = 2.0
+) -> Tensor:
+    """The mean of min(product of w, cap) over the step's sequences that train anything; 1 where there are none."""
+    product_B = _product(old_T, rollout_T, trained_T, segments).clamp(max=cap)
+    return _mean_or_one(product_B, segments.sum(trained_T) > 0)
+
+
+@coupled(mean_weight=mean_product_weight)
+@checked
+def product_normalised(
+    old_T: Tensor,
+    rollout_T: Tensor,
+    trained_T: Tensor,
+    segments: Segments,
+    mean_weight: Tensor,
+    *,
+    cap: Positive = 2.0,
+) -> Correction:
+    """Sequence-level truncated weights divided by their mean over the whole step's sequences."""
+    found = product_truncate(old_T, rollout_T, trained_T, segments, cap=cap)
+    return found._replace(weight_T=found.weight_T / mean_weight)
+
+
 def log_weights(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor) -> Tensor:
     """log w on trained tokens, 0 elsewhere and where the sampler gave no number; held within +-20 against overflow."""
     known_T = trained_T & ~torch.isnan(rollout_T)
@@ -155,6 +199,10 @@ def _product(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Segm
 
 def _geometric(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Segments) -> Tensor:
     return segments.mean(log_weights(old_T, rollout_T, trained_T), trained_T).exp()
+
+
+def _mean_or_one(weight: Tensor, keep: Tensor) -> Tensor:
+    return torch.where(keep.any(), masked.mean(weight, keep), 1.0)
 
 
 def _masked(weight_T: Tensor, keep_T: Tensor, old_T: Tensor) -> Correction:

@@ -1,9 +1,11 @@
 """The loss half of a row: terms by name, each a (numerator, denominator, metrics), for one micro-batch.
 
-L = Agg[w * gate] + kl.weight * Agg[KL] + entropy.weight * mean(-H) + value.weight * mean(value loss) + auxiliary terms
+L = Agg[w * focus * gate] + kl.weight * Agg[KL] + entropy.weight * mean(-H) + value.weight * mean(value loss)
+    + auxiliary terms
 
 `available` holds everything known about the micro-batch and the step's statistics, by the vocabulary's names
-(docs/decisions/0002); every cell picks what it needs. Axes: T flat tokens, B sequences.
+(docs/decisions/0002); every cell picks what it needs. `step_statistics` computes those statistics from the whole step.
+Axes: T flat tokens, B sequences.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ def policy_terms(
     ratio: Cell,
     gate: Cell,
     aggregate: Cell,
+    focus: Sequence[Cell] = (),
     kl: Cell | None = None,
     entropy: Cell | None = None,
     value: Cell | None = None,
@@ -53,12 +56,15 @@ def policy_terms(
         return Loss(masked.total(loss_T, trained_T), tokens_B.sum(), metrics)
 
     known.setdefault("old_T", known["logprobs_T"].detach())
+    focus_T, dropped = _focus(known, focus)
     correction = mismatch(known)
-    known["old_T"] = correction.anchor_T
+    known |= {"old_T": correction.anchor_T, "mismatch_T": correction.weight_T}
     known["log_ratio_T"] = ratio(known)
     gated = gate(known)
-    marks = {**gated.marks, **correction.marks}
-    terms = {"policy": over_sequences(correction.weight_T * gated.loss_T, _ratio_metrics(known, marks))}
+    marks = {**gated.marks, **correction.marks, **dropped}
+    # A gate that takes the mismatch weight as an input has its own use for it.
+    weight_T = focus_T if "mismatch_T" in gate.inputs else focus_T * correction.weight_T
+    terms = {"policy": over_sequences(weight_T * gated.loss_T, _ratio_metrics(known, marks))}
     if kl is not None:
         kl_T = kl(known)
         terms["kl"] = over_sequences(kl_T, {"kl_loss": average(kl_T, trained_T)})
@@ -71,11 +77,44 @@ def policy_terms(
     return terms
 
 
-def file_terms(available: Mapping[str, Any], *, loss: Cell, auxiliary: Sequence[Cell] = ()) -> Terms:
-    """Every term of a row that learns from files: supervised, preferences, rankings.
+def file_terms(
+    available: Mapping[str, Any], *, loss: Cell, focus: Sequence[Cell] = (), auxiliary: Sequence[Cell] = ()
+) -> Terms:
+    """Every term of a row that learns from files: supervised, preferences, rankings. A focus weighs the first alone."""
+    known = with_sums(available)
+    each = loss(known)
+    for cell in focus:
+        weight = cell(known).detach()
+        if weight.shape != each.losses.shape:
+            raise ValueError(
+                f"focus {cell.name} gives {tuple(weight.shape)} weights for {tuple(each.losses.shape)} losses of "
+                f"{loss.name}; it is meant for another kind of loss"
+            )
+        each = each._replace(losses=each.losses * weight)
+    terms = {loss.name: summed(each)}
+    terms.update({extra.name: summed(extra(known)) for extra in auxiliary})
+    return terms
 
-    Per-sequence sums of log-probs are taken here, once, so that preference losses need not know about tokens.
+
+def step_statistics(
+    available: Mapping[str, Any], cells: Sequence[Cell], *, mismatch: Cell | None = None, ratio: Cell | None = None
+) -> dict[str, Tensor]:
+    """Everything that couples the optimizer step, from the whole of it and without gradient, by name.
+
+    `mismatch` and `ratio` are those of a rollout row: its gate's statistics see the ratio that the gate will see.
     """
+    known = with_sums({name: x.detach() if isinstance(x, Tensor) else x for name, x in available.items()})
+    if mismatch is not None and ratio is not None and "logprobs_T" in known:
+        known.setdefault("old_T", known["logprobs_T"])
+        anchors = {name: statistic(known) for name, statistic in mismatch.statistics.items()}
+        known["old_T"] = mismatch({**known, **anchors}).anchor_T
+        known["log_ratio_T"] = ratio(known)
+    with torch.no_grad():
+        return {name: statistic(known) for each in cells for name, statistic in each.statistics.items()}
+
+
+def with_sums(available: Mapping[str, Any]) -> dict[str, Any]:
+    """Per-sequence sums of log-probs are taken here, once, so that preference losses need not know about tokens."""
     known = dict(available)
     if "logprobs_T" in known:
         segments, trained_T = known["segments"], known["trained_T"]
@@ -86,9 +125,17 @@ def file_terms(available: Mapping[str, Any], *, loss: Cell, auxiliary: Sequence[
     if "chosen_P" in known and "segments" in known:
         chosen_B = torch.zeros(known["segments"].count, dtype=torch.bool, device=known["chosen_P"].device)
         known["chosen_B"] = chosen_B.index_fill(0, known["chosen_P"], True)
-    terms = {loss.name: summed(loss(known))}
-    terms.update({extra.name: summed(extra(known)) for extra in auxiliary})
-    return terms
+    return known
+
+
+def _focus(known: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The product of the focus cells, and which tokens each of them drops."""
+    focus_T, dropped = torch.ones_like(known["logprobs_T"]).detach(), {}
+    for each in cells:
+        weight_T = each(known).detach()
+        focus_T = focus_T * weight_T
+        dropped[f"dropped_{each.name}"] = weight_T == 0
+    return focus_T, dropped
 
 
 def mismatched_score(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, segments: Segments) -> Tensor:

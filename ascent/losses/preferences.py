@@ -1,23 +1,38 @@
-"""Preference losses on summed log-probs, one loss per pair (or per row, where rows are judged alone).
+"""Preference losses on the margin between two responses, one loss per pair.
 
 Axes: B sequences, P pairs. `logprobs_B` and `reference_B` are sums over a sequence's trained tokens, `lengths_B` counts
 them, `chosen_P` and `rejected_P` say which sequences form pair p. With u = log pi - log ref of a sequence and
 h = u_chosen - u_rejected, the worked pair of the tests (log pi -10 over 5 tokens against -14 over 8; ref -11 and -12;
-beta .1) has u = 1 and -2, h = 3: dpo .554355, hinge .7, ipo_sum 4.0, ipo_mean 20.7025.
+beta .1) has u = 1 and -2, h = 3:
 
-A pair with an empty member carries no information and is not counted. Reference log-probs never carry a gradient.
+  dpo .554355       dpo_mean .670900     robust (e .1) .516855   exo (e .001) 2.258199   discopop (tau .05) .740357
+  hinge .7          ipo_sum 4.0          ipo_mean 20.7025
+
+`divergence` puts another f-divergence in the place of the reverse KL (f-DPO, arXiv 2309.16240): h becomes the
+difference of phi(u), each a function of the whole response's log-ratio.
+
+  reverse_kl u   forward_kl 1 - e^-u   jensen_shannon log 2 + log sigmoid(u)   alpha (e^((a - 1) u) - 1) / (a - 1)
+
+Losses that look at each side by itself are in `absolute`, those without pairs in `unpaired`. A pair with an empty
+member carries no information and is not counted. Reference log-probs never carry a gradient.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ascent.bounds import BelowHalf, NonNegative, Positive, checked
+from ascent.bounds import RARE, BelowHalf, NonNegative, OneOf, Positive, Range, checked
 from ascent.losses.loss import Each
 from ascent.maths.logprobs import log1mexp
 from ascent.maths.tally import Tally, average
+
+Divergence = Annotated[str, OneOf(("reverse_kl", "forward_kl", "jensen_shannon", "alpha"))]
+Smoothing = Annotated[float, Range(above=0, below=0.5)]
 
 
 @checked
@@ -30,11 +45,107 @@ def dpo(
     *,
     beta: Positive = 0.1,
     label_smoothing: BelowHalf = 0.0,
+    divergence: Divergence = "reverse_kl",
+    alpha: float = 0.5,
 ) -> Each:
     """-log sigmoid(beta h), DPO (arXiv 2305.18290); label_smoothing e > 0 mixes in the flipped pair (cDPO)."""
-    score_B = logprobs_B - reference_B.detach()
+    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
     losses_P = smoothed(beta * (score_B[chosen_P] - score_B[rejected_P]), label_smoothing)
-    return _pairs(losses_P, beta * score_B, logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+
+
+@checked
+def dpo_mean(
+    logprobs_B: Tensor,
+    reference_B: Tensor,
+    lengths_B: Tensor,
+    chosen_P: Tensor,
+    rejected_P: Tensor,
+    *,
+    beta: Positive = 0.1,
+    divergence: Divergence = "reverse_kl",
+    alpha: float = 0.5,
+) -> Each:
+    """DPO on scores divided by each response's length: -log sigmoid(beta (phi(u_w) / n_w - phi(u_l) / n_l)).
+
+    The length-normalised DPO of Tulu 3 (arXiv 2411.15124); beta is larger there (5), for means are small.
+    """
+    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha) / lengths_B.clamp(min=1)
+    losses_P = -logsigmoid(beta * (score_B[chosen_P] - score_B[rejected_P]))
+    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+
+
+@checked
+def robust(
+    logprobs_B: Tensor,
+    reference_B: Tensor,
+    lengths_B: Tensor,
+    chosen_P: Tensor,
+    rejected_P: Tensor,
+    *,
+    beta: Positive = 0.1,
+    label_smoothing: BelowHalf = 0.1,
+    divergence: Divergence = "reverse_kl",
+    alpha: float = 0.5,
+) -> Each:
+    """DPO's loss made unbiased when a share e of the labels is wrong: [(1 - e) l(z) - e l(-z)] / (1 - 2e).
+
+    Robust DPO (arXiv 2403.00409). e is `label_smoothing`; at 0 this is DPO. The loss can be negative.
+    """
+    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
+    logits_P = beta * (score_B[chosen_P] - score_B[rejected_P])
+    wrong = label_smoothing
+    losses_P = (wrong * logsigmoid(-logits_P) - (1 - wrong) * logsigmoid(logits_P)) / (1 - 2 * wrong)
+    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+
+
+@checked
+def exo(
+    logprobs_B: Tensor,
+    reference_B: Tensor,
+    lengths_B: Tensor,
+    chosen_P: Tensor,
+    rejected_P: Tensor,
+    *,
+    beta: Positive = 0.1,
+    label_smoothing: Smoothing = 1e-3,
+    divergence: Divergence = "reverse_kl",
+    alpha: float = 0.5,
+) -> Each:
+    """KL from the model's distribution over the pair to the labels' (1 - e, e): the reverse of DPO's direction.
+
+    EXO (arXiv 2402.00856). label_smoothing must be above 0: the KL to a hard label is infinite.
+    """
+    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
+    logits_P = beta * (score_B[chosen_P] - score_B[rejected_P])
+    losses_P = torch.sigmoid(logits_P) * (logsigmoid(logits_P) - math.log1p(-label_smoothing))
+    losses_P = losses_P + torch.sigmoid(-logits_P) * (logsigmoid(-logits_P) - math.log(label_smoothing))
+    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+
+
+@checked
+def discopop(
+    logprobs_B: Tensor,
+    reference_B: Tensor,
+    lengths_B: Tensor,
+    chosen_P: Tensor,
+    rejected_P: Tensor,
+    *,
+    beta: Positive = 0.1,
+    tau: Annotated[Positive, RARE] = 0.05,
+    divergence: Divergence = "reverse_kl",
+    alpha: float = 0.5,
+) -> Each:
+    """A loss found by a language model: the logistic loss blended into e^-z by sigmoid(z / tau), z = beta h.
+
+    DiscoPOP (arXiv 2406.08414). Not convex; the blend carries a gradient too. At z = 0 the slope in z is
+    (1 - log 2) / (4 tau) - 3/4, which is +.784 at tau .05: there the loss falls when the rejected response gains.
+    """
+    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
+    logits_P = beta * (score_B[chosen_P] - score_B[rejected_P])
+    blend_P = torch.sigmoid(logits_P / tau)
+    losses_P = -(1 - blend_P) * logsigmoid(logits_P) + blend_P * torch.exp(-logits_P)
+    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
@@ -49,7 +160,7 @@ def reference_free(
 ) -> Each:
     """DPO with a uniform reference: -log sigmoid(beta (log pi_chosen - log pi_rejected)); CPO's first half."""
     losses_P = smoothed(beta * (logprobs_B[chosen_P] - logprobs_B[rejected_P]), label_smoothing)
-    return _pairs(losses_P, beta * logprobs_B, logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * logprobs_B, logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
@@ -61,11 +172,13 @@ def hinge(
     rejected_P: Tensor,
     *,
     beta: Positive = 0.1,
+    divergence: Divergence = "reverse_kl",
+    alpha: float = 0.5,
 ) -> Each:
     """max(0, 1 - beta h): the hinge of SLiC on DPO's log-ratios."""
-    score_B = logprobs_B - reference_B.detach()
+    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
     losses_P = (1 - beta * (score_B[chosen_P] - score_B[rejected_P])).relu()
-    return _pairs(losses_P, beta * score_B, logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
@@ -81,7 +194,7 @@ def ipo_sum(
     """(h - 1/(2 beta))^2 on summed log-ratios: IPO as in the DPO authors' code and OpenRLHF."""
     score_B = logprobs_B - reference_B.detach()
     losses_P = (score_B[chosen_P] - score_B[rejected_P] - 1 / (2 * beta)) ** 2
-    return _pairs(losses_P, beta * score_B, logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * score_B, logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
@@ -93,12 +206,14 @@ def ipo_mean(
     rejected_P: Tensor,
     *,
     beta: Positive = 0.1,
+    divergence: Divergence = "reverse_kl",
+    alpha: float = 0.5,
 ) -> Each:
     """IPO on log-ratios averaged over each response's tokens: the IPO authors' reading, and TRL's; the same beta means
     something very different from `ipo_sum`."""
-    score_B = (logprobs_B - reference_B.detach()) / lengths_B.clamp(min=1)
+    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha) / lengths_B.clamp(min=1)
     losses_P = (score_B[chosen_P] - score_B[rejected_P] - 1 / (2 * beta)) ** 2
-    return _pairs(losses_P, beta * score_B, logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * score_B, logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
@@ -118,7 +233,28 @@ def simpo(
     """
     mean_B = logprobs_B / lengths_B.clamp(min=1)
     losses_P = smoothed(beta * (mean_B[chosen_P] - mean_B[rejected_P]) - margin, label_smoothing)
-    return _pairs(losses_P, beta * mean_B, logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * mean_B, logprobs_B, lengths_B, chosen_P, rejected_P)
+
+
+@checked
+def alphapo(
+    logprobs_B: Tensor,
+    lengths_B: Tensor,
+    chosen_P: Tensor,
+    rejected_P: Tensor,
+    *,
+    beta: Positive = 2.5,
+    margin: NonNegative = 0.3,
+    alpha: float = 0.25,
+    label_smoothing: BelowHalf = 0.0,
+) -> Each:
+    """SimPO with a bent reward r(a) = (1 - e^(-alpha a)) / alpha of the mean token log-prob a (arXiv 2501.03884).
+
+    alpha 0 is SimPO. Alpha .25, a = -2 against -1.75, beta 2.5, margin .3: r = -2.594885, -2.195321, loss 1.540152.
+    """
+    bent_B = bent(logprobs_B / lengths_B.clamp(min=1), alpha)
+    losses_P = smoothed(beta * (bent_B[chosen_P] - bent_B[rejected_P]) - margin, label_smoothing)
+    return paired(losses_P, beta * bent_B, logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 def odds_ratio(logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor) -> Each:
@@ -126,38 +262,7 @@ def odds_ratio(logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected
     mean_B = logprobs_B / lengths_B.clamp(min=1)
     odds_B = mean_B - log1mexp(mean_B)
     losses_P = -logsigmoid(odds_B[chosen_P] - odds_B[rejected_P])
-    return _pairs(losses_P, mean_B, logprobs_B, lengths_B, chosen_P, rejected_P)
-
-
-@checked
-def kto(
-    logprobs_B: Tensor,
-    reference_B: Tensor,
-    lengths_B: Tensor,
-    desirable_B: Tensor,
-    mismatched_score: Tensor,
-    *,
-    beta: Positive = 0.1,
-    desirable_weight: NonNegative = 1.0,
-    undesirable_weight: NonNegative = 1.0,
-) -> Each:
-    """Unpaired: weight * (1 - sigmoid(+-beta (u - z))) for desirable and undesirable rows (arXiv 2402.01306).
-
-    z = max(0, mean u of completions paired with other prompts) is a step statistic: `mismatched_score` is that mean
-    over the whole optimizer step, computed before any micro-batch is trained.
-    """
-    score_B = logprobs_B - reference_B.detach()
-    point = torch.as_tensor(mismatched_score).detach().clamp(min=0)
-    sign_B = torch.where(desirable_B, 1.0, -1.0).to(score_B.dtype)
-    weight_B = torch.full_like(score_B, undesirable_weight).masked_fill(desirable_B, desirable_weight)
-    losses_B = weight_B * (1 - torch.sigmoid(sign_B * beta * (score_B - point)))
-    counted_B = lengths_B > 0
-    reward_B = beta * score_B
-    metrics: dict[str, Tally] = {
-        "reward_desirable": average(reward_B, counted_B & desirable_B),
-        "reward_undesirable": average(reward_B, counted_B & ~desirable_B),
-    }
-    return Each(losses_B, counted_B, metrics)
+    return paired(losses_P, mean_B, logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 def smoothed(logits_P: Tensor, label_smoothing: float) -> Tensor:
@@ -165,7 +270,23 @@ def smoothed(logits_P: Tensor, label_smoothing: float) -> Tensor:
     return -(1 - label_smoothing) * logsigmoid(logits_P) - label_smoothing * logsigmoid(-logits_P)
 
 
-def _pairs(
+def diverged(score_B: Tensor, divergence: str, alpha: float) -> Tensor:
+    """phi(u) of the named f-divergence (module docstring); the exponent of `alpha` is held at 80 against overflow."""
+    if divergence == "forward_kl":
+        return 1 - torch.exp(-score_B)
+    if divergence == "jensen_shannon":
+        return math.log(2) + logsigmoid(score_B)
+    if divergence == "alpha" and abs(alpha - 1) > 1e-6:
+        return torch.expm1(((alpha - 1) * score_B).clamp(max=80)) / (alpha - 1)
+    return score_B
+
+
+def bent(score_B: Tensor, alpha: float) -> Tensor:
+    """AlphaPO's reward (1 - e^(-alpha q)) / alpha; q itself at alpha 0."""
+    return score_B if alpha == 0 else -torch.expm1(-alpha * score_B) / alpha
+
+
+def paired(
     losses_P: Tensor, reward_B: Tensor, logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor
 ) -> Each:
     """The losses with their metrics; pairs with an empty member are not counted."""

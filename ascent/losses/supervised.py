@@ -1,11 +1,12 @@
 """Supervised terms: the negative log-likelihood of some tokens, and which tokens those are.
 
-Axes: T flat tokens, B sequences, X flat tokens of pretraining text. The denominator is the number of those tokens in
-the whole optimizer step.
+Axes: T flat tokens, B sequences, P pairs, X flat tokens of pretraining text. The denominator is the number of those
+tokens in the whole optimizer step.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ascent.losses.loss import Each
@@ -27,6 +28,23 @@ def correct_nll(logprobs_T: Tensor, correct_B: Tensor, trained_T: Tensor, segmen
 def chosen_nll(logprobs_T: Tensor, chosen_B: Tensor, trained_T: Tensor, segments: Segments) -> Each:
     """Negative log-likelihood of the preferred responses (ORPO, CPO)."""
     return _nll(logprobs_T, trained_T & segments.spread(chosen_B), "chosen_nll")
+
+
+def gold_nll(logprobs_T: Tensor, gold_B: Tensor, trained_T: Tensor, segments: Segments) -> Each:
+    """Negative log-likelihood of a third, gold answer beside a pair (TPO)."""
+    return _nll(logprobs_T, trained_T & segments.spread(gold_B), "gold_nll")
+
+
+def reference_likelihood(
+    logprobs_B: Tensor, lengths_B: Tensor, from_reference_B: Tensor, chosen_P: Tensor, rejected_P: Tensor
+) -> Each:
+    """log pi of the pair's response that the REFERENCE sampled, to be lowered: XPO's bonus for exploring.
+
+    arXiv 2405.21046. One loss per pair, whichever side won; its weight is tiny (1e-5).
+    """
+    counted_P = (lengths_B[chosen_P] > 0) & (lengths_B[rejected_P] > 0)
+    losses_P = torch.where(from_reference_B[chosen_P], logprobs_B[chosen_P], logprobs_B[rejected_P])
+    return Each(losses_P, counted_P, {"reference_likelihood": average(losses_P, counted_P)})
 
 
 def pretraining_nll(pretraining_logprobs_X: Tensor, pretraining_trained_X: Tensor) -> Each:

@@ -6,10 +6,12 @@ only where the other distribution does give them mass. Half precision is widened
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from ascent.bounds import Positive, checked
+from ascent.bounds import Fraction, Positive, checked
 from ascent.maths.logprobs import widened
 
 
@@ -32,6 +34,29 @@ def kl(from_TV: Tensor, to_TV: Tensor, *, temperature: Positive = 1.0) -> Tensor
     """KL(p || q) = sum_v p (log p - log q), with p from `from_TV` and q from `to_TV`."""
     p_TV = (widened(from_TV) / temperature).log_softmax(-1)
     return _expectation(p_TV, p_TV - (widened(to_TV) / temperature).log_softmax(-1))
+
+
+@checked
+def jensen_shannon(
+    student_TV: Tensor, teacher_TV: Tensor, *, beta: Fraction = 0.5, temperature: Positive = 1.0
+) -> Tensor:
+    """beta KL(T || M) + (1 - beta) KL(S || M), M = (1 - beta) S + beta T; the plain KLs at the ends.
+
+    beta 0 is KL(T || S), beta 1 is KL(S || T): NOT the limits of the middle form, which vanishes at both ends.
+    S = (.5, .5), T = (.9, .1): .368064 at 0, .033603 at .1, .101749 at .5, .043074 at .9, .510826 at 1.
+    """
+    if beta in (0, 1):
+        ends = (teacher_TV, student_TV) if beta == 0 else (student_TV, teacher_TV)
+        return kl(*ends, temperature=temperature)
+    student_TV, teacher_TV = ((widened(x_TV) / temperature).log_softmax(-1) for x_TV in (student_TV, teacher_TV))
+    middle_TV = torch.logaddexp(student_TV + math.log1p(-beta), teacher_TV + math.log(beta))
+    teacher_T = _expectation(teacher_TV, teacher_TV - middle_TV)
+    return beta * teacher_T + (1 - beta) * _expectation(student_TV, student_TV - middle_TV)
+
+
+def log_collision(logits_TV: Tensor) -> Tensor:
+    """log sum_v p(v)^2: the probability that two draws agree; (.5, .5) gives log .5."""
+    return (2 * widened(logits_TV).log_softmax(-1)).logsumexp(-1)
 
 
 def _expectation(logs_TV: Tensor, values_TV: Tensor) -> Tensor:

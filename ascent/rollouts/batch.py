@@ -38,6 +38,7 @@ def packed(rollouts: Sequence[Rollout]) -> Batch:
         "correct_B": torch.tensor([_correct(each) for each in rollouts]),
         "truncated_B": torch.tensor([each.truncated for each in rollouts]),
     }
+    batch["group_ids_B"] = batch["groups"].ids_B  # groups are numbered anew in every piece; these numbers hold for all
     names = sorted({name for each in rollouts for name in each.parts})
     if names:
         rows = [[math.nan if each.parts.get(name) is None else each.parts[name] for name in names] for each in rollouts]

@@ -16,7 +16,7 @@ from ascent.losses.loss import Loss, Terms
 from ascent.maths.tally import Mean, Metrics, Tally, merge
 from ascent.models.dropout import silence_modules
 from ascent.protocols import State, Weights
-from ascent.update import microbatch
+from ascent.update import microbatch, whole
 from ascent.update.batches import Batch, on_device, stand_in, tokens_of
 from ascent.update.objective import Objective
 from ascent.update.optim import Adam, AdamW
@@ -68,6 +68,7 @@ class LocalLearner:
         self.max_grad_norm, self.patience = max_grad_norm, patience
         self.optimizer = AdamW(model.named_parameters(), adam)
         self.steps, self.skipped, self.skipped_in_a_row = 0, 0, 0
+        self.carried: dict[str, Tensor] = {}  # what an objective hands from one step to the next
         first = next(iter(self.optimizer.masters.values()))
         self._device, self._dtype = first.device, first.dtype
         silence_modules(model.modules())
@@ -77,14 +78,15 @@ class LocalLearner:
         """One optimizer step over all micro-batches; the metrics of the whole of it."""
         batches = self._placed(batches)
         known = self._statistics(batches, objective)
+        self.carried.update({name: known[0][name] for name in objective.carried})
         totals = self._denominators(batches, objective, known)
         tally = _Accumulated(totals, objective.weights)
         self.optimizer.clear()
         self.model.train()
         try:
-            for batch in batches:
+            for batch, about in zip(batches, known, strict=True):
                 outputs = self.model.outputs(batch, objective.want, self.temperature)
-                terms = objective.terms({**batch, **known, **outputs})
+                terms = objective.terms({**batch, **about, **outputs})
                 microbatch.scaled(terms, totals, objective.weights).backward()
                 self.optimizer.collect()
                 tally.add(terms)
@@ -129,9 +131,11 @@ class LocalLearner:
         """The loss and the metrics of `step`, without a gradient; nothing changes."""
         batches = self._placed(batches)
         known = self._statistics(batches, objective)
+        for about in known:  # what is carried stays as training left it
+            about.update({name: self.carried[name] for name in objective.carried if name in self.carried})
         tally = _Accumulated(self._denominators(batches, objective, known), objective.weights)
-        for batch in batches:
-            tally.add(objective.terms({**batch, **known, **self._outputs(batch, objective.want)}))
+        for batch, about in zip(batches, known, strict=True):
+            tally.add(objective.terms({**batch, **about, **self._outputs(batch, objective.want)}))
         tally.check()
         return tally.metrics() | _reported(batches, known)
 
@@ -151,8 +155,9 @@ class LocalLearner:
             raise ValueError("a step over 0 micro-batches; the source must give at least one")
         return [on_device(batch, self._device) for batch in batches]
 
-    def _statistics(self, batches: Iterable[dict[str, Any]], objective: Objective) -> dict[str, Tensor]:
-        """Numbers that couple the step, from forwards without gradient: sums over all micro-batches, one quotient."""
+    def _statistics(self, batches: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Tensor]]:
+        """What couples the step, from forwards without gradient, for each micro-batch: one quotient of sums over all of
+        them, and what was computed on all of them put together."""
         found: dict[str, Tensor] = {}
         for each in objective.statistics:
             pairs = []
@@ -166,14 +171,23 @@ class LocalLearner:
                 pairs.append(each.pair({**companion, **self._outputs(companion, each.want)}))
             total = torch.stack(pairs).sum(0)
             found[each.name] = total[0] / total[1].clamp(min=1)
-        return found
+        return [found | own for own in self._couplings(batches, objective)]
+
+    def _couplings(self, batches: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Tensor]]:
+        if objective.coupling is None:
+            return [{} for _ in batches]
+        want = objective.coupling_want
+        seen = [{**batch, **(self._outputs(batch, want) if want else {})} for batch in batches]
+        carried = {name: self.carried[name] for name in objective.carried if name in self.carried}
+        return whole.cut(objective.coupling({**whole.joined(seen), **carried}), batches)
 
     @torch.no_grad()
     def _denominators(
-        self, batches: Iterable[dict[str, Any]], objective: Objective, known: Mapping[str, Tensor]
+        self, batches: Sequence[dict[str, Any]], objective: Objective, known: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
         return microbatch.denominators(
-            objective.terms({**batch, **known, **stand_in(batch, objective.want, self._dtype)}) for batch in batches
+            objective.terms({**batch, **about, **stand_in(batch, objective.want, self._dtype)})
+            for batch, about in zip(batches, known, strict=True)
         )
 
     def weights(self) -> Weights:
@@ -186,6 +200,7 @@ class LocalLearner:
             "steps": self.steps,
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
+            "carried": dict(self.carried),
             "weights": fingerprint(self.optimizer.weights),
             "optimizer": self.optimizer.state(),
         }
@@ -202,6 +217,7 @@ class LocalLearner:
             )
         self.steps, self.skipped = state["steps"], state["skipped"]
         self.skipped_in_a_row = state["skipped_in_a_row"]
+        self.carried = {name: value.to(self._device) for name, value in state.get("carried", {}).items()}
 
     def close(self) -> None:
         self.optimizer.clear()
@@ -246,11 +262,12 @@ def _one(value: Tensor) -> Mean:
     return Mean(value.detach(), torch.ones((), device=value.device))
 
 
-def _reported(batches: Iterable[Batch], known: Mapping[str, Tensor]) -> dict[str, Tally]:
-    """How much was computed and trained, and the step's statistics."""
+def _reported(batches: Iterable[Batch], known: Sequence[Mapping[str, Tensor]]) -> dict[str, Tally]:
+    """How much was computed and trained, and the step's statistics that are one number."""
     computed, trained = zip(*(tokens_of(batch) for batch in batches), strict=True)
     counts = {"tokens": torch.tensor(float(sum(computed))), "trained_tokens": torch.stack(trained).sum()}
-    return {name: _one(value) for name, value in {**counts, **known}.items()}
+    single = {name: value for name, value in known[0].items() if value.ndim == 0}
+    return {name: _one(value) for name, value in {**counts, **single}.items()}
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, int]:

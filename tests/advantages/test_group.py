@@ -148,3 +148,41 @@ def test_part_weights() -> None:
     near(only_first, group.decoupled_parts(parts[:, :1], ONE).advantages_B.tolist())
     with pytest.raises(ValueError, match="one number per part"):
         group.decoupled_parts(parts, ONE, part_weights="1,2,3")
+
+
+def test_only_the_best_learns_and_a_tie_teaches_nothing() -> None:
+    groups = Groups.from_ids([0, 0, 0, 0, 1, 1, 1, 2, 2])
+    rewards = torch.tensor([1.0, 0.8, 0.4, 0.2, 1.0, 1.0, 0.0, 0.5, NAN], dtype=torch.float64)
+    credit = group.best_of_group(rewards, groups)
+    near(credit.advantages_B, [0.2, 0, 0, 0, 0, 0, 0, 0, 0])
+    near(normalise.group_std(credit.advantages_B[:4], REWARDS, ONE, eps=1e-6)[:1], [0.547721], 1e-5)
+    assert credit.metrics["groups_of_one"].value() == pytest.approx(1 / 3)
+
+
+def test_success_scaled_counts_who_earned_anything() -> None:
+    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    near(group.success_scaled(rewards, ONE).advantages_B, [3.0, -1.0, -1.0, -1.0])
+    near(group.success_scaled(rewards, ONE, scale=2.0).advantages_B, [1.5, -0.5, -0.5, -0.5])
+    near(group.success_scaled(REWARDS, ONE).advantages_B, [0.4, 0.2, -0.2, -0.4])
+
+
+def test_optimal_values_lie_between_the_mean_and_the_best() -> None:
+    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    near(group.optimal_values(rewards, ONE, beta=0.5), [0.477229] * 4)
+    near(group.optimal_values(rewards, ONE, beta=1e4), [0.25] * 4, 1e-4)
+    near(group.optimal_values(rewards, ONE, beta=1e-4), [1.0] * 4, 1e-3)
+    pair = Groups.from_ids([0, 0, 1, 1])
+    near(group.optimal_values(torch.tensor([NAN, 0.5, NAN, NAN]).double(), pair), [0.5, 0.5, 0, 0])
+
+
+def test_against_optimum_and_opponent_by_hand() -> None:
+    values = torch.full((4,), 0.477229, dtype=torch.float64)
+    rewards = torch.tensor([1.0, 0.0, NAN, 0.0], dtype=torch.float64)
+    near(group.against_optimum(rewards, values).advantages_B, [0.522771, -0.477229, 0, -0.477229])
+    segments = Segments.from_lengths([2, 2])
+    old = torch.tensor([-1.0, -1.0, -1.0, NAN], dtype=torch.float64)
+    reference = torch.tensor([-1.5, -1.0, -2.0, NAN], dtype=torch.float64)
+    trained = torch.tensor([True, True, True, False])
+    chance = torch.tensor([0.8, 0.5], dtype=torch.float64)
+    found = group.against_opponent(chance, old, reference, trained, segments, beta=0.1)
+    near(found.advantages_T, [0.25, 0.3, -0.1, 0.0])

@@ -72,3 +72,11 @@ def test_bad_numbers_are_refused() -> None:
         normalise.group_std(CENTRED, REWARDS, GROUPS, eps=0)
     with pytest.raises(ValueError, match=r"ddof=2.*at most 1"):
         normalise.group_std(CENTRED, REWARDS, GROUPS, ddof=2)
+
+
+def test_plus_teacher_adds_its_log_ratio_to_each_trained_token() -> None:
+    half, trained = torch.full((3,), 0.5, dtype=torch.float64), torch.tensor([True, True, False])
+    old = torch.tensor([-1.0, -1.0, float("nan")], dtype=torch.float64)
+    teacher = torch.tensor([-0.8, -2.0, float("nan")], dtype=torch.float64)
+    found = normalise.plus_teacher(half, old, teacher, trained, coefficient=0.3)
+    assert found.tolist() == pytest.approx([0.56, 0.2, 0.5])

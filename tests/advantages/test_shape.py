@@ -65,3 +65,8 @@ def test_kl_in_the_reward_carries_no_gradient_and_no_negative_beta() -> None:
     assert not shape.kl_penalty(old, REF, ALL, beta=0.1).requires_grad
     with pytest.raises(ValueError, match=r"beta=-0.1.*at least 0"):
         shape.kl_penalty(OLD, REF, ALL, beta=-0.1)
+
+
+def test_eos_scale_keeps_a_share_of_what_never_ended() -> None:
+    rewards, cut = torch.tensor([1.0, -2.0, 1.0]), torch.tensor([True, True, False])
+    assert shape.eos_scale(rewards, cut, factor=0.25).tolist() == [0.25, -0.5, 1.0]

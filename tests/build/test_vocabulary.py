@@ -2,8 +2,8 @@ import json
 import re
 
 from ascent.algorithms import TABLE, VOCABULARY
-from ascent.bounds import number_rules
 from ascent.build.vocabulary import described
+from ascent.cells import recipe_numbers
 from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, Mixed, Reward, leaves
 from ascent.config.show import json_schema
 
@@ -42,7 +42,7 @@ def test_fewer_than_150_keys_with_every_number_of_every_cell():
         weight = ["weight"] if slot in (*TERM_SLOTS, "auxiliary") else []
         for name, function in known.items():
             path = f"cells.{slot}.{name}" if slot in SEVERAL_SLOTS else f"cells.{slot}"
-            keys |= {f"{path}.{number}" for number in (*number_rules(function), *weight)} or {path}
+            keys |= {f"{path}.{number}" for number in (*recipe_numbers(function), *weight)} or {path}
     assert "cells.shape.soft_overlong.cache" in keys
     assert "cells.gate.low" in keys
     assert 100 < len(keys) < 150

@@ -50,7 +50,7 @@ def test_config_prints_the_resolved_config():
 
 
 def test_schema_is_json_with_every_algorithm():
-    assert json.loads(shown("schema"))["properties"]["algorithm"]["enum"] == sorted(TABLE)
+    assert json.loads(shown("schema"))["properties"]["algorithm"]["anyOf"][0]["enum"] == sorted(TABLE)
 
 
 def test_the_page_in_docs_is_current():
@@ -63,3 +63,18 @@ def test_the_page_in_docs_is_current():
 def test_an_unknown_algorithm_is_an_error():
     with pytest.raises(ValueError, match="no algorithm named 'nope'"):
         shown("algorithm", "nope")
+
+
+def test_rows_are_found_by_words():
+    lines = shown("algorithms", "--like", "entropy bonus").splitlines()
+    assert lines[0].split() == ["name", "what", "it", "is", "found", "in"]
+    assert lines[2].split()[0] == "skywork_or1"
+    assert "No row holds" in shown("algorithms", "--like", "zzzz")
+
+
+def test_a_row_of_ones_own_is_shown(tmp_path):
+    (tmp_path / "rows.py").write_text(
+        "from dataclasses import replace\nfrom ascent.algorithms import TABLE\n"
+        "ROW = replace(TABLE['dpo'], name='mine', title='Mine alone')\n"
+    )
+    assert "mine: Mine alone" in shown("algorithm", f"{tmp_path / 'rows.py'}:ROW")

@@ -34,7 +34,7 @@ def test_yaml_holds_what_was_set_and_reads_back_as_the_same_config():
 
 def test_schema_names_algorithms_functions_and_numbers():
     schema = json_schema(["grpo", "dapo"], VOCABULARY)
-    assert schema["properties"]["algorithm"]["enum"] == ["dapo", "grpo"]
+    assert schema["properties"]["algorithm"]["anyOf"][0]["enum"] == ["dapo", "grpo"]
     slots = schema["$defs"]["Cells"]["properties"]
     clip, plain, alone, off = slots["gate"]["anyOf"]
     assert clip["properties"] == {"use": {"const": "clip"}, "low": VOCABULARY["gate"]["clip"]["numbers"]["low"]}

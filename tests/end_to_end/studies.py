@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ascent.algorithms import TABLE
 from ascent.build import resolve
 from ascent.build.training import train
 from ascent.config.validate import validate
@@ -208,6 +209,14 @@ PREFERENCES = {
     "orpo": replace(_PREFERENCE, learning_rate=3e-4),
     "cpo": replace(_PREFERENCE, learning_rate=3e-4),
 }
+# The other rows that learn from pairs or thumbs, each from one seed: enough to see that it learns at all.
+# DiscoPOP is not among them: it starts the wrong way (its row says so), and APO-down lowers what is preferred too.
+MORE_PREFERENCES = {
+    **dict.fromkeys(("robust_dpo", "nca", "bco_pair", "aot", "aot_unpaired", "slic", "f_dpo", "ld_dpo"), _PREFERENCE),
+    **dict.fromkeys(("exo", "apo_zero", "apo_zero_unpaired", "bco", "mpo"), _PREFERENCE),
+    **dict.fromkeys(("dpo_norm", "sppo", "alphapo"), _PREFERENCE),
+    "cpo_simpo": replace(_PREFERENCE, learning_rate=3e-4),
+}
 
 
 def preferred(
@@ -216,7 +225,7 @@ def preferred(
     """Train from preferences, from the SFT model; with `shuffled`, a fair coin decides every label instead."""
     name = f"{algorithm}-shuffled" if shuffled else algorithm
     coin = Noise("shuffled labels", seed)
-    if algorithm == "kto":
+    if TABLE[algorithm].source == "unpaired":
         thumbs = task.judged("train", recipe.records, seed)
         rows = [judged_row(replace(each, good=coin.unit() < 0.5) if shuffled else each) for each in thumbs]
     else:
@@ -311,7 +320,8 @@ def study_preference(root: Path, seed: int, algorithm: str) -> dict[str, float]:
     found = {"sft_ascending": share(STYLE, "ascending", prompts, theirs)}
     for name, shuffled in (("", False), ("shuffled_", True)):
         folder = root / f"preference-{seed}"
-        run = preferred(STYLE, algorithm, PREFERENCES[algorithm], sft, folder, seed, shuffled=shuffled)
+        recipe = (PREFERENCES | MORE_PREFERENCES)[algorithm]
+        run = preferred(STYLE, algorithm, recipe, sft, folder, seed, shuffled=shuffled)
         ours = answers(run, prompts, greedy=False, seed=seed, sample=1)
         found[f"{name}win"] = win_rate(STYLE, prompts, ours, theirs)
         found[f"{name}ascending"] = share(STYLE, "ascending", prompts, ours)

@@ -106,3 +106,22 @@ def test_dpo_beats_its_sft_model(tmp_path):
     theirs = studies.answers(sft, prompts, greedy=False, seed=0)
     ours = studies.answers(run, prompts, greedy=False, seed=0, sample=1)
     assert studies.win_rate(STYLE, prompts, ours, theirs) >= 0.58
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("algorithm", studies.MORE_PREFERENCES)
+def test_the_other_preference_losses_learn_too(root, algorithm):
+    """Measured on seed 1: .658 to .701, controls .457 to .510; this near the reference most of them are alike."""
+    found = studies.study_preference(root, 1, algorithm)
+    assert found["win"] >= 0.60, found
+    assert found["shuffled_win"] <= 0.55, found
+    assert found["win"] - found["shuffled_win"] >= 0.08, found
+
+
+@pytest.mark.slow
+def test_dft_goes_on_from_where_sft_stopped(tmp_path):
+    """Measured on seeds 0, 1, 2: .473 to .523, .531 to .582, .562 to .586 of 256 held-out problems."""
+    sft = studies.supervised(SORT_DIGITS, Recipe(100, 3e-3, 6400), tmp_path, seed=1)
+    run = studies.trained("dft", Recipe(100, 1e-3, 6400), "sort_digits:6400", sft, tmp_path / "dft", 1)
+    before, after = (studies.accuracy(SORT_DIGITS, each, count=256, seed=1) for each in (sft, run))
+    assert after >= before + 0.02, (before, after)

@@ -166,10 +166,21 @@ def _case(file: str, raw: Mapping[str, Any]) -> Case:
         kind=raw.get("estimator") or raw.get("op") or raw.get("topic") or "",
         inputs=Recorded(raw["inputs"]),
         params=Recorded(raw["params"]),
-        expected=raw["expected"],
+        expected=_by_step(raw["expected"]),
         dtype_words=raw.get("dtype", "float64"),
         where=raw.get("compare_where"),
     )
+
+
+def _by_step(expected: Mapping[str, Any]) -> dict[str, Any]:
+    """Answers of several calls in a row, a list of mappings, as one mapping: "steps" 0's "loss" is "steps.0.loss"."""
+    flat: dict[str, Any] = {}
+    for name, value in expected.items():
+        if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+            flat |= {f"{name}.{place}.{key}": x for place, each in enumerate(value) for key, x in each.items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def as_tensor(value: Any, dtype: torch.dtype = torch.float64) -> Tensor:

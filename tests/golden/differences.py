@@ -1,4 +1,4 @@
-"""Where we do not reproduce a peer: on purpose, with what we do instead; or because the algorithm is not built yet.
+"""Where we do not reproduce a peer: on purpose, with what we do instead; or because it means nothing outside the peer.
 
 Every entry is a predicate over function, options and inputs, never over a case's name or its numbers, with a reason in
 one line. A purposeful difference also says what OUR answer must be, and the runner asserts it.
@@ -7,7 +7,7 @@ one line. A purposeful difference also says what OUR answer must be, and the run
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -16,11 +16,10 @@ from ascent.maths.groups import Groups
 from tests.golden.cases import EXACT, Case, Ours, as_tensor
 from tests.golden.swift import WINDOW
 from tests.golden.verl_losses import BYPASS, kept_in_bypass
-from tests.golden.verl_rollout import REJECTIONS
 
 
 class Spec(NamedTuple):
-    """An algorithm that is not built yet: which cases ask for it, and its name."""
+    """Something that has no meaning outside its peer: which cases ask for it, and its name."""
 
     name: str
     asked: Callable[[Case], bool]
@@ -35,7 +34,7 @@ class Difference(NamedTuple):
 
 
 def not_applicable(case: Case) -> str | None:
-    """The name of the later algorithm that a case is about, or None."""
+    """The name of what only the peer has, if that is what the case is about, or None."""
     return next((spec.name for spec in NOT_APPLICABLE if spec.asked(case)), None)
 
 
@@ -43,95 +42,10 @@ def on_purpose(case: Case) -> Difference | None:
     return next((difference for difference in ON_PURPOSE if difference.holds(case)), None)
 
 
-def _function(*names: str) -> Callable[[Case], bool]:
-    return lambda case: case.function in names
-
-
-def _option(name: str, *values: Any) -> Callable[[Case], bool]:
-    return lambda case: case.params.entries.get(name) in values
-
-
-def _preference(*kinds: str) -> Callable[[Case], bool]:
-    def asked(case: Case) -> bool:
-        given = case.params.entries.get("loss_type")
-        return case.function == TRL_DPO and any(kind in given for kind in kinds)
-
-    return asked
-
-
-def _robust(case: Case) -> bool:
-    return _preference("robust")(case) and case.params.entries["label_smoothing"] > 0
-
-
-def _modified(name: str, *usual: Any) -> Callable[[Case], bool]:
-    return lambda case: case.function == TRL_DPO and case.params.entries.get(name, usual[0]) not in usual
-
-
-def _rejection_by_distance(case: Case) -> bool:
-    """k2 and k3 rejection; the k1 modes are our masks and filters."""
-    options = case.params.entries.get("rollout_correction") or case.params.entries
-    asked = options.get("rollout_rs")
-    return isinstance(asked, str) and any(kind.strip() not in REJECTIONS for kind in asked.split(","))
-
-
-def _alpha_reward(case: Case) -> bool:
-    return "CPOTrainer" in case.function and case.params.entries.get("alpha", 0.0) != 0.0
-
-
-def _between_the_ends(case: Case) -> bool:
-    return "generalized_jsd_loss" in case.function and case.params.entries["beta"] not in (0.0, 1.0)
-
-
-def _some_tokens_by_entropy(case: Case) -> bool:
-    return (case.params.entries.get("top_entropy_quantile") or 1.0) < 1.0
-
-
-TRL_DPO = "trl.trainer.dpo_trainer.DPOTrainer._compute_loss"
 VERL = "core_algos.compute_"
 
-NOT_APPLICABLE: tuple[Spec, ...] = (
-    Spec("DPPO by total variation", _function(f"{VERL}policy_loss_dppo_tv")),
-    Spec("DPPO by KL", _function(f"{VERL}policy_loss_dppo_kl")),
-    Spec("DRO", _function(f"{VERL}policy_loss_dro")),
-    Spec("clip-cov", _function(f"{VERL}policy_loss_clip_cov")),
-    Spec("kl-cov", _function(f"{VERL}policy_loss_kl_cov")),
-    Spec("pass@k advantage", _function(f"{VERL}grpo_passk_outcome_advantage")),
-    Spec("GPG advantage (scaled by the share of non-zero rewards)", _function(f"{VERL}gpg_outcome_advantage")),
-    Spec("optimal token baseline", _function(f"{VERL}optimal_token_baseline_advantage")),
-    Spec("optimal token baseline, multi-turn", _function(f"{VERL}multi_turn_optimal_token_baseline_advantage")),
-    Spec("rejection by k2 or k3 distance", _rejection_by_distance),
-    Spec("VESPO", _option("loss_type", "vespo")),
-    Spec("FIPO", _option("loss_type", "fipo")),
-    Spec("REAL", _option("loss_type", "real")),
-    Spec("top-entropy token mask", _some_tokens_by_entropy),
-    Spec("top-entropy token mask, alone", _function("trl.trainer.grpo_trainer.GRPOTrainer.get_high_entropy_mask")),
-    Spec("RLSD and teacher log-ratio", _function("swift.rl_core.advantage.apply_rlsd_reweight")),
-    Spec("f-divergences", _modified("f_divergence_type", "reverse_kl")),
-    Spec("LD-DPO", _modified("ld_alpha", None)),
-    Spec("WPO weighting", _modified("use_weighting", False)),
-    Spec(
-        "mixture with BCO (MPO)",
-        lambda case: _preference("bco_pair")(case) and len(case.params.entries["loss_type"]) > 1,
-    ),
-    Spec("BCO, pairs", _preference("bco_pair")),
-    Spec("NCA", _preference("nca_pair")),
-    Spec("SPPO", _preference("sppo_hard")),
-    Spec("APO, zero", _preference("apo_zero")),
-    Spec("APO, down", _preference("apo_down")),
-    Spec("DiscoPOP", _preference("discopop")),
-    Spec("length-normalised sigmoid", _preference("sigmoid_norm")),
-    Spec("AOT", _preference("aot")),
-    Spec("AOT, unpaired", _preference("aot_unpaired")),
-    Spec("EXO", _preference("exo_pair")),
-    Spec("robust DPO", _robust),
-    Spec("AlphaPO", _alpha_reward),
-    Spec("BCO, unpaired", _function("trl.experimental.bco.bco_trainer.BCOTrainer.bco_loss")),
-    Spec("XPO", _function("trl.experimental.xpo.xpo_trainer.XPOTrainer._compute_losses")),
-    Spec("Nash-MD", _function("trl.experimental.nash_md.nash_md_trainer.NashMDTrainer._compute_losses")),
-    Spec("A2PO", _function("trl.experimental.a2po.a2po_trainer.A2POTrainer.compute_loss")),
-    Spec("GKD between the forward and the reverse KL", _between_the_ends),
-    Spec("process reward model", _function("openrlhf.models.loss.PRMLoss")),
-)
+# What has no meaning outside its peer would be named here, one by one. Nothing is.
+NOT_APPLICABLE: tuple[Spec, ...] = ()
 
 
 def _rewards_and_groups(case: Case) -> tuple[torch.Tensor, Groups]:

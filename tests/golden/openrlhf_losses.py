@@ -1,4 +1,4 @@
-"""OpenRLHF 0.11.0 losses (KTO and KD from 0.9.6).
+"""OpenRLHF 0.11.0 losses (KTO, KD and PRM from 0.9.6).
 
 Its conventions: PPO log-ratios held within +-20; the sample level divides by n + 1e-8; GSPO is always per sample, and
 with a sampler correction its ratio is taken against the sampler instead; `seq-mask-tis` does not cap its weights.
@@ -13,10 +13,22 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, gates, mismatch, preferences, ranking, ratios, supervised, values
+from ascent.losses import (
+    aggregate,
+    distillation,
+    gates,
+    mismatch,
+    preferences,
+    process,
+    ranking,
+    ratios,
+    supervised,
+    unpaired,
+    values,
+)
 from ascent.losses.loss import Each, Loss, summed
 from ascent.losses.objective import policy_terms
-from ascent.maths import divergence, masked
+from ascent.maths import masked
 from ascent.maths.logprobs import next_token_logprobs
 from ascent.maths.segments import Segments
 from tests.golden import conventions
@@ -153,7 +165,7 @@ def kto_loss(case: Case) -> Ours:
     point = (case.tensor("policy_KL_logps") - case.tensor("reference_KL_logps")).mean()
     known |= {"desirable_B": torch.arange(count + rejected.numel()) < count, "mismatched_score": point}
     numbers = {name: case.params[name] for name in ("beta", "desirable_weight", "undesirable_weight")}
-    ours = _judged(case, cell(preferences.kto, **numbers)(known), chosen, rejected, known)
+    ours = _judged(case, cell(unpaired.kto, **numbers)(known), chosen, rejected, known)
     return Ours({**ours.values, "kl": point.clamp(min=0)})
 
 
@@ -182,8 +194,26 @@ def _judged(case: Case, each: Each, chosen: Tensor, rejected: Tensor, known: dic
 def kd_loss(case: Case) -> Ours:
     """Cross-entropy from the teacher's distribution to the student's, mean over scored positions; no shift."""
     logits, scored = case.leaf("logits"), case.tensor("label") != -100
-    loss = masked.mean(divergence.cross_entropy(case.tensor("teacher_logits"), logits), scored)
+    each = distillation.kd(logits.flatten(0, 1), case.tensor("teacher_logits").flatten(0, 1), scored.flatten())
+    loss = mean_of(summed(each))
     return Ours({"loss": loss, "grad_logits": gradient(loss, logits)})
+
+
+def prm_loss(case: Case) -> Ours:
+    """Placeholders end the steps; the classes are a few words of the vocabulary, or all of it."""
+    logits, ends = case.leaf("logits"), case.tensor("input_ids") == case.params["placeholder_token_id"]
+    words, labels = case.params["reward_token_ids"], case.tensor("labels")
+    kind = case.params["labels"]
+    chosen = logits if words is None else logits[..., words]
+    if kind == "soft":
+        each = process.prm_soft(chosen.flatten(0, 1), labels.flatten(), ends.flatten())
+    else:
+        known = labels.long()
+        if words is not None:
+            known = sum(torch.where(known == word, place + 1, 0) for place, word in enumerate(words)) - 1
+        each = process.prm_hard(chosen.flatten(0, 1), known.flatten(), ends.flatten())
+    loss = mean_of(summed(each))
+    return Ours({"loss": loss, "acc": each.metrics["accuracy"].value(), "grad_logits": gradient(loss, logits)})
 
 
 PREFIX = "openrlhf.models.loss."
@@ -197,4 +227,5 @@ ADAPTERS: dict[str, Callable[[Case], Ours]] = {
     f"{PREFIX}DPOLoss": dpo_loss,
     f"{PREFIX}KTOLoss": kto_loss,
     f"{PREFIX}KDLoss": kd_loss,
+    f"{PREFIX}PRMLoss": prm_loss,
 }

@@ -13,6 +13,7 @@ from tests.golden import (
     openrlhf_losses,
     swift,
     trl_advantages,
+    trl_online,
     trl_policy,
     trl_ppo,
     trl_preferences,
@@ -37,6 +38,7 @@ ADAPTERS: dict[str, Callable[[Case], Ours]] = {
     **trl_ppo.ADAPTERS,
     **trl_preferences.ADAPTERS,
     **trl_primitives.ADAPTERS,
+    **trl_online.ADAPTERS,
     **openrlhf_losses.ADAPTERS,
     **openrlhf_advantages.ADAPTERS,
     **swift.ADAPTERS,
@@ -67,9 +69,9 @@ def classify(case: Case) -> Class:
         if all(part.name == NOT_APPLICABLE for part in parts):
             return Class(NOT_APPLICABLE, tuple(dict.fromkeys(reason for part in parts for reason in part.reasons)))
         return Class(REPRODUCED)
-    later = differences.not_applicable(case)
-    if later is not None:
-        return Class(NOT_APPLICABLE, (later,))
+    theirs = differences.not_applicable(case)
+    if theirs is not None:
+        return Class(NOT_APPLICABLE, (theirs,))
     difference = differences.on_purpose(case)
     return Class(DIFFERING, (difference.reason,)) if difference else Class(REPRODUCED)
 

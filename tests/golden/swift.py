@@ -15,18 +15,21 @@ from torch import Tensor
 
 from ascent.advantages import group, normalise, select
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, gates, mismatch
-from ascent.losses.objective import policy_terms
+from ascent.losses import aggregate, focus, gates, mismatch, ratios, sequence_gates
+from ascent.losses.objective import policy_terms, step_statistics
 from ascent.maths import masked
 from ascent.maths.groups import Groups
 from tests.golden import conventions
 from tests.golden.cases import Case, Ours, Tolerance
 from tests.golden.packed import NO_GUARD, Rows, gradient, reduced
 from tests.golden.trl_advantages import consecutive
-from tests.golden.trl_policy import LEVELS, two_sided
+from tests.golden.trl_policy import LEVELS, near_policy, rows_kept, top_tokens, two_sided
 
 EPS, GDPO_EPS = 1e-4, 1e-8
-WINDOW = ("dapo", "cispo")
+WINDOW = ("dapo", "cispo", "fipo")
+FIPO_OPTIONS = tuple(f"fipo_{name}" for name in ("gamma", "clip_range", "clip_high_only", "safety_threshold"))
+REAL_OPTIONS = ("real_tau", "num_generations")
+TEACHER_COEFFICIENT = 0.3  # what the vectors were made with; it is not among their options
 ROLLOUT_WEIGHTS = "swift rollout weights"  # inside the trainer's loss; only the cross-peer cases show them
 
 
@@ -83,8 +86,8 @@ def _scaled(kind: str, scale: str, rewards_B: Tensor, groups: Groups) -> Tensor:
 
 def grpo(case: Case) -> Ours:
     rows, logprobs = Rows(case.flags("completion_mask")), case.leaf("per_token_logps")
-    case.expects(top_entropy_quantile=1.0)
-    case.peer_ignores("entropies", "tau_pos", "tau_neg")
+    case.peer_ignores("entropies", "tau_pos", "tau_neg", *FIPO_OPTIONS, *REAL_OPTIONS)
+    top = _top_tokens(case, rows)
     if case.params["overlong_filter"]:
         rows = rows.without(~select.finished(case.flags("truncated_mask")))
     else:
@@ -95,17 +98,67 @@ def grpo(case: Case) -> Ours:
         rows = rows.without(~_near(case, rows, known, drift))
         known = _known(case, rows, logprobs)
     known["weight_T"] = _correction(case)(known).weight_T
+    if case.params["loss_type"] == "real":
+        return _real(case, rows, known, logprobs)
+    known["top_T"] = rows.pack(top) > 0
     cells = {"ratio": cell(LEVELS[case.params["importance_sampling_level"]], guard=NO_GUARD), "gate": _gate(case)}
     terms = policy_terms(
         known,
         mismatch=cell(conventions.given_weights),
         aggregate=_mode(case),
+        focus=(cell(_given_focus),),
         kl=cell(_weighted_k3) if case.params["beta"] else None,
         **cells,
     )
     loss = _reduced(case, terms)
     metrics = _metrics(rows, known, **cells)
     return Ours({"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}, metrics)
+
+
+def _real(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -> Ours:
+    """A mean over all groups, also over those without a token; KL is a token mean of its own."""
+    known["groups"] = consecutive(rows.count, case.params["num_generations"])
+    gate, mode = cell(sequence_gates.real, tau=case.params["real_tau"]), cell(aggregate.group_mean)
+    shared = {"mismatch": cell(mismatch.none), "ratio": cell(ratios.none)}
+    known |= step_statistics(known, [gate, mode], **shared)
+    terms = policy_terms(known, gate=gate, aggregate=mode, **shared)
+    loss, metrics = reduced(terms, count=known["groups"].count), {}
+    if case.params["beta"]:
+        kl_T = conventions.k3_capped(known["logprobs_T"], known["reference_T"], rows.trained_T)
+        loss, metrics = (
+            loss + case.params["beta"] * masked.mean(kl_T, rows.trained_T),
+            {"kl": masked.mean(kl_T, rows.trained_T)},
+        )
+    case.peer_ignores("importance_sampling_level", "epsilon_low", "epsilon_high", "delta", "max_completion_length")
+    case.peer_ignores("num_items_in_batch", "num_processes", "current_gradient_accumulation_steps")
+    return Ours({"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}, metrics)
+
+
+def _top_tokens(case: Case, rows: Rows) -> Tensor:
+    """Tokens of high entropy, by a floor that is taken before overlong rows leave; 1 everywhere without one."""
+    if (case.params.get("top_entropy_quantile") or 1.0) == 1.0:
+        return torch.ones(rows.count, rows.width)
+    return rows.unpack(top_tokens(case, rows, rows.pack(case.tensor("entropies"))).double(), fill=0.0)
+
+
+def _given_focus(top_T: Tensor) -> Tensor:
+    return top_T
+
+
+def rlsd(case: Case) -> Ours:
+    """Advantages that a teacher has reweighed, and the same base with the teacher's log-ratio added."""
+    rows, base_B = Rows(case.flags("completion_mask")), case.tensor("base_advantages")
+    known = rows.known(
+        advantages_T=base_B,
+        teacher_T=case.tensor("teacher_per_token_logps"),
+        old_T=case.tensor("policy_per_token_logps"),
+    )
+    names = {"mix": "lam", "radius": "clip_range", "negative_only": "negative_only"}
+    weight_T = cell(focus.teacher_agreement, **{ours: case.params[theirs] for ours, theirs in names.items()})(known)
+    reweighed_T = masked.kept(known["advantages_T"] * weight_T, rows.trained_T)
+    added_T = cell(normalise.plus_teacher, coefficient=TEACHER_COEFFICIENT)(known)
+    outside = torch.where(rows.keep_BL, 0, base_B[:, None])  # its base advantage stands at padding too
+    return Ours({"advantages": rows.unpack(reweighed_T), "expand_with_teacher": rows.unpack(added_T) + outside})
 
 
 def rollout_weights(case: Case) -> Ours:
@@ -130,11 +183,9 @@ def _known(case: Case, rows: Rows, logprobs: Tensor) -> dict[str, Any]:
 
 def _near(case: Case, rows: Rows, known: Mapping[str, Any], drift: float) -> Tensor:
     """A row's advantage is the mean of its tokens'; without sampler log-probs the old policy's stand in."""
-    advantages_B = rows.segments.mean(known["advantages_T"], rows.trained_T)
+    advantages_T = rows.segments.spread(rows.segments.mean(known["advantages_T"], rows.trained_T))
     sampled_T = known.get("rollout_T", known["old_T"])
-    return select.near_policy(
-        known["logprobs_T"], sampled_T, advantages_B, rows.trained_T, rows.segments, max_drift=drift
-    )
+    return rows_kept(rows, near_policy(rows, known["logprobs_T"], sampled_T, advantages_T, drift))
 
 
 def _correction(case: Case) -> Cell:
@@ -160,6 +211,17 @@ def _gate(case: Case) -> Cell:
         return cell(gates.cispo, floor=0.0, cap=high)
     if kind == "sapo":
         return cell(gates.sapo, tau_positive=case.params["tau_pos"], tau_negative=case.params["tau_neg"])
+    if kind == "fipo":
+        return cell(
+            sequence_gates.fipo,
+            low=low,
+            high=high,
+            cap=cap or 0.0,
+            gamma=case.params["fipo_gamma"],
+            radius=case.params["fipo_clip_range"] or 0.0,
+            high_only=case.params["fipo_clip_high_only"],
+            safety=case.params["fipo_safety_threshold"] or 0.0,
+        )
     if kind not in ("grpo", "bnpo", "dr_grpo", "dapo"):
         raise KeyError(f"loss_type {kind!r} is not one this adapter knows")
     return cell(gates.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
@@ -198,6 +260,7 @@ def _metrics(rows: Rows, known: Mapping[str, Any], ratio: Cell, gate: Cell) -> d
 ADAPTERS: dict[str, Callable[[Case], Ours]] = {
     "swift.rl_core.advantage.compute_advantages": advantages,
     "swift.rl_core.advantage.compute_advantages_dynamic": dynamic,
+    "swift.rl_core.advantage.apply_rlsd_reweight": rlsd,
     "swift.rlhf_trainers.grpo_trainer.GRPOTrainer._compute_loss_and_metrics": grpo,
     ROLLOUT_WEIGHTS: rollout_weights,
 }

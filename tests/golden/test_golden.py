@@ -1,4 +1,4 @@
-"""Conformance with four peers: every golden case is reproduced, refused for a stated reason, or not built yet.
+"""Conformance with four peers: every golden case is reproduced, or refused for a stated reason.
 
 ASCENT_GOLDEN names another folder of vectors; without it the copy in `vectors/` is read.
 """

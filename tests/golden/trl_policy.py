@@ -13,15 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ascent.advantages import select
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, entropy, gates, kl, mismatch, ratios
+from ascent.losses import aggregate, entropy, focus, gates, kl, mismatch, ratios, sequence_gates
 from ascent.losses.loss import Terms
 from ascent.losses.objective import policy_terms
 from ascent.maths import masked
 from tests.golden import conventions
 from tests.golden.cases import Case, Ours
-from tests.golden.packed import NO_GUARD, Rows, gradient, mean_of, reduced, shares_of_rows
+from tests.golden.packed import NO_GUARD, Rows, gradient, reduced, shares_of_rows
 
 LEVELS = {
     "token": ratios.token,
@@ -33,21 +32,24 @@ GENERATION_BATCH = ("dapo", "cispo", "vespo")
 
 def grpo(case: Case) -> Ours:
     rows, logprobs = _rows(case), case.leaf("per_token_logps")
-    case.expects(top_entropy_quantile=1.0)
     known = _known(case, rows, logprobs)
-    known["weight_T"] = _weights(case, rows, known)
+    known["weight_T"] = _weights(case, rows)
     cells = {"ratio": _ratio(case), "gate": _gate(case)}
     terms = policy_terms(
         known,
         mismatch=cell(conventions.given_weights),
         aggregate=_mode(case),
+        focus=_focus(case, rows, known),
         kl=_kl(case),
         entropy=cell(entropy.bonus) if case.params.get("entropy_coef") else None,
         **cells,
     )
     loss = _reduced(case, {name: term for name, term in terms.items() if name != "entropy"})
     if "entropy" in terms:
-        loss = loss + case.params["entropy_coef"] * mean_of(terms["entropy"]) / _steps(case)
+        # TRL takes the mean over the tokens it trains: those of high entropy alone, if it was told so.
+        open_T = rows.trained_T & known["top_T"] if "top_T" in known else rows.trained_T
+        minus = masked.mean(entropy.bonus(known["entropy_T"], open_T), open_T)
+        loss = loss + case.params["entropy_coef"] * minus / _steps(case)
     metrics = _clip_metrics(rows, known, **cells, per_sequence=case.params["importance_sampling_level"] != "token")
     if "kl" in terms:
         metrics["kl"] = terms["kl"].metrics["kl_loss"].value()
@@ -60,24 +62,23 @@ def grpo(case: Case) -> Ours:
 def gmpo(case: Case) -> Ours:
     """Sequence-level clip of log-ratios. KL is never weighted by the ratio; mismatch weights are not read."""
     rows, logprobs = _rows(case), case.leaf("per_token_logps")
-    case.expects(top_entropy_quantile=1.0, entropy_coef=0.0, delta=None, off_policy_mask_threshold=None)
+    case.expects(entropy_coef=0.0, delta=None, off_policy_mask_threshold=None)
     case.peer_ignores("importance_sampling_level", "use_bias_correction_kl", "importance_sampling_ratio")
     case.peer_ignores(
         "loss_type", "max_completion_length", "num_items_in_batch", "num_processes", "steps_per_generation"
     )
     known = _known(case, rows, logprobs)
+    trained, trained_known = _top_rows(case, rows, known, logprobs)
     cells = {
         "ratio": cell(ratios.token, guard=NO_GUARD),
         "gate": cell(gates.gmpo, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
     }
-    terms = policy_terms(
-        known,
-        mismatch=cell(mismatch.none),
-        aggregate=cell(conventions.every_row_counts(aggregate.sequence_mean_token_mean)),
-        kl=cell(kl.k3, guard=NO_GUARD) if case.params["beta"] else None,
-        **cells,
-    )
-    loss = reduced(terms, {"kl": case.params["beta"]}) + _ratio_one_of_empty_rows(case, rows)
+    every_row = cell(conventions.every_row_counts(aggregate.sequence_mean_token_mean))
+    shared = {"mismatch": cell(mismatch.none), "aggregate": every_row}
+    terms = dict(policy_terms(trained_known, **shared, **cells))
+    if case.params["beta"]:
+        terms["kl"] = policy_terms(known, **shared, **cells, kl=cell(kl.k3, guard=NO_GUARD))["kl"]
+    loss = reduced(terms, {"kl": case.params["beta"]}) + _ratio_one_of_empty_rows(case, trained)
     loss = loss / _steps(case)
     metrics = _clip_metrics(rows, known, **cells, per_sequence=False)
     if "kl" in terms:
@@ -121,24 +122,66 @@ def _known(case: Case, rows: Rows, logprobs: Tensor) -> dict[str, Any]:
     return known
 
 
-def _weights(case: Case, rows: Rows, known: Mapping[str, Any]) -> Tensor:
-    """Ready-made mismatch weights, and sequences dropped for having drifted: weight 0, still in the denominator."""
-    weight_T = torch.ones_like(known["advantages_T"])
-    if case.has("importance_sampling_ratio"):
-        weight_T = rows.pack(case.tensor("importance_sampling_ratio"))
+def _weights(case: Case, rows: Rows) -> Tensor:
+    """Ready-made mismatch weights."""
+    if not case.has("importance_sampling_ratio"):
+        return torch.ones(rows.segments.total, dtype=case.dtype)
+    given = case.tensor("importance_sampling_ratio")
+    weight_T = rows.pack(given)
+    if case.params["loss_type"] == "vespo" and given.shape[1] == 1:  # one weight per row enters its product once
+        return torch.where(rows.segments.spread(first_of(rows)) == torch.arange(rows.segments.total), weight_T, 1.0)
+    return weight_T
+
+
+def first_of(rows: Rows) -> Tensor:
+    """Where each row's first trained token lies; beyond the end for a row without any."""
+    places_T = torch.where(rows.trained_T, torch.arange(rows.segments.total), rows.segments.total)
+    start_B = torch.full((rows.count,), rows.segments.total)
+    return start_B.scatter_reduce(0, rows.segments.ids_T, places_T, "amin")
+
+
+def _focus(case: Case, rows: Rows, known: dict[str, Any]) -> tuple[Cell, ...]:
+    """Sequences that have drifted, tokens of low entropy: no loss, still in the denominator. Adds what they need."""
+    cells: list[Cell] = []
     threshold = case.params.get("off_policy_mask_threshold")
     if threshold is None:
         case.peer_ignores("sampling_per_token_logps")
-        return weight_T
-    sampled = "sampling_per_token_logps" if case.has("sampling_per_token_logps") else "old_per_token_logps"
-    keep_B = near_policy(rows, known["logprobs_T"], rows.pack(case.tensor(sampled)), _one_per_row(case), threshold)
-    return weight_T * rows.pack(keep_B)
+    else:
+        sampled = "sampling_per_token_logps" if case.has("sampling_per_token_logps") else "old_per_token_logps"
+        known["rollout_T"] = rows.pack(case.tensor(sampled))
+        cells.append(cell(focus.near_policy, max_drift=threshold))
+    if case.params.get("top_entropy_quantile", 1.0) < 1.0:
+        known["top_T"] = top_tokens(case, rows, known["entropy_T"])
+        cells.append(cell(_given_focus))
+    return tuple(cells)
 
 
-def near_policy(rows: Rows, logprobs_T: Tensor, sampled_T: Tensor, advantages_B: Tensor, threshold: float) -> Tensor:
-    """Where the sampler gave no log-prob the difference counts as 0."""
-    sampled_T = torch.where(sampled_T.isnan(), logprobs_T.detach(), sampled_T)
-    return select.near_policy(logprobs_T, sampled_T, advantages_B, rows.trained_T, rows.segments, max_drift=threshold)
+def _given_focus(top_T: Tensor) -> Tensor:
+    return top_T
+
+
+def top_tokens(case: Case, rows: Rows, entropy_T: Tensor) -> Tensor:
+    """The floor in float32, as TRL and ms-swift take it, and the comparison in the entropies' own type."""
+    floor = focus.entropy_floor(entropy_T.float(), rows.trained_T, share=case.params["top_entropy_quantile"])
+    return focus.top_entropy(entropy_T, rows.trained_T, floor.double())
+
+
+def _top_rows(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -> tuple[Rows, dict[str, Any]]:
+    """GMPO drops tokens of low entropy from its geometric mean: to it they are not trained."""
+    if case.params.get("top_entropy_quantile", 1.0) == 1.0:
+        return rows, known
+    keep_T = top_tokens(case, rows, known["entropy_T"]) & rows.trained_T
+    trained = Rows(rows.unpack(keep_T.double()) > 0)
+    return trained, _known(case, trained, logprobs)
+
+
+def near_policy(rows: Rows, logprobs_T: Tensor, sampled_T: Tensor, advantages_T: Tensor, threshold: float) -> Tensor:
+    return focus.near_policy(logprobs_T, sampled_T, advantages_T, rows.trained_T, rows.segments, max_drift=threshold)
+
+
+def rows_kept(rows: Rows, keep_T: Tensor) -> Tensor:
+    """Which rows a token mask keeps; one without tokens has not drifted."""
+    return rows.empty_B | (rows.segments.sum(keep_T & rows.trained_T) > 0)
 
 
 def _one_per_row(case: Case) -> Tensor:
@@ -160,6 +203,14 @@ def _gate(case: Case) -> Cell:
     if kind == "sapo":
         taus = {f"tau_{name}": case.params[f"sapo_temperature_{name[:3]}"] for name in ("positive", "negative")}
         return cell(gates.sapo, **taus)
+    if kind == "vespo":
+        names = {"power": "k", "decay": "lambda"}
+        numbers = {
+            f"{ours}_{side}": max(case.params[f"vespo_{theirs}_{side[:3]}"], 1e-4)
+            for ours, theirs in names.items()
+            for side in ("positive", "negative")
+        }
+        return cell(sequence_gates.vespo, **numbers)
     if kind not in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo"):
         raise KeyError(f"loss_type {kind!r} is not one this adapter knows")
     return cell(gates.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
@@ -213,7 +264,7 @@ def _clip_metrics(
 ) -> dict[str, float]:
     """Means over tokens, or over rows (empty ones too) where the ratio is one per row; extremes over rows."""
     known = {**known, "old_T": known.get("old_T", known["logprobs_T"].detach())}
-    marks = gate({**known, "log_ratio_T": ratio(known)}).marks
+    marks = gate({**known, "log_ratio_T": ratio(known), "mismatch_T": known.get("weight_T")}).marks
     if "clipped_low" not in marks or bool(rows.empty_B.all()):
         return {}
     by_row = shares_of_rows(rows, marks)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell, cell
-from ascent.losses import preferences, ranking, supervised
-from ascent.losses.loss import summed
-from ascent.losses.objective import file_terms, mismatched_score
+from ascent.losses import absolute, focus, preferences, ranking, shared_length, supervised, transport, unpaired
+from ascent.losses.loss import Terms, summed
+from ascent.losses.objective import file_terms, mismatched_score, step_statistics, with_sums
 from ascent.maths import masked
 from ascent.maths.logprobs import next_token_logprobs
 from ascent.maths.tally import Tally
@@ -26,12 +26,15 @@ from tests.golden.packed import Rows, gradient, mean_of, reduced
 
 def dpo(case: Case) -> Ours:
     """One loss or a weighted list of them on the same pairs."""
-    case.expects(f_divergence_type="reverse_kl", ld_alpha=None, use_weighting=False)
-    case.peer_ignores("discopop_tau", "f_alpha_divergence_coef")
+    case.peer_ignores("discopop_tau", "f_alpha_divergence_coef", "label_smoothing")
     mask_BL, logprobs = case.flags("shift_completion_mask"), case.leaf("policy_per_token_logps")
     rows = Rows(mask_BL)
     known = rows.known(logprobs_T=logprobs, reference_T=case.tensor("ref_per_token_logps")) | pairs(rows.count)
-    terms = [file_terms(known, loss=_dpo_cell(case, kind)) for kind in case.params["loss_type"]]
+    focuses: tuple[Cell, ...] = ()
+    if case.params.get("use_weighting"):
+        known["log_collision_T"] = rows.pack(case.tensor("log_sum_sq_probs"))
+        focuses = (cell(focus.own_likelihood),)
+    terms = [_dpo_term(case, kind, rows, known, focuses) for kind in case.params["loss_type"]]
     loss = sum(weight * reduced(term) for weight, term in zip(case.params["loss_weights"], terms, strict=True))
     sums = {
         name: rows.segments.sum(masked.kept(known[f"{ours}_T"], rows.trained_T))
@@ -47,21 +50,56 @@ def dpo(case: Case) -> Ours:
     )
 
 
+def _dpo_term(case: Case, kind: str, rows: Rows, known: dict[str, Any], focuses: tuple[Cell, ...]) -> Terms:
+    """One of the losses; statistics of the whole batch first, as in training."""
+    tail, made = case.params.get("ld_alpha"), _dpo_cell(case, kind)
+    if tail is not None and kind == "sigmoid" and _divergence(case) == "reverse_kl":
+        made = cell(shared_length.ld_dpo, beta=case.params["beta"], tail=tail)
+    elif tail is not None and kind != "sft":
+        # Any loss on such sums: the lengths stay whole.
+        cut_T = shared_length.beyond_shared(rows.trained_T, rows.segments, known["chosen_P"], known["rejected_P"])
+        sums = {
+            f"{name}_B": shared_length.desensitised(known[f"{name}_T"], rows.trained_T, cut_T, rows.segments, tail=tail)
+            for name in ("logprobs", "reference")
+        }
+        known = {name: x for name, x in known.items() if name not in ("logprobs_T", "reference_T")} | sums
+        known["lengths_B"] = rows.segments.sum(rows.trained_T)
+    return file_terms({**known, **step_statistics(known, [made])}, loss=made, focus=focuses)
+
+
+def _divergence(case: Case) -> str:
+    return str(case.params.get("f_divergence_type", "reverse_kl"))
+
+
 def _dpo_cell(case: Case, kind: str) -> Cell:
+    """TRL reads label smoothing in four of its losses; `sigmoid` is not one of them."""
     beta, smoothing = case.params["beta"], case.params["label_smoothing"]
-    if kind == "robust" and smoothing:
-        raise KeyError("robust with label smoothing is not one of our losses")
-    losses = {
-        "sigmoid": preferences.dpo,
-        "robust": preferences.dpo,
-        "hinge": preferences.hinge,
-        "ipo": preferences.ipo_mean,
+    name = {"js_divergence": "jensen_shannon", "alpha_divergence": "alpha"}
+    divergence = _divergence(case)
+    bent: dict[str, Any] = {"beta": beta, "divergence": name.get(divergence, divergence)}
+    bent |= {"alpha": case.params["f_alpha_divergence_coef"]} if divergence == "alpha_divergence" else {}
+    made: dict[str, Callable[[], Cell]] = {
+        "sft": lambda: cell(supervised.chosen_nll),
+        "sigmoid": lambda: cell(preferences.dpo, **bent),
+        "sigmoid_norm": lambda: cell(preferences.dpo_mean, **bent),
+        "robust": lambda: cell(preferences.robust, label_smoothing=smoothing, **bent),
+        "exo_pair": lambda: cell(preferences.exo, label_smoothing=smoothing, **bent),
+        "discopop": lambda: cell(preferences.discopop, tau=case.params["discopop_tau"], **bent),
+        "hinge": lambda: cell(preferences.hinge, **bent),
+        "ipo": lambda: cell(preferences.ipo_mean, **bent),
+        "nca_pair": lambda: cell(absolute.nca, beta=beta),
+        "bco_pair": lambda: cell(absolute.bco_pair, beta=beta),
+        "sppo_hard": lambda: cell(absolute.sppo, beta=beta),
+        "apo_zero": lambda: cell(absolute.apo_zero, beta=beta),
+        "apo_down": lambda: cell(absolute.apo_down, beta=beta),
+        "aot": lambda: cell(transport.aot, beta=beta, label_smoothing=smoothing),
+        "aot_unpaired": lambda: cell(transport.aot_unpaired, beta=beta, label_smoothing=smoothing),
     }
-    return cell(supervised.chosen_nll) if kind == "sft" else cell(losses[kind], beta=beta)
+    return made[kind]()
 
 
 def kto(case: Case) -> Ours:
-    """apo_zero_unpaired is KTO whose reference point is held at 0."""
+    """apo_zero_unpaired is KTO whose reference point is held at 0; `calculate_KL` says which of the two it is."""
     mask_BL, logprobs = case.flags("shift_completion_mask"), case.leaf("policy_per_token_logps")
     rows, point = Rows(mask_BL), torch.zeros((), dtype=case.dtype)
     case.peer_ignores("loss_type")
@@ -74,8 +112,9 @@ def kto(case: Case) -> Ours:
     known = rows.known(logprobs_T=logprobs, reference_T=case.tensor("ref_per_token_logps"))
     known |= {"desirable_B": case.flags("label"), "mismatched_score": point}
     numbers = {name: case.params[name] for name in ("beta", "desirable_weight", "undesirable_weight")}
-    terms = file_terms(known, loss=cell(preferences.kto, **numbers))
-    loss, found = reduced(terms), terms["kto"].metrics
+    made = unpaired.kto if case.params["calculate_KL"] else unpaired.apo_zero_unpaired
+    terms = file_terms(known, loss=cell(made, **numbers))
+    loss, found = reduced(terms), terms[made.__name__].metrics
     metrics = {
         "rewards/chosen": found["reward_desirable"].value(),
         "rewards/rejected": found["reward_undesirable"].value(),
@@ -90,18 +129,29 @@ def kto(case: Case) -> Ours:
 
 def cpo(case: Case) -> Ours:
     """A loss without reference (CPO, SimPO) plus the chosen responses' NLL."""
-    case.expects(alpha=0.0)
     logits, labels = case.leaf("logits"), case.tensor("labels").long()
     rows, known = _from_logits(case, logits, case.flags("attention_mask"), labels != -100)
-    terms = file_terms(
-        known, loss=_free_cell(case, case.params["simpo_gamma"]), auxiliary=(cell(supervised.chosen_nll),)
-    )
+    terms = {
+        **file_terms(_bent(case, known), loss=_free_cell(case, case.params["simpo_gamma"])),
+        **file_terms(known, loss=cell(supervised.chosen_nll)),
+    }
     loss = reduced(terms, {"chosen_nll": case.params["cpo_alpha"]})
     metrics = _pair_metrics(next(iter(terms.values())).metrics, of_means=case.params["loss_type"] in MEANS)
     if case.params["cpo_alpha"]:
         metrics["nll_loss"] = terms["chosen_nll"].metrics["chosen_nll"].value()
     sums = rows.segments.sum(masked.kept(known["logprobs_T"], known["trained_T"]))
     return Ours({"loss": loss, "grad_logits": gradient(loss, logits), "summed_logps": sums}, metrics)
+
+
+def _bent(case: Case, known: dict[str, Any]) -> dict[str, Any]:
+    """AlphaPO's reward in the place of the log-prob that a loss reads; with simpo that is a loss of ours."""
+    alpha, kind = case.params.get("alpha", 0.0), case.params["loss_type"]
+    if not alpha or kind == "simpo":
+        return known
+    sums = with_sums(known)
+    length_B = sums["lengths_B"] if kind in MEANS else torch.ones_like(sums["lengths_B"])
+    bent_B = preferences.bent(sums["logprobs_B"] / length_B, alpha) * length_B
+    return {name: x for name, x in sums.items() if name not in ("logprobs_T", "reference_T")} | {"logprobs_B": bent_B}
 
 
 def tpo(case: Case) -> Ours:
@@ -116,8 +166,8 @@ def tpo(case: Case) -> Ours:
     loss_term = file_terms(known, loss=_free_cell(case, case.params["tpo_l_gamma"]))
     loss = reduced(loss_term)
     if weight:
-        gold_T = known["trained_T"] & rows.segments.spread(torch.arange(rows.count) >= 2 * branch)
-        loss = loss + weight * mean_of(summed(supervised.nll(known["logprobs_T"], gold_T)))
+        known["gold_B"] = torch.arange(rows.count) >= 2 * branch
+        loss = loss + weight * mean_of(summed(cell(supervised.gold_nll)(known)))
     metrics = _pair_metrics(next(iter(loss_term.values())).metrics, of_means=case.params["loss_type"] in MEANS)
     return Ours({"loss": loss, "grad_logits": gradient(loss, logits)}, metrics)
 
@@ -163,6 +213,9 @@ def pairs(count: int) -> dict[str, Tensor]:
 def _free_cell(case: Case, margin: float) -> Cell:
     """Losses without a reference: DPO's functions against a reference of 0 where there is no shorter name."""
     kind, beta, smoothing = case.params["loss_type"], case.params["beta"], case.params["label_smoothing"]
+    if kind == "simpo" and case.params.get("alpha", 0.0):
+        alpha = case.params["alpha"]
+        return cell(preferences.alphapo, beta=beta, margin=margin, alpha=alpha, label_smoothing=smoothing)
     if kind in ("simpo", "tpo-l"):
         return cell(preferences.simpo, beta=beta, margin=margin, label_smoothing=smoothing)
     if kind == "sigmoid":

@@ -1,4 +1,4 @@
-"""TRL 1.16.0 primitives: log-probs and entropy from logits, NaN-aware statistics, masks, and both ends of GKD."""
+"""TRL 1.16.0 primitives: log-probs and entropy from logits, NaN-aware statistics, and masks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable
 import torch
 
 from ascent.advantages import shape
+from ascent.losses import focus
 from ascent.maths import divergence, masked, tally
 from ascent.maths.logprobs import token_logprobs
 from tests.golden.cases import Case, Ours
 from tests.golden.packed import Rows, gradient
-from tests.golden.trl_policy import near_policy
+from tests.golden.trl_policy import near_policy, rows_kept
 
 
 def logprobs_from_logits(case: Case) -> Ours:
@@ -50,7 +51,8 @@ def off_policy_mask(case: Case) -> Ours:
     rows = Rows(case.flags("mask"))
     logprobs_T, sampled_T = (rows.pack(case.tensor(f"{who}per_token_logps")) for who in ("", "sampling_"))
     advantages_B, threshold = case.tensor("advantages").squeeze(1), case.params["off_policy_threshold"]
-    return Ours({"keep": near_policy(rows, logprobs_T, sampled_T, advantages_B, threshold).double()[:, None]})
+    keep_T = near_policy(rows, logprobs_T, sampled_T, rows.segments.spread(advantages_B), threshold)
+    return Ours({"keep": rows_kept(rows, keep_T).double()[:, None]})
 
 
 def soft_overlong_punishment(case: Case) -> Ours:
@@ -64,15 +66,13 @@ def soft_overlong_punishment(case: Case) -> Ours:
     return Ours({"rewards": rewards_B})
 
 
-def gkd(case: Case) -> Ours:
-    """beta 0 and 1 are the exact forward and reverse KL; what lies between is not ours yet."""
-    student, teacher, scored = case.leaf("student_logits"), case.tensor("teacher_logits"), case.tensor("labels") != -100
-    ends = {0.0: (teacher, student), 1.0: (student, teacher)}
-    kl = divergence.kl(*ends[case.params["beta"]], temperature=case.params["temperature"])
-    count, reduction = case.params["num_items_in_batch"], case.params["reduction"]
-    divisors = {"batchmean": int(scored.sum().clamp(min=1)), "sum": 1}
-    loss = masked.total(kl, scored) / (count or divisors[reduction])
-    return Ours({"loss": loss, "grad_student_logits": gradient(loss, student)})
+def high_entropy_mask(case: Case) -> Ours:
+    """The floor in float32, the comparison in the entropies' own type."""
+    rows = Rows(case.flags("mask"))
+    entropy_T = rows.pack(case.tensor("entropies"))
+    floor = focus.entropy_floor(entropy_T.float(), rows.trained_T, share=1 - case.params["threshold"])
+    keep_T = focus.top_entropy(entropy_T, rows.trained_T, floor.double()) & rows.trained_T
+    return Ours({"mask": rows.unpack(keep_T.double())})
 
 
 ADAPTERS: dict[str, Callable[[Case], Ours]] = {
@@ -80,5 +80,5 @@ ADAPTERS: dict[str, Callable[[Case], Ours]] = {
     "trl.trainer.utils.nanstd/nanmin/nanmax": nan_stats,
     "trl.trainer.grpo_trainer.GRPOTrainer.get_off_policy_mask": off_policy_mask,
     "trl.rewards.get_soft_overlong_punishment": soft_overlong_punishment,
-    "trl.experimental.gkd.gkd_trainer.GKDTrainer.generalized_jsd_loss": gkd,
+    "trl.trainer.grpo_trainer.GRPOTrainer.get_high_entropy_mask": high_entropy_mask,
 }

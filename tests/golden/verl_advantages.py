@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ascent.advantages import group, normalise, returns
+from ascent.advantages import group, normalise, returns, token_baseline
 from ascent.advantages.credit import SequenceCredit
 from ascent.advantages.estimate import estimate
 from ascent.cells import Cell, cell
 from ascent.maths.groups import Groups
 from tests.golden import conventions
-from tests.golden.cases import COUNT_PLUS_1E8, Case, Ours, Tolerance
+from tests.golden.cases import COUNT_PLUS_1E8, EXACT, Case, Ours, Tolerance
 from tests.golden.packed import Rows
 
 EPS = 1e-6
@@ -45,6 +45,61 @@ def rloo_vectorized(case: Case) -> Ours:
 
 def opo(case: Case) -> Ours:
     return _same(_by_group(case, cell(group.length_weighted), cell(normalise.none), 1.0))
+
+
+def passk(case: Case) -> Ours:
+    eps = case.params.get("epsilon", EPS)
+    scale = cell(normalise.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalise.none)
+    return _same(_by_group(case, cell(group.best_of_group), scale, None))
+
+
+def gpg(case: Case) -> Ours:
+    """A group of one has the mean 0; the factor over the batch applies to it too."""
+    scale = case.params.get("f_norm", 1.0)
+    case.peer_ignores("alpha")  # overwritten inside
+    rewards_B = case.tensor("token_level_rewards").sum(1)
+    factor = rewards_B.numel() / max(1, int((rewards_B != 0).sum()))
+    return _same(_by_group(case, cell(group.success_scaled, scale=scale), cell(normalise.none), factor / scale))
+
+
+def optimal_token_baseline(case: Case) -> Ours:
+    """Positions are the tensor's columns, holes included."""
+    return _token_baseline(case, by_position=True)
+
+
+def multi_turn_optimal_token_baseline(case: Case) -> Ours:
+    """Positions are counted in valid tokens."""
+    return _token_baseline(case, by_position=False)
+
+
+def _token_baseline(case: Case, *, by_position: bool) -> Ours:
+    rows, groups = Rows(case.flags("response_mask")), Groups.from_ids(case.ids("index"))
+    old, weighted = case.tensor("old_log_probs"), case.has("rollout_is_weights")
+    padded = {"rewards_T": case.tensor("token_level_rewards"), "old_T": old}
+    padded["log_collision_T"] = case.tensor("sum_pi_squared").log()
+    if weighted:  # our weight is old over rollout
+        padded["rollout_T"] = old - case.tensor("rollout_is_weights").log()
+    known = {**rows.known(**padded), "groups": groups}
+    lone_tail = case.params["handle_zero_tail"]
+    credit = cell(
+        token_baseline.optimal_token_baseline,
+        corrected=weighted,
+        lone_tail=lone_tail,
+        by_position=by_position,
+        eps=case.params["epsilon"],
+    )
+    to_go_T = cell(returns.reward_to_go)(known).advantages_T
+    # A row without siblings keeps its return: verl's baseline is 0 there. By columns, empty rows are siblings too.
+    siblings_G = groups.sum(~rows.empty_B if lone_tail or not by_position else torch.ones_like(rows.empty_B))
+    alone_T = rows.segments.spread(groups.spread(siblings_G == 1)) & rows.trained_T
+    advantages_T = torch.where(alone_T, to_go_T, credit(known).advantages_T)
+    # Beside empty rows only, a row is its own baseline, but for the epsilon in it; ours is an exact 0.
+    lone_B = groups.spread(groups.sum(~rows.empty_B)) == 1
+    largest_B = rows.unpack(to_go_T).abs().amax(1)
+    room = Tolerance(EXACT.relative, torch.where(lone_B, 1e-5 * largest_B, EXACT.absolute))
+    return Ours(
+        {"advantages": rows.unpack(advantages_T), "returns": rows.unpack(to_go_T)}, tolerances={"advantages": room}
+    )
 
 
 def reinforce_plus_plus_baseline(case: Case) -> Ours:
@@ -110,15 +165,19 @@ def _by_group(case: Case, credit: Cell, scale: Cell, alone: float | None) -> Ten
     if alone is None:
         return rows.unpack(estimate(known, shapes=(), credit=credit, normalise=scale).advantages_T)
 
+    # A normaliser of sequences gets the raw reward and scales it; with any other the credit already holds the product.
+    scales = "advantages_B" in scale.inputs
+
     def with_raw_rewards(rewards_B: Tensor, groups: Groups, lengths_B: Tensor) -> SequenceCredit:
         ours = credit({"rewards_B": rewards_B, "groups": groups, "lengths_B": lengths_B})
-        return ours._replace(advantages_B=conventions.raw_reward_in_groups_of_one(ours.advantages_B, rewards_B, groups))
+        alone_B = rewards_B if scales else rewards_B * alone
+        return ours._replace(advantages_B=conventions.raw_reward_in_groups_of_one(ours.advantages_B, alone_B, groups))
 
     def scaled(advantages_B: Tensor, rewards_B: Tensor, groups: Groups) -> Tensor:
         ours_B = scale({"advantages_B": advantages_B, "rewards_B": rewards_B, "groups": groups})
         return conventions.raw_reward_in_groups_of_one(ours_B, advantages_B * alone, groups)
 
-    per_group = cell(scaled) if "advantages_B" in scale.inputs else scale
+    per_group = cell(scaled) if scales else scale
     found = estimate(known, shapes=(), credit=cell(with_raw_rewards), normalise=per_group)
     return rows.unpack(found.advantages_T)
 
@@ -153,6 +212,10 @@ ADAPTERS: dict[str, Callable[[Case], Ours]] = {
     f"{PREFIX}opo_outcome_advantage": opo,
     f"{PREFIX}reinforce_plus_plus_baseline_outcome_advantage": reinforce_plus_plus_baseline,
     f"{PREFIX}gdpo_outcome_advantage": gdpo,
+    f"{PREFIX}grpo_passk_outcome_advantage": passk,
+    f"{PREFIX}gpg_outcome_advantage": gpg,
+    f"{PREFIX}optimal_token_baseline_advantage": optimal_token_baseline,
+    f"{PREFIX}multi_turn_optimal_token_baseline_advantage": multi_turn_optimal_token_baseline,
     f"{PREFIX}gae_advantage_return": gae,
     f"{PREFIX}reinforce_plus_plus_outcome_advantage": reinforce_plus_plus,
     f"{PREFIX}remax_outcome_advantage": remax,

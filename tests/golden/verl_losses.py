@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, entropy, gates, kl, mismatch, ratios
+from ascent.losses import aggregate, covariance, entropy, gates, kl, mismatch, ratios
 from ascent.losses.loss import Loss
-from ascent.losses.objective import policy_terms
+from ascent.losses.objective import policy_terms, step_statistics
 from ascent.maths import masked
 from tests.golden import conventions
 from tests.golden.cases import Case, Ours, Tolerance
@@ -26,6 +26,12 @@ from tests.golden.verl_rollout import correction, kept
 PPO_CLAMP = 20.0
 GSPO_CAP = 10.0
 BYPASS = "core_algos.compute_policy_loss_bypass_mode"
+
+
+MODES = (
+    *("vanilla", "gspo", "sapo", "gpg", "geo_mean", "cispo", "reinforce"),
+    *("dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov"),
+)
 
 
 class Reduction(NamedTuple):
@@ -66,6 +72,8 @@ class Row(NamedTuple):
     gate: Cell
     clamp: float = NO_GUARD
     clipped: tuple[str, ...] = ("clipped_high", "clipped_low")
+    lower: str = "clipped_dual"
+    signed: bool = True
 
 
 def policy_loss(case: Case) -> Ours:
@@ -182,8 +190,27 @@ def _policy(case: Case, rows: Rows, logprobs: Tensor) -> tuple[Tensor, dict[str,
             known["weight_T"] = mismatch.geometric_truncate(
                 logs_T, torch.zeros_like(logs_T), rows.trained_T, rows.segments, cap=NO_GUARD
             ).weight_T
+    if mode == "clip_cov":
+        known["noise_T"] = _noise(case, row, known)
+    known |= step_statistics(known, [row.gate], mismatch=anchor, ratio=row.ratio)
     terms = policy_terms(known, mismatch=anchor, ratio=row.ratio, gate=row.gate, aggregate=how.mode)
     return reduced(terms, count=how.count, ranks=how.ranks), _metrics(row, known, terms["policy"])
+
+
+def _noise(case: Case, row: Row, known: dict[str, Any]) -> Tensor:
+    """verl shuffles the candidates, listed row by row, and drops the first: places in the shuffle are the noise."""
+    numbers = {name: row.gate.numbers[name] for name in ("low", "high", "least", "most")}
+    names = ("logprobs_T", "advantages_T", "trained_T")
+    log_ratio_T = row.ratio(known)
+    found_T = covariance.candidates(known[names[0]], log_ratio_T, *(known[name] for name in names[1:]), **numbers)
+    noise_T = torch.zeros_like(known["advantages_T"])
+    order = case.inputs["randperm_over_candidates"] if case.has("randperm_over_candidates") else []
+    if len(order) != int(found_T.sum()):
+        raise ValueError(f"{int(found_T.sum())} candidates, and a permutation of {len(order)}")
+    places = found_T.nonzero().flatten()
+    for rank, candidate in enumerate(order):
+        noise_T[places[int(candidate)]] = rank
+    return noise_T
 
 
 def _room_in_the_exponent(case: Case, rows: Rows) -> dict[str, Tolerance]:
@@ -217,6 +244,19 @@ def _row(case: Case, mode: str) -> Row:
         return Row(cell(ratios.none), cell(gates.plain), clipped=())
     if mode == "geo_mean":
         return Row(cell(ratios.token, guard=NO_GUARD), cell(gates.gmpo, low=low, high=high), clipped=("unlike ours",))
+    if mode in ("dppo_tv", "dppo_kl"):
+        gate = cell(getattr(gates, mode), low=low, high=high, cap=cap)
+        return Row(cell(ratios.token, guard=PPO_CLAMP), gate, PPO_CLAMP, ("too_far",), "capped")
+    if mode == "dro":
+        return Row(cell(ratios.none), cell(gates.dro, beta=case.params["dro_beta"]), clipped=())
+    if mode == "clip_cov":
+        names = {"share": "clip_cov_ratio", "least": "clip_cov_lb", "most": "clip_cov_ub"}
+        numbers = {ours: case.params[theirs] for ours, theirs in names.items()}
+        gate = cell(covariance.clip_cov, low=low, high=high, **numbers)
+        return Row(cell(ratios.token, guard=NO_GUARD), gate, clipped=("draining",))
+    if mode == "kl_cov":
+        gate = cell(covariance.kl_cov, share=case.params["kl_cov_ratio"], beta=case.params["ppo_kl_coef"])
+        return Row(cell(ratios.token, guard=NO_GUARD), gate, clipped=(), signed=False)
     raise KeyError(f"loss mode {mode!r} is not one this adapter knows")
 
 
@@ -230,19 +270,16 @@ def _capped_rows(known: dict[str, Any]) -> Tensor:
 def _metrics(row: Row, known: dict[str, Any], policy: Loss) -> dict[str, float]:
     old_T = known.get("old_T", known.get("rollout_T"))
     moved_T = ratios.token(known["logprobs_T"].detach(), old_T, known["trained_T"], guard=row.clamp)
-    metrics = {"actor/ppo_kl": float(masked.mean(-moved_T, known["trained_T"]))}
+    metrics = {"actor/ppo_kl": float(masked.mean(-moved_T if row.signed else moved_T.abs(), known["trained_T"]))}
     if row.clipped != ("unlike ours",):
         metrics["actor/pg_clipfrac"] = sum(policy.metrics[name].value() for name in row.clipped)
-        lower = policy.metrics.get("clipped_dual")
+        lower = policy.metrics.get(row.lower)
         metrics["actor/pg_clipfrac_lower"] = lower.value() if lower else 0.0
     return metrics
 
 
 ADAPTERS: dict[str, Callable[[Case], Ours]] = {
-    **{
-        f"core_algos.compute_policy_loss_{mode}": policy_loss
-        for mode in ("vanilla", "gspo", "sapo", "gpg", "geo_mean", "cispo", "reinforce")
-    },
+    **{f"core_algos.compute_policy_loss_{mode}": policy_loss for mode in MODES},
     BYPASS: bypass,
     "verl.workers.utils.losses.ppo_loss": actor_loss,
 }

@@ -2,7 +2,7 @@
 
 verl's conventions: a number is a cap, "lo_hi" bounds outside of which the weight is 0; "sequence" is the product; the
 k1 rejection bounds act on pi_rollout / pi_train, the inverse of the weight; a self-normalised weight is divided by its
-mean. Rejection by k2 or k3 is not built yet.
+mean.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell, cell
-from ascent.losses import kl, mismatch
+from ascent.losses import kl, mismatch, rejection
+from ascent.losses.objective import step_statistics
 from ascent.maths import masked
 from tests.golden.cases import COUNT_PLUS_1E8, Case, Ours
 from tests.golden.packed import Rows
 
-REJECTIONS = {
-    "token_k1": mismatch.token_mask,
-    "seq_sum_k1": mismatch.product_mask,
-    "seq_mean_k1": mismatch.geometric_filter,
-}
+BY_RATIO = {"token_k1": "token", "seq_sum_k1": "product", "seq_mean_k1": "geometric"}
+LEVELS = {"token": "token", "seq_sum": "sum", "seq_mean": "mean", "seq_max": "largest"}
 
 
 def correction(options: dict[str, Any]) -> Cell:
@@ -49,18 +47,21 @@ def kept(options: dict[str, Any], known: Mapping[str, Any]) -> Tensor:
         return torch.ones_like(known["trained_T"])
     kinds, bounds = names.split(","), thresholds.split(",")
     bounds = bounds * len(kinds) if len(bounds) == 1 else bounds
-    masks = [
-        ~_rejection(kind.strip(), bound.strip())(known).marks["mismatch_rejected"]
-        for kind, bound in zip(kinds, bounds, strict=True)
-    ]
+    masks = [_rejection(kind.strip(), bound.strip())(known) for kind, bound in zip(kinds, bounds, strict=True)]
     return functools.reduce(torch.logical_and, masks)
 
 
 def _rejection(kind: str, threshold: str) -> Cell:
     """verl bounds pi_rollout / pi_train in [lo, hi]; our weight is the inverse, so it lies in [1/hi, 1/lo]."""
+    level, _, measure = kind.rpartition("_")
+    if measure in ("k2", "k3"):
+        return cell(rejection.distance_within, level=LEVELS[level], measure=measure, limit=float(threshold))
     low, _, high = threshold.partition("_")
     low, high = (low, high) if high else (str(1 / float(low)), low)
-    return cell(REJECTIONS[kind], low=1 / float(high), high=1 / float(low))
+    return cell(rejection.ratio_within, level=BY_RATIO[kind], low=1 / float(high), high=1 / float(low))
+
+
+NORMALISED = {"token": mismatch.token_normalised, "sequence": mismatch.product_normalised}
 
 
 def weights(case: Case) -> Ours:
@@ -68,11 +69,16 @@ def weights(case: Case) -> Ours:
     rows = Rows(case.flags("response_mask"))
     known = _from_ratio(case, rows)
     options = {name: case.params[name] for name in ("rollout_is", "rollout_is_threshold")}
-    weight_T = correction(options)(known).weight_T
+    level, threshold, made = case.params["rollout_is"], str(options["rollout_is_threshold"]), correction(options)
     tolerances = {}
     if case.params.get("rollout_is_batch_normalize"):
         tolerances = {"weights": COUNT_PLUS_1E8}
-        weight_T = weight_T / _batch_mean(weight_T, rows, case.params["rollout_is"])
+        if "_" not in threshold:
+            made = cell(NORMALISED[level], cap=float(threshold))
+            known |= step_statistics(known, [made])
+    weight_T = made(known).weight_T
+    if tolerances and "_" in threshold:
+        weight_T = weight_T / _batch_mean(weight_T, rows, level)
     return Ours({"weights": _on_trained(weight_T, rows)}, tolerances=tolerances)
 
 
@@ -110,7 +116,7 @@ def _from_ratio(case: Case, rows: Rows) -> dict[str, Any]:
 
 
 def _batch_mean(weight_T: Tensor, rows: Rows, level: str) -> Tensor:
-    """Over tokens, or over sequences (a product is the same number on all of a sequence's tokens)."""
+    """Of weights that are 0 outside bounds, over tokens or over sequences (whose tokens all have the same)."""
     if level == "token":
         return masked.mean(weight_T, rows.trained_T)
     return masked.mean(rows.segments.mean(weight_T, rows.trained_T), ~rows.empty_B)

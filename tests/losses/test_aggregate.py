@@ -21,6 +21,13 @@ def value(weights: aggregate.Weights) -> float:
     return float(total / weights.share_B.sum().clamp(min=1))
 
 
+def test_group_mean_by_hand() -> None:
+    """Group 0 has sequences of mean 1.5 and 7, group 1 one of mean 15 and an empty one: (4.25 + 15) / 2."""
+    sequences = aggregate.step_group_sequences(TRAINED, SEGMENTS, GROUPS)
+    assert sequences.tolist() == [2, 1, 1, 2]
+    assert value(aggregate.group_mean(TOKENS, sequences)) == pytest.approx(9.625)
+
+
 def test_each_mode_by_hand() -> None:
     assert value(aggregate.token_mean(TOKENS)) == pytest.approx(40 / 5)
     assert value(aggregate.token_sum(TOKENS)) == pytest.approx(40)

@@ -87,6 +87,49 @@ def phi_of(name: str, ratio: float, advantage: float) -> float:
     }[name]
 
 
+def proximal_phi(name: str, then: float, now: float, advantage: float) -> float:
+    """DPPO's phi, from probabilities: the ratio held at 3, or 0 where the token is too far the way A favours."""
+    away = (now - then) * (1 if advantage > 0 else -1)
+    far = away > 0.1
+    if name == "dppo_kl":
+        kl = then * math.log(then / now) + (1 - then) * math.log((1 - then) / (1 - now))
+        far = kl > 0.05 and away > 0
+    return 0.0 if far else min(now / then, 3.0)
+
+
+@pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl"])
+def test_dppo_bounds_the_probability_and_not_the_ratio(name: str) -> None:
+    then = torch.tensor([0.001, 0.5, 0.5, 0.5, 0.3, 0.05], dtype=torch.float64).repeat(2)
+    after = torch.tensor([0.004, 0.55, 0.8, 0.2, 0.42, 0.3], dtype=torch.float64).repeat(2)
+    advantage = torch.cat([torch.full((6,), 0.7), torch.full((6,), -1.3)]).double()
+    keep, now = torch.ones(12, dtype=torch.bool), after.log().requires_grad_()
+    radius = 0.1 if name == "dppo_tv" else 0.05
+    token = ratios.token(now, then.log(), keep)
+    gated = getattr(gates, name)(now, then.log(), token, advantage, keep, low=radius, high=radius, cap=3.0)
+    (grad,) = torch.autograd.grad(gated.loss_T.sum(), now)
+    rows = zip(then.tolist(), after.tolist(), advantage.tolist(), strict=True)
+    expected = [-proximal_phi(name, *row) * row[2] for row in rows]
+    assert grad.tolist() == pytest.approx(expected, abs=1e-6)
+    assert gated.marks["capped"].tolist()[0] and not gated.marks["too_far"].tolist()[0]  # ratio 4, nothing has moved
+
+
+def test_the_binary_kl_of_the_worked_example() -> None:
+    """From .5 to .6 it is .020411: dropped just below that radius, kept just above."""
+    then, now = torch.tensor([0.5]).double().log(), torch.tensor([0.6]).double().log()
+    one, keep = torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.bool)
+    for radius, far in ((0.0204, True), (0.0205, False)):
+        gated = gates.dppo_kl(now, then, now - then, one, keep, low=radius, high=radius)
+        assert gated.marks["too_far"].tolist() == [far]
+
+
+def test_dro_is_a_policy_gradient_on_a_leash() -> None:
+    now = NOW.clone().requires_grad_()
+    gated = gates.dro(now, OLD, A, ALL, beta=0.5)
+    assert gated.loss_T.tolist() == pytest.approx((-A * NOW + 0.25 * (NOW - OLD) ** 2).tolist())
+    (grad,) = torch.autograd.grad(gated.loss_T.sum(), now)
+    assert grad.tolist() == pytest.approx((-A + 0.5 * (NOW - OLD)).tolist())
+
+
 GATES = {
     "plain": lambda now, x, a: gates.plain(now, a, torch.ones_like(a, dtype=torch.bool)),
     "surrogate": lambda now, x, a: gates.surrogate(x, a, torch.ones_like(a, dtype=torch.bool)),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ascent.cells import cell
 from ascent.losses import mismatch
+from ascent.losses.objective import step_statistics
 from ascent.maths.segments import Segments
 
 SEGMENTS = Segments.from_lengths([3, 2])
@@ -63,3 +65,15 @@ def test_weights_carry_no_gradient() -> None:
         mismatch.geometric_mask(old, ROLL, ALL, SEGMENTS),
     ):
         assert not correction.weight_T.requires_grad and not correction.anchor_T.requires_grad
+
+
+def test_normalised_weights_average_one_over_the_whole_step() -> None:
+    known = {"old_T": OLD, "rollout_T": ROLL, "trained_T": ALL, "segments": SEGMENTS}
+    token, product = cell(mismatch.token_normalised, cap=2.0), cell(mismatch.product_normalised, cap=2.0)
+    found = token({**known, **step_statistics(known, [token])}).weight_T
+    near(found, [2 / 1.134064, 1 / 1.134064, 1 / 1.134064, 1 / 1.134064, 0.67032 / 1.134064])
+    assert float(found.mean()) == pytest.approx(1)
+    sequences = product({**known, **step_statistics(known, [product])}).weight_T
+    near(sequences, [2 / 1.33516] * 3 + [0.67032 / 1.33516] * 2)
+    nothing = {**known, "trained_T": torch.zeros_like(ALL)}
+    assert float(step_statistics(nothing, [token])["mean_weight"]) == 1.0

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, entropy, gates, kl, mismatch, ratios, values
-from ascent.losses.objective import policy_terms
+from ascent.losses import aggregate, covariance, entropy, focus, gates, kl, mismatch, ratios, values
+from ascent.losses.objective import policy_terms, step_statistics
 from ascent.maths.segments import Segments
 from ascent.update.microbatch import step_of
 
@@ -103,3 +103,38 @@ def test_only_the_policy_critic_and_entropy_get_gradients() -> None:
     )
     live = torch.autograd.grad(step.value, [known[n] for n in ("logprobs_T", "entropy_T", "values_T")])
     assert all(float(g.abs().max()) > 0 for g in live)
+
+
+def test_a_focus_weighs_the_policy_term_alone_and_leaves_denominators() -> None:
+    """The first sequence has A > 0 and stays; the second has drifted .15 on average, more than allowed."""
+    extra = {"kl": cell(kl.k3, weight=0.5), "entropy": cell(entropy.bonus, weight=0.01)}
+    known = {**batch(), "rollout_T": torch.tensor([-1.0, -1, -1, -1.2, -2.1], dtype=torch.float64)}
+    plain, kept = policy_terms(known, **CELLS, **extra), cell(focus.near_policy, max_drift=0.1)
+    focused = policy_terms(known, **CELLS, **extra, focus=(kept,))
+    gated = gates.clip(ratios.token(known["logprobs_T"], known["old_T"], known["trained_T"]), known["advantages_T"],
+                       known["trained_T"])  # fmt: skip
+    assert focused["policy"].numerator.item() == pytest.approx(gated.loss_T[:3].sum().item())
+    assert float(focused["policy"].denominator) == float(plain["policy"].denominator) == 5
+    assert focused["policy"].metrics["dropped_near_policy"].value() == pytest.approx(0.4)
+    for name in ("kl", "entropy"):
+        assert focused[name].numerator.item() == plain[name].numerator.item()
+
+
+def test_focus_cells_multiply() -> None:
+    def half(trained_T: torch.Tensor) -> torch.Tensor:
+        return torch.where(trained_T, 0.5, 0.0).double()
+
+    once = policy_terms(batch(), **CELLS, focus=(cell(half),))["policy"].numerator.item()
+    twice = policy_terms(batch(), **CELLS, focus=(cell(half), cell(half)))["policy"].numerator.item()
+    assert (once, twice) == pytest.approx((0.5 * (whole := policy_terms(batch(), **CELLS)["policy"].numerator.item()),
+                                           0.25 * whole))  # fmt: skip
+
+
+def test_statistics_see_the_ratio_that_the_gate_will_see() -> None:
+    """Under bypass the ratio is to the sampler, also where clip_cov looks for tokens that are not clipped."""
+    made = cell(covariance.clip_cov, share=1.0, least=-1e9, most=1e9)
+    bypass = {**CELLS, "mismatch": cell(mismatch.bypass), "gate": made}
+    found = step_statistics(batch(), [made], mismatch=bypass["mismatch"], ratio=bypass["ratio"])["draining_T"]
+    ratio_T = (batch()["logprobs_T"] - batch()["rollout_T"]).exp()
+    clipped_T = torch.tensor([ratio_T[0] > 1.2, ratio_T[1] > 1.2, ratio_T[2] > 1.2, ratio_T[3] < 0.8, ratio_T[4] < 0.8])
+    assert found.tolist() == (~clipped_T).tolist()

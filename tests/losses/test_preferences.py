@@ -1,4 +1,4 @@
-"""Preference losses: worked pair, gradients, empty members, KTO's reference point."""
+"""Preference losses: worked pair, gradients, f-divergences, empty members."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import torch
 
 from ascent.losses import preferences as p
 from ascent.losses.loss import summed
-from ascent.losses.objective import mismatched_score
-from ascent.maths.segments import Segments
 
 LOGPROBS = torch.tensor([-10.0, -14.0], dtype=torch.float64)
 REFERENCE = torch.tensor([-11.0, -12.0], dtype=torch.float64)
@@ -33,8 +31,6 @@ def test_golden_numbers_g9() -> None:
     odds = value(p.odds_ratio(LOGPROBS, LENGTHS, W, L))
     assert odds == pytest.approx(math.log1p(math.exp(0.295473)), abs=1e-6)
     assert 0.1 * odds == pytest.approx(0.085176, abs=1e-6)
-    kto = p.kto(LOGPROBS, REFERENCE, LENGTHS, torch.tensor([True, False]), torch.tensor(0.3))
-    assert kto.losses.tolist() == pytest.approx([0.482507, 0.442752], abs=1e-6)
 
 
 def test_reference_free_is_dpo_with_a_uniform_reference() -> None:
@@ -44,30 +40,77 @@ def test_reference_free_is_dpo_with_a_uniform_reference() -> None:
     assert value(free) == pytest.approx(math.log1p(math.exp(-0.4)))
 
 
-def test_kto_reference_point_is_never_negative_and_carries_no_gradient() -> None:
-    desirable, score = torch.tensor([True, False]), torch.tensor(-5.0, dtype=torch.float64, requires_grad=True)
-    below = p.kto(LOGPROBS, REFERENCE, LENGTHS, desirable, score)
-    zero = p.kto(LOGPROBS, REFERENCE, LENGTHS, desirable, torch.tensor(0.0))
-    torch.testing.assert_close(below.losses, zero.losses)
-    assert not below.losses.requires_grad
+def test_worked_pair_of_the_other_margin_losses() -> None:
+    referenced = (LOGPROBS, REFERENCE, LENGTHS, W, L)
+    assert value(p.dpo_mean(*referenced)) == pytest.approx(0.670900, abs=1e-6)
+    assert value(p.robust(*referenced, label_smoothing=0.1)) == pytest.approx(0.516855, abs=1e-6)
+    assert value(p.robust(*referenced, label_smoothing=0.0)) == pytest.approx(value(p.dpo(*referenced)))
+    assert value(p.exo(*referenced, label_smoothing=1e-3)) == pytest.approx(2.258199, abs=1e-6)
+    assert value(p.exo(*referenced, label_smoothing=0.1)) == pytest.approx(0.358383, abs=1e-6)
+    assert value(p.discopop(*referenced)) == pytest.approx(0.740357, abs=1e-6)
 
 
-def test_kto_statistic_adds_over_pieces() -> None:
-    now, ref = torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-1.5, -2.0, -4.0])
-    trained = torch.tensor([True, True, True])
-    whole = mismatched_score(now, ref, trained, Segments.from_lengths([2, 1]))
-    parts = mismatched_score(now[:2], ref[:2], trained[:2], Segments.from_lengths([2])) + mismatched_score(
-        now[2:], ref[2:], trained[2:], Segments.from_lengths([1])
+def test_robust_is_unbiased_when_that_share_of_labels_is_flipped() -> None:
+    """Expected over flips it is DPO's loss on the true label: the point of its construction."""
+    e, right, wrong = 0.2, (LOGPROBS, REFERENCE, LENGTHS, W, L), (LOGPROBS, REFERENCE, LENGTHS, L, W)
+    mixed = (1 - e) * value(p.robust(*right, label_smoothing=e)) + e * value(p.robust(*wrong, label_smoothing=e))
+    assert mixed == pytest.approx(value(p.dpo(*right)))
+
+
+def test_exo_is_a_kl_and_zero_where_the_model_agrees_with_the_labels() -> None:
+    e = 0.2
+    agreed = torch.tensor([-11 + math.log((1 - e) / e) / 0.1, -12.0], dtype=torch.float64)
+    assert value(p.exo(agreed, REFERENCE, LENGTHS, W, L, label_smoothing=e)) == pytest.approx(0, abs=1e-12)
+    with pytest.raises(ValueError, match=r"label_smoothing=0.*above 0"):
+        p.exo(LOGPROBS, REFERENCE, LENGTHS, W, L, label_smoothing=0.0)
+
+
+@pytest.mark.parametrize(
+    ("divergence", "alpha", "expected"),
+    [("reverse_kl", 0.5, 0.554355), ("forward_kl", 0.5, 0.402484), ("jensen_shannon", 0.5, 0.606570),
+     ("alpha", 0.5, 0.504106), ("alpha", 1.0, 0.554355)],
+)  # fmt: skip
+def test_f_divergences_on_the_worked_pair(divergence: str, alpha: float, expected: float) -> None:
+    each = p.dpo(LOGPROBS, REFERENCE, LENGTHS, W, L, divergence=divergence, alpha=alpha)
+    assert value(each) == pytest.approx(expected, abs=1e-6)
+    # Rewards are reported as DPO's, whatever the divergence.
+    assert each.metrics["margin"].value() == pytest.approx(0.3)
+
+
+def test_phi_has_the_slope_of_the_reverse_kl_at_the_reference() -> None:
+    """All of them are tangent to u at u = 0, but for Jensen-Shannon, whose slope is a half."""
+    u = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    slopes = {
+        name: float(torch.autograd.grad(p.diverged(u, name, 0.5), u)[0])
+        for name in ("reverse_kl", "forward_kl", "jensen_shannon", "alpha")
+    }
+    assert slopes == pytest.approx({"reverse_kl": 1, "forward_kl": 1, "jensen_shannon": 0.5, "alpha": 1})
+
+
+def test_discopop_starts_the_wrong_way() -> None:
+    """Its slope at z = 0 is positive for tau .05; from tau .1023 on it has the sign of every other loss."""
+    for tau, slope in ((0.05, 0.784264), (0.2, -0.366434)):
+        x = torch.tensor([-11.0, -12.0], dtype=torch.float64, requires_grad=True)
+        each = p.discopop(x, REFERENCE, LENGTHS, W, L, beta=1.0, tau=tau)
+        assert torch.autograd.grad(each.losses.sum(), x)[0].tolist() == pytest.approx([slope, -slope], abs=1e-6)
+
+
+def test_an_unknown_divergence_is_refused_with_the_list() -> None:
+    with pytest.raises(ValueError, match=r"divergence='kl', but it must be one of reverse_kl, forward_kl"):
+        p.dpo(LOGPROBS, REFERENCE, LENGTHS, W, L, divergence="kl")
+
+
+def test_alphapo_by_hand_and_its_limit() -> None:
+    logprobs, lengths = torch.tensor([-10.0, -14.0], dtype=torch.float64), torch.tensor([5, 8])
+    each = p.alphapo(logprobs, lengths, W, L, beta=2.5, margin=0.3, alpha=0.25)
+    assert value(each) == pytest.approx(1.540152, abs=1e-6)
+    assert p.bent(torch.tensor([-2.0, -1.75], dtype=torch.float64), 0.25).tolist() == pytest.approx(
+        [-2.594885, -2.195321], abs=1e-6
     )
-    torch.testing.assert_close(whole, parts)
-    assert whole.tolist() == pytest.approx([1.5, 2.0])
-
-
-def test_kto_weights_the_classes() -> None:
-    desirable = torch.tensor([True, False])
-    plain = p.kto(LOGPROBS, REFERENCE, LENGTHS, desirable, torch.tensor(0.0))
-    heavy = p.kto(LOGPROBS, REFERENCE, LENGTHS, desirable, torch.tensor(0.0), undesirable_weight=3.0)
-    assert (heavy.losses / plain.losses).tolist() == pytest.approx([1.0, 3.0])
+    near = p.alphapo(logprobs, lengths, W, L, beta=2.5, margin=1.375, alpha=1e-9)
+    assert value(near) == pytest.approx(value(p.simpo(logprobs, lengths, W, L)), abs=1e-6)
+    zero = p.alphapo(logprobs, lengths, W, L, beta=2.5, margin=1.375, alpha=0.0)
+    assert value(zero) == value(p.simpo(logprobs, lengths, W, L))
 
 
 LOSSES = {
@@ -78,7 +121,14 @@ LOSSES = {
     "ipo_mean": lambda x: p.ipo_mean(x, REFERENCE, LENGTHS, W, L),
     "simpo": lambda x: p.simpo(x, LENGTHS, W, L, label_smoothing=0.05),
     "odds_ratio": lambda x: p.odds_ratio(x, LENGTHS, W, L),
-    "kto": lambda x: p.kto(x, REFERENCE, LENGTHS, torch.tensor([True, False]), torch.tensor(0.3)),
+    "dpo_mean": lambda x: p.dpo_mean(x, REFERENCE, LENGTHS, W, L),
+    "robust": lambda x: p.robust(x, REFERENCE, LENGTHS, W, L),
+    "exo": lambda x: p.exo(x, REFERENCE, LENGTHS, W, L),
+    "discopop": lambda x: p.discopop(x, REFERENCE, LENGTHS, W, L, beta=0.3),
+    "alphapo": lambda x: p.alphapo(x, LENGTHS, W, L),
+    "forward_kl": lambda x: p.dpo(x, REFERENCE, LENGTHS, W, L, divergence="forward_kl"),
+    "jensen_shannon": lambda x: p.hinge(x, REFERENCE, LENGTHS, W, L, divergence="jensen_shannon"),
+    "alpha": lambda x: p.ipo_mean(x, REFERENCE, LENGTHS, W, L, divergence="alpha", alpha=2.0),
 }
 
 

@@ -34,3 +34,20 @@ def test_an_unscored_completion_is_not_a_correct_one() -> None:
 
 def test_nothing_to_train_is_zero_with_a_graph() -> None:
     assert parts(supervised.nll(X, torch.zeros(4, dtype=torch.bool))) == (0.0, 0.0, [0, 0, 0, 0])
+
+
+def test_the_references_sample_of_each_pair_is_lowered_whichever_won() -> None:
+    logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0, 0.0], dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([1, 1, 1, 1, 1, 0])
+    from_reference = torch.tensor([False, True, True, False, True, False])
+    chosen, rejected = torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])
+    loss = summed(supervised.reference_likelihood(logprobs, lengths, from_reference, chosen, rejected))
+    assert float(loss.denominator) == 2  # the last pair has an empty member
+    assert torch.autograd.grad(loss.numerator, logprobs)[0].tolist() == [0, 1, 1, 0, 0, 0]
+
+
+def test_gold_answers_alone() -> None:
+    logprobs = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64)
+    segments, three = Segments.from_lengths([1, 2]), torch.ones(3, dtype=torch.bool)
+    loss = summed(supervised.gold_nll(logprobs, torch.tensor([False, True]), three, segments))
+    assert (float(loss.numerator), float(loss.denominator)) == (5.0, 2.0)

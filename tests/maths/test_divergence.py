@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from ascent.maths.divergence import cross_entropy, entropy, kl
+from ascent.maths.divergence import cross_entropy, entropy, jensen_shannon, kl, log_collision
 
 RNG = torch.Generator().manual_seed(1)
 A = torch.randn(3, 5, dtype=torch.float64, generator=RNG)
@@ -52,3 +52,24 @@ def test_impossible_tokens_contribute_nothing() -> None:
     assert float(kl(torch.zeros(1, 3, dtype=torch.float64), a).detach()) == float("inf")
     (grad,) = torch.autograd.grad(entropy(a).sum(), a)
     assert bool(torch.isfinite(grad).all())
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_jensen_shannon_against_sums_written_out(beta: float) -> None:
+    expected = []
+    for row in range(3):
+        s, t = A[row].softmax(-1).tolist(), B[row].softmax(-1).tolist()
+        m = [(1 - beta) * x + beta * y for x, y in zip(s, t, strict=True)]
+        if beta in (0.0, 1.0):
+            pairs = zip(t, s, strict=True) if beta == 0 else zip(s, t, strict=True)
+            expected.append(sum(x * math.log(x / y) for x, y in pairs))
+        else:
+            mixed = beta * sum(x * math.log(x / y) for x, y in zip(t, m, strict=True))
+            expected.append(mixed + (1 - beta) * sum(x * math.log(x / y) for x, y in zip(s, m, strict=True)))
+    assert jensen_shannon(A, B, beta=beta).tolist() == pytest.approx(expected)
+    assert torch.autograd.gradcheck(lambda x: jensen_shannon(x, B, beta=beta), A.clone().requires_grad_())
+
+
+def test_log_collision() -> None:
+    expected = [math.log(sum(x * x for x in row)) for row in A.softmax(-1).tolist()]
+    assert log_collision(A).tolist() == pytest.approx(expected)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ascent.tasks.noise import Noise
-from ascent.tasks.sort_digits import draw, parts
+from ascent.tasks.sort_digits import between, parts
 
 
 def test_a_problem_is_the_digits_and_their_order() -> None:
-    problem = draw(Noise("one"))
+    problem = between(3, 6)(Noise("one"))
     digits = problem.question.removeprefix("sort ").removesuffix(" =").split(" ")
     assert problem.answer == " ".join(sorted(digits))
 

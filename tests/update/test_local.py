@@ -24,6 +24,8 @@ from ascent.update.schedule import Schedule
 from tests.update.toy import CUTS, Toy, batch_of, cut, with_companion
 
 ROWS = ("sft", "dpo", "kto", "orpo", "reward_model", "grpo", "dapo")
+# Rows whose step is coupled: sorted, ranked or counted as a whole, or remembering the steps before.
+COUPLED = ("aot", "aot_unpaired", "bco", "kl_cov", "clip_cov", "high_entropy", "skywork_or1", "scale_rl", "real")
 
 
 def learner_of(model: Toy, rate: float = 1e-2, **options: Any) -> LocalLearner:
@@ -47,7 +49,7 @@ def largest_difference(one: Toy, other: Toy) -> float:
     return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", ROWS + COUPLED)
 def test_how_a_step_is_cut_changes_nothing_in_float64(row: str) -> None:
     whole, stats = trained(row, CUTS[0], 6, torch.float64)
     assert largest_difference(whole, Toy(dtype=torch.float64)) > 1e-3  # it did train
@@ -85,7 +87,7 @@ def test_averaging_the_means_of_pieces_would_be_seen() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("row", ["sft", "kto"])
+@pytest.mark.parametrize("row", ["sft", "kto", "bco", "skywork_or1"])
 def test_ten_steps_are_five_saved_loaded_and_five_more(row: str, dtype: torch.dtype) -> None:
     def steps(learner: LocalLearner, numbers: range) -> None:
         for step in numbers:

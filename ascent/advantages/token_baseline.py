@@ -1,0 +1,100 @@
+"""The variance-optimal baseline per token position: what the others of the group still earned, weighted by their noise.
+
+Axes: T flat tokens, B sequences, S (group, position) slots. The energy of a token's gradient is about
+e = 1 - 2 pi + sum_v pi(v)^2; W is its running sum over the sequence. At each position the baseline of a group is the
+mean of the members' reward-to-go G, weighted by W (verl's optimal token baseline).
+
+Worked example, one group, G = (1, 1) and (0, 0), e = (.5, .3) and (.2, .4): W = (.5, .8) and (.2, .6), baselines
+.714286 and .571429.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ascent.advantages.credit import TokenCredit
+from ascent.advantages.returns import reward_to_go
+from ascent.bounds import RARE, Positive, checked
+from ascent.maths.groups import Groups
+from ascent.maths.scan import from_the_right
+from ascent.maths.segments import Segments
+from ascent.maths.tally import average
+
+
+@checked
+def optimal_token_baseline(
+    rewards_T: Tensor,
+    old_T: Tensor,
+    log_collision_T: Tensor,
+    trained_T: Tensor,
+    segments: Segments,
+    groups: Groups,
+    rollout_T: Tensor | None = None,
+    *,
+    corrected: Annotated[bool, RARE] = False,
+    lone_tail: Annotated[bool, RARE] = True,
+    by_position: Annotated[bool, RARE] = False,
+    eps: Annotated[Positive, RARE] = 1e-8,
+) -> TokenCredit:
+    """Reward-to-go minus, at each position, the group's mean of it weighted by accumulated gradient energy.
+
+    `corrected` multiplies the energy by the squared mismatch weight. `lone_tail`: where only the longest member is
+    left, it has no baseline (otherwise it would be its own, and its advantage 0). Positions are counted in trained
+    tokens; `by_position` counts observations too. A group of one gets 0.
+    """
+    to_go_T = reward_to_go(rewards_T, trained_T, segments).advantages_T
+    energy_T = _energy(old_T, log_collision_T, trained_T, rollout_T, corrected)
+    weight_T = _so_far(energy_T, segments)
+    lengths_B = segments.sum(trained_T)
+    place_T = _places(trained_T, segments, by_position)
+    slot_T = segments.spread(groups.ids_B) * (int(segments.lengths_B.max()) + 1) + place_T
+    slots = Groups.from_ids(slot_T) if slot_T.numel() else None
+    if slots is None:
+        return TokenCredit(torch.zeros_like(to_go_T), None, {})
+    top_S = slots.sum(torch.where(trained_T, to_go_T * weight_T, 0))
+    baseline_T = slots.spread(top_S / (slots.sum(torch.where(trained_T, weight_T, 0)) + eps))
+    members_G = groups.sum(lengths_B > 0)
+    if lone_tail:
+        baseline_T = torch.where(place_T >= segments.spread(_tail(lengths_B, groups)), 0, baseline_T)
+    alone_G = members_G < 2
+    live_T = trained_T & ~segments.spread(groups.spread(alone_G))
+    metrics = {"groups_of_one": average(alone_G, torch.ones_like(alone_G))}
+    return TokenCredit(torch.where(live_T, to_go_T - baseline_T, 0).detach(), None, metrics)
+
+
+def _energy(
+    old_T: Tensor, log_collision_T: Tensor, trained_T: Tensor, rollout_T: Tensor | None, corrected: bool
+) -> Tensor:
+    old_T = torch.where(trained_T, old_T.detach(), 0)
+    energy_T = 1 - 2 * old_T.exp() + torch.where(trained_T, log_collision_T.detach(), 0).exp()
+    if corrected:
+        if rollout_T is None:
+            raise ValueError("optimal_token_baseline: corrected=True needs the sampler's log-probs (rollout_T)")
+        energy_T = energy_T * torch.exp(2 * (old_T - torch.where(trained_T, rollout_T, 0)))
+    return torch.where(trained_T, energy_T, 0)
+
+
+def _so_far(x_T: Tensor, segments: Segments) -> Tensor:
+    """The running sum inside each segment, this token included; summed segment by segment, to keep its digits."""
+    return segments.spread(segments.sum(x_T)) - from_the_right(x_T, 1.0, segments) + x_T
+
+
+def _places(trained_T: Tensor, segments: Segments, by_position: bool) -> Tensor:
+    """From 0: a token's index among its sequence's trained tokens, or among all of its tokens."""
+    counted_T = (torch.ones_like(trained_T) if by_position else trained_T).to(torch.int64).cumsum(0)
+    before_B = torch.cat([counted_T.new_zeros(1), counted_T])[segments.offsets[:-1]]
+    return (counted_T - segments.spread(before_B) - 1).clamp(min=0)
+
+
+def _tail(lengths_B: Tensor, groups: Groups) -> Tensor:
+    """For the one longest member of a group, the second largest length; for everyone else, beyond any position."""
+    lowest = torch.full((groups.count,), -1, dtype=lengths_B.dtype, device=lengths_B.device)
+    longest_B = groups.spread(lowest.scatter_reduce(0, groups.ids_B, lengths_B, "amax"))
+    is_longest_B = lengths_B == longest_B
+    lone_B = is_longest_B & (groups.spread(groups.sum(is_longest_B)) == 1)
+    rest_B = torch.where(is_longest_B, 0, lengths_B)
+    second_B = groups.spread(lowest.scatter_reduce(0, groups.ids_B, rest_B, "amax"))
+    return torch.where(lone_B, second_B.clamp(min=0), torch.iinfo(torch.int64).max)

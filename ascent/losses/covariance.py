@@ -1,0 +1,137 @@
+"""Gates that hold back the few tokens which drain the policy's entropy: high covariance of advantage and log-prob.
+
+Axes: T flat tokens. cov = (A - mean A) (log pi - mean log pi), means over the trained tokens of the whole optimizer
+step (arXiv 2505.22617). Which tokens are held back is settled once per step, before any of it is trained.
+
+  clip_cov   drops a random share of the tokens whose cov lies in a band; PPO's clip for the rest
+  kl_cov     charges |log-ratio| on the share of tokens with the largest cov; no clip
+
+Worked example: A = (1, -1, 0), log pi = (-1, -3, -2): means 0 and -2, cov = (1, 1, 0).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ascent.bounds import RARE, Fraction, NonNegative, checked, ordered
+from ascent.cells import coupled
+from ascent.losses.gates import Gated, clip
+from ascent.maths import masked
+
+
+def covariances(logprobs_T: Tensor, advantages_T: Tensor, trained_T: Tensor) -> Tensor:
+    """(A - mean A) (log pi - mean log pi) of every trained token, 0 elsewhere."""
+    logprobs_T, advantages_T = logprobs_T.detach(), advantages_T.detach()
+    off_T = (advantages_T - masked.mean(advantages_T, trained_T)) * (logprobs_T - masked.mean(logprobs_T, trained_T))
+    return masked.kept(off_T, trained_T)
+
+
+@checked
+@ordered("least", "most")
+def draining(
+    logprobs_T: Tensor,
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    trained_T: Tensor,
+    old_T: Tensor,
+    noise_T: Tensor | None = None,
+    *,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    share: Fraction = 2e-4,
+    least: Annotated[float, RARE] = 1.0,
+    most: Annotated[float, RARE] = 5.0,
+) -> Tensor:
+    """The tokens clip_cov drops: of its candidates, those with the smallest noise, `share` of the step's tokens.
+
+    Without `noise_T`, a hash of each token's old log-prob stands in for it: as good as random, and the same however the
+    step is cut or ordered.
+    """
+    candidates_T = candidates(
+        logprobs_T, log_ratio_T, advantages_T, trained_T, low=low, high=high, least=least, most=most
+    )
+    wanted = min(_number(trained_T, share), int(candidates_T.sum()))
+    chosen_T = torch.zeros_like(trained_T)
+    if wanted:
+        noise_T = hashed(old_T) if noise_T is None else noise_T.double()
+        order_T = torch.where(candidates_T, noise_T, float("inf")).argsort(stable=True)
+        chosen_T[order_T[:wanted]] = True
+    return chosen_T
+
+
+def candidates(
+    logprobs_T: Tensor,
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    trained_T: Tensor,
+    *,
+    low: float,
+    high: float,
+    least: float,
+    most: float,
+) -> Tensor:
+    """Trained tokens that PPO's clip leaves alone and whose cov lies strictly between `least` and `most`."""
+    marks = clip(log_ratio_T, advantages_T, trained_T, low=low, high=high).marks
+    cov_T = covariances(logprobs_T, advantages_T, trained_T)
+    clipped_T = marks["clipped_high"] | marks["clipped_low"]
+    return trained_T & ~clipped_T & (cov_T > least) & (cov_T < most)
+
+
+@coupled(draining_T=draining)
+@checked
+def clip_cov(
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    trained_T: Tensor,
+    draining_T: Tensor,
+    *,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+) -> Gated:
+    """PPO's clip, and no gradient at all for a random few of the tokens with high covariance (arXiv 2505.22617).
+
+    Which of them is settled for the whole step (`draining`).
+    """
+    inner = clip(log_ratio_T, advantages_T, trained_T, low=low, high=high)
+    return Gated(torch.where(draining_T, 0, inner.loss_T), {**inner.marks, "draining": draining_T})
+
+
+@checked
+def most_covariant(logprobs_T: Tensor, advantages_T: Tensor, trained_T: Tensor, *, share: Fraction = 2e-4) -> Tensor:
+    """The `share` of the step's trained tokens (at least one) with the largest covariance."""
+    chosen_T = torch.zeros_like(trained_T)
+    wanted = min(_number(trained_T, share), int(trained_T.sum()))
+    if wanted:
+        cov_T = covariances(logprobs_T, advantages_T, trained_T).masked_fill(~trained_T, float("-inf"))
+        chosen_T[cov_T.topk(wanted).indices] = True
+    return chosen_T
+
+
+@coupled(most_covariant_T=most_covariant)
+@checked
+def kl_cov(
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    trained_T: Tensor,
+    most_covariant_T: Tensor,
+    *,
+    beta: NonNegative = 1.0,
+) -> Gated:
+    """-A ratio, plus beta * |log-ratio| on the few tokens with the largest covariance (arXiv 2505.22617)."""
+    loss_T = -masked.kept(advantages_T.detach(), trained_T) * log_ratio_T.exp()
+    charged_T = torch.where(most_covariant_T, beta * log_ratio_T.abs(), 0)
+    return Gated(loss_T + charged_T, {"most_covariant": most_covariant_T})
+
+
+def hashed(x_T: Tensor) -> Tensor:
+    """A number in [0, 1) that looks random and depends on nothing but the bits of x: Fibonacci hashing."""
+    bits_T = x_T.detach().double().view(torch.int64)
+    bits_T = (bits_T ^ (bits_T >> 29)) * -7046029254386353131  # 2^64 / golden ratio; the product wraps around
+    return ((bits_T >> 11) & (2**52 - 1)).double() / 2**52
+
+
+def _number(trained_T: Tensor, share: float) -> int:
+    return max(1, int(share * int(trained_T.sum())))

@@ -1,0 +1,53 @@
+"""Learning from a teacher's whole distribution. Axes: T flat tokens, V vocabulary.
+
+`logits_TV` and `teacher_TV` at a token are the distributions it was (or would have been) drawn from, as everything per
+token is aligned here. Only the student's carry a gradient. One loss per trained token; the denominator counts them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ascent.bounds import RARE, Fraction, Positive, checked
+from ascent.losses.loss import Each
+from ascent.maths import divergence
+from ascent.maths.tally import average
+
+
+@checked
+def gkd(
+    logits_TV: Tensor,
+    teacher_TV: Tensor,
+    trained_T: Tensor,
+    *,
+    beta: Fraction = 0.5,
+    temperature: Annotated[Positive, RARE] = 1.0,
+) -> Each:
+    """The generalised Jensen-Shannon divergence between student and teacher (GKD, arXiv 2306.13649).
+
+    beta 0 is KL(teacher || student), which covers the teacher; 1 is KL(student || teacher), which picks one mode.
+    """
+    student_TV, teacher_TV = _trained(logits_TV, trained_T), _trained(teacher_TV.detach(), trained_T)
+    loss_T = divergence.jensen_shannon(student_TV, teacher_TV, beta=beta, temperature=temperature)
+    return Each(loss_T, trained_T, {"divergence": average(loss_T, trained_T)})
+
+
+@checked
+def kd(
+    logits_TV: Tensor, teacher_TV: Tensor, trained_T: Tensor, *, temperature: Annotated[Positive, RARE] = 1.0
+) -> Each:
+    """Cross-entropy from the teacher's distribution to the student's: KL(teacher || student) plus a constant.
+
+    Hinton et al., 2015 (arXiv 1503.02531). S = (.5, .5), T = (.9, .1): log 2 = .693147.
+    """
+    student_TV, teacher_TV = _trained(logits_TV, trained_T), _trained(teacher_TV.detach(), trained_T)
+    loss_T = divergence.cross_entropy(teacher_TV, student_TV, temperature=temperature)
+    return Each(loss_T, trained_T, {"cross_entropy": average(loss_T, trained_T)})
+
+
+def _trained(logits_TV: Tensor, trained_T: Tensor) -> Tensor:
+    """Zeros outside the mask: whatever lies there, NaN included, is not read and gets no gradient."""
+    return torch.where(trained_T.unsqueeze(-1), logits_TV, 0)

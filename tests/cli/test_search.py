@@ -1,0 +1,48 @@
+import pytest
+
+from ascent.algorithms import TABLE
+from ascent.cli.search import like
+
+
+def names(text):
+    return [found.row.name for found in like(TABLE.values(), text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("entropy bonus", "skywork_or1"),
+        ("length normalised DPO", "dpo_norm"),
+        ("thumbs up", "kto"),
+        ("critic reward model KL", "rlhf"),
+        ("pass@k", "grpo_passk"),
+        ("process reward model", "prm"),
+        ("2503.14476", "dapo"),
+        ("optimal transport", "aot"),
+        ("sampler rejected", "grpo_rejection"),
+    ],
+)
+def test_words_find_the_row_they_mean(text, first):
+    assert first in names(text)[:3], names(text)[:6]
+
+
+def test_every_row_is_found_by_its_own_name():
+    for name in TABLE:
+        assert name in names(name)[:6], name
+
+
+def test_a_word_is_matched_from_its_start():
+    assert "dpo" not in names("po")
+    assert "gspo" in names("normal")
+
+
+def test_rows_with_every_word_hide_those_with_some():
+    every, some = names("entropy bonus"), names("entropy")
+    assert set(every) < set(some)
+    assert names("entropy zzzz") == some
+
+
+def test_nothing_to_look_for_is_refused_and_nothing_found_is_empty():
+    with pytest.raises(ValueError, match="holds no word"):
+        like(TABLE.values(), "  ")
+    assert like(TABLE.values(), "zzzz") == []

@@ -1,0 +1,347 @@
+"""What the four peers offer, option by option, and what gives it here. The data behind docs/peers.md (`peers.py`).
+
+Under `ours`, words in backquotes are checked: `row NAME` is a row of the table, `slot.function` a cell of the
+vocabulary, `slot.function.number` one of its numbers; anything else in backquotes is a key of recipes or a function.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Option(NamedTuple):
+    """One value of one of a peer's settings."""
+
+    setting: str
+    value: str
+    ours: str
+    differs: str = ""
+
+
+def _options(setting: str, *entries: tuple[str, ...]) -> tuple[Option, ...]:
+    return tuple(Option(setting, *entry) for entry in entries)
+
+
+EMPTY_ROWS = "fully masked rows are not counted (loss .053, gradient .029 apart on one batch)"
+SMOOTHING = "TRL's sigmoid ignores label_smoothing; ours is cDPO (.016 apart at .1)"
+
+TRL = (
+    *_options(
+        "DPO loss_type",
+        ("sigmoid", "`row dpo`", SMOOTHING),
+        ("sigmoid_norm", "`row dpo_norm`"),
+        ("hinge", "`row slic`"),
+        ("ipo", "`row ipo`", "the same means; `loss.ipo_sum` is the summed form (20.2 apart on one pair)"),
+        ("exo_pair", "`row exo`"),
+        ("nca_pair", "`row nca`"),
+        ("robust", "`row robust_dpo`"),
+        ("bco_pair", "`row bco_pair`"),
+        ("sppo_hard", "`row sppo`"),
+        ("aot", "`row aot`", "ranks over the whole optimizer step; TRL ranks each micro-batch alone"),
+        ("aot_unpaired", "`row aot_unpaired`", "as aot"),
+        ("apo_zero", "`row apo_zero`"),
+        ("apo_down", "`row apo_down`"),
+        ("discopop", "`row discopop`"),
+        ("sft", "`auxiliary.chosen_nll`", "one token mean over the step's chosen tokens"),
+    ),
+    *_options(
+        "DPO modifiers",
+        (
+            "f_divergence_type reverse_kl, forward_kl, js_divergence, alpha_divergence",
+            "`row f_dpo`, `loss.dpo.divergence`",
+        ),
+        ("ld_alpha", "`row ld_dpo`"),
+        ("use_weighting (WPO)", "`row wpo`", "works with hinge too, where TRL raises"),
+        ("loss_weights (MPO)", "`row mpo`"),
+        ("label_smoothing", "`loss.dpo.label_smoothing`, `loss.robust.label_smoothing`, `loss.exo.label_smoothing`"),
+    ),
+    *_options(
+        "unpaired",
+        ("KTO kto", "`row kto`", "the reference point is one mean over the step; TRL averages per-rank means"),
+        ("KTO apo_zero_unpaired", "`row apo_zero_unpaired`"),
+        ("BCO", "`row bco`", "the shift moves once per optimizer step, before it is used; TRL's moves per micro-batch"),
+    ),
+    *_options(
+        "without a reference",
+        ("CPO sigmoid", "`row cpo`"),
+        ("CPO hinge", "`loss.hinge` against a reference of 0, from Python"),
+        ("CPO ipo", "`loss.ipo_mean` against a reference of 0, from Python"),
+        ("CPO simpo", "`row simpo`", "an empty response is skipped; TRL divides by its length of 0 (NaN)"),
+        ("CPO simpo with cpo_alpha", "`row cpo_simpo`"),
+        ("CPO alpha (AlphaPO)", "`row alphapo`"),
+        ("TPO sigmoid, tpo-l", "`row tpo`, `loss.simpo` with `auxiliary.gold_nll`"),
+        ("ORPO", "`row orpo`", "NLL over the response; TRL's covers the prompt too"),
+    ),
+    *_options(
+        "online and regression",
+        ("XPO sigmoid", "`row xpo`"),
+        ("XPO ipo", "`row xpo` with `loss.ipo_sum`"),
+        ("Nash-MD", "`row nash_md`"),
+        ("A2PO", "`row a2po`"),
+    ),
+    *_options(
+        "supervised, rewards, distillation",
+        ("SFT nll", "`row sft`"),
+        ("SFT dft", "`row dft`"),
+        ("reward model, margin, center_rewards_coefficient", "`row reward_model`"),
+        ("GKD beta 0 to 1", "`row gkd`", "temperature reaches the loss; TRL's trainer never passes its own"),
+    ),
+    *_options(
+        "GRPO loss_type",
+        ("grpo", "`row grpo`", EMPTY_ROWS),
+        ("dr_grpo", "`row dr_grpo`", "also drops the std; TRL's loss_type changes the aggregation alone"),
+        ("dapo", "`row dapo`", "the step's own tokens; TRL divides by the generation batch's, rescaled"),
+        ("bnpo", "`aggregate.token_mean`", "over the optimizer step; bnpo is a mean per micro-batch"),
+        ("cispo", "`row cispo`", "cap is 5; TRL falls back to epsilon .2, a fifth of every gradient"),
+        ("sapo", "`row sapo`", EMPTY_ROWS),
+        ("luspo", "`row luspo`", EMPTY_ROWS),
+        ("vespo", "`row vespo`"),
+    ),
+    *_options(
+        "GRPO options",
+        ("importance_sampling_level token", "`ratio.token`", "log-ratios held within 20; TRL's loss is 2.8e9 at 25"),
+        ("importance_sampling_level sequence", "`row gspo`, `ratio.sequence_geometric`"),
+        ("GSPO-token (1.12)", "`row gspo_token`"),
+        ("GMPO", "`row gmpo`", "an empty row adds nothing; TRL adds -A over the number of rows"),
+        ("delta", "`row intellect_2`, `gate.dual_clip.cap`"),
+        ("beta, use_bias_correction_kl", "`kl.k3`, `kl.rho_k3`"),
+        ("off_policy_mask_threshold", "`row grpo_v32`, `focus.near_policy`"),
+        ("top_entropy_quantile", "`row high_entropy`, `focus.top_entropy`"),
+        ("entropy_coef", "`entropy.bonus`"),
+        ("use_adaptive_entropy", "`row skywork_or1`, `entropy.adaptive_bonus`"),
+        ("mask_truncated_completions", "`filter.finished`", "by how the completion ended, not by its last token's id"),
+        ("scale_rewards group", "`normalise.group_std`", "an all-equal group is exactly 0 (TRL up to 6e-4 in float32)"),
+        ("scale_rewards batch", "`normalise.batch_std_raw`", "`row lite_ppo` divides by the std of centred rewards"),
+        ("scale_rewards none", "`normalise.none`"),
+        ("multi_objective normalize_then_sum", "`row gdpo`"),
+        ("vllm token_truncate", "`mismatch.token_truncate`"),
+        ("vllm token_mask", "`mismatch.token_mask`"),
+        ("vllm sequence_truncate", "`mismatch.product_truncate`"),
+        ("vllm sequence_mask (default, cap 3)", "`mismatch.product_mask`", "off by default: it mutes long answers"),
+    ),
+    *_options(
+        "other trainers",
+        ("RLOO", "`row rloo`", "no ratio by default; TRL clips the whole completion's product at .2"),
+        ("RLOO with its clipped product", "`ratio.sequence_product` with `gate.clip`"),
+        ("PPO (1.12)", "`row ppo`", "score on the EOS token; TRL one place later (advantages .02 to .15 apart)"),
+        ("missing_eos_penalty", "`shape.eos_subtract`", "`shape.eos_replace` is the default rule"),
+        ("soft overlong punishment", "`shape.soft_overlong`"),
+    ),
+)
+
+VERL = (
+    *_options(
+        "adv_estimator",
+        ("gae", "`row ppo`, `credit.gae` with `normalise.whiten_token`"),
+        ("grpo, grpo_vectorized", "`row grpo`", "eps 1e-4 for 1e-6; a group of one gets 0, not its raw reward"),
+        ("rloo, rloo_vectorized", "`row rloo`", "a group of one gets 0 (verl's two disagree: raw reward and 0)"),
+        ("opo", "`row opo`", "a group of one gets 0"),
+        ("reinforce_plus_plus", "`row reinforce_pp`"),
+        ("reinforce_plus_plus_baseline", "`row reinforce_pp_baseline`", "a group of one gets 0"),
+        ("remax", "`row remax`"),
+        ("gdpo", "`row gdpo`", "whitened over sequences; verl over tokens (.25 apart on one batch)"),
+        ("grpo_passk", "`row grpo_passk`", "a group of one gets 0; verl raises"),
+        ("gpg", "`row gpg`", "a group of one gets 0"),
+        ("optimal_token_baseline", "`row optimal_baseline`", "positions count trained tokens; by columns from Python"),
+        ("tir_optimal_token_baseline", "`row optimal_baseline`"),
+    ),
+    *_options(
+        "policy loss_mode",
+        ("vanilla", "`gate.dual_clip`", "verl's dual clip is always on; ours is `gate.clip` unless asked (.049 apart)"),
+        ("gspo", "`row gspo`", "averaged per sequence; verl's trainer passes token-mean"),
+        ("sapo", "`row sapo`"),
+        ("cispo", "`row cispo`", "bounds are ratios 0 and 5; verl's are radii, [.8, 1.2] by default"),
+        ("geo_mean", "`row gmpo`", "radius .4 in log space; verl reuses its ratio clip .2"),
+        ("dppo_tv", "`row dppo_tv`"),
+        ("dppo_kl", "`row dppo_kl`"),
+        ("dro", "`row dro`"),
+        ("clip_cov", "`row clip_cov`", "covariances and choice of the whole step; verl's of a micro-batch"),
+        ("kl_cov", "`row kl_cov`", "as clip_cov"),
+        ("gpg", "`gate.plain` with `aggregate.token_mean`"),
+        ("reinforce", "`gate.plain` with `aggregate.sequence_mean_token_sum`"),
+        ("bypass_mode ppo_clip, reinforce", "`mismatch.bypass`"),
+    ),
+    *_options(
+        "loss_agg_mode",
+        ("token-mean", "`aggregate.token_mean`"),
+        ("token-sum", "`aggregate.token_sum`"),
+        ("seq-mean-token-mean", "`aggregate.sequence_mean_token_mean`"),
+        ("seq-mean-token-sum", "`aggregate.sequence_mean_token_sum`"),
+        (
+            "seq-mean-token-sum-norm",
+            "`aggregate.sequence_mean_token_scaled`",
+            "a constant; verl's default is the width",
+        ),
+    ),
+    *_options(
+        "KL",
+        (
+            "kl, k1",
+            "`kl.k1`",
+            "refused as a loss: its expected gradient is 0; `shape.kl_penalty` puts it in the reward",
+        ),
+        ("mse, k2", "`kl.k2`"),
+        ("low_var_kl, k3", "`kl.k3`", "no cap at 10, which would zero the gradient where drift is worst"),
+        ("k3+, low_var_kl+", "`kl.k3_straight_through`"),
+        ("kl+, k1+, k2+, mse+", "`kl.k2`", "the gradient is k2's in all of them; ours has its value too"),
+        ("abs, abs+", "none", "its value estimates no KL"),
+        ("fixed and adaptive controllers", "`controller.fixed`, `controller.ziegler_token`"),
+    ),
+    *_options(
+        "rollout correction",
+        ("rollout_is token, a number", "`mismatch.token_truncate`"),
+        ("rollout_is token, lo_hi (IcePop)", "`mismatch.token_mask`"),
+        ("rollout_is sequence, a number", "`mismatch.product_truncate`"),
+        ("rollout_is sequence, lo_hi", "`mismatch.product_mask`"),
+        (
+            "rollout_is_batch_normalize",
+            "`mismatch.token_normalised`, `mismatch.product_normalised`",
+            "mean of the step",
+        ),
+        (
+            "rollout_rs token_k1, seq_sum_k1, seq_mean_k1",
+            "`focus.ratio_within`",
+            "bounds trainer / sampler, not its inverse",
+        ),
+        ("rollout_rs token_k2, token_k3", "`focus.distance_within` with level token"),
+        ("rollout_rs seq_sum_k2, seq_sum_k3", "`focus.distance_within` with level sum"),
+        ("rollout_rs seq_mean_k2, seq_mean_k3", "`focus.distance_within` with level mean, `row grpo_rejection`"),
+        ("rollout_rs seq_max_k2, seq_max_k3", "`focus.distance_within` with level largest"),
+        ("several rollout_rs at once", "one `focus.ratio_within` and one `focus.distance_within`", "more from Python"),
+        ("the denominator after rejection", "unchanged", "verl's v0 trainer shrinks it, its v1 does not"),
+    ),
+    *_options("value loss", ("clipped", "`value.clipped`"), ("without clip", "`value.mse`")),
+)
+
+OPENRLHF = (
+    *_options(
+        "advantage estimator",
+        (
+            "gae",
+            "`row ppo`",
+            "variance with n - 1 (advantages .031 apart); observations stepped over, not decayed through",
+        ),
+        ("reinforce", "`row reinforce_pp`", "variance with n - 1 (.116 apart)"),
+        ("reinforce_baseline", "`row reinforce_pp_baseline`", "variance with n - 1 (.030 apart)"),
+        ("rloo", "`row rloo`", "KL enters the reward before the baseline, not after"),
+        ("group_norm", "`row grpo`", "eps 1e-4 for 1e-9; an all-equal group is exactly 0 (59.6 in float32 there)"),
+        ("dr_grpo", "`row dr_grpo`", "also divides by a constant; OpenRLHF drops the std alone"),
+        ("no_std_norm", "`normalise.none`"),
+    ),
+    *_options(
+        "policy loss",
+        ("ppo", "`row ppo`, `gate.clip`"),
+        ("gspo", "`row gspo`", "with a correction the ratio stays to the old policy, not to the sampler"),
+        ("dual_clip", "`gate.dual_clip`"),
+        ("token_level_loss true, false", "`aggregate.token_mean`, `aggregate.sequence_mean_token_mean`"),
+        ("vllm tis", "`mismatch.token_truncate`"),
+        ("vllm icepop", "`mismatch.token_mask`"),
+        (
+            "vllm seq-mask-tis",
+            "`mismatch.geometric_mask`",
+            "weights are capped, as its comment says; an empty row is skipped",
+        ),
+    ),
+    *_options(
+        "other losses",
+        ("ValueLoss", "`value.clipped`, `value.mse`"),
+        ("SFTLoss, GPTLMLoss", "`row sft`"),
+        ("PairWiseLoss, margin", "`row reward_model`"),
+        ("LogExpLoss", "`row reward_model`", "a log-sigmoid: OpenRLHF's log(1 + exp) overflows, gradient NaN"),
+        ("DPOLoss, label_smoothing", "`row dpo`"),
+        ("DPOLoss ipo", "`loss.ipo_sum`"),
+        ("KTOLoss (0.9.6)", "`row kto`"),
+        ("KDLoss (0.9.6)", "`row kd`"),
+        ("PRMLoss hard, vocabulary (0.9.6)", "`row prm`"),
+        ("PRMLoss soft (0.9.6)", "`row prm_soft`", "NaN is an unknown label; there -100 is taken for a probability"),
+    ),
+    *_options(
+        "rewards and KL",
+        ("kl estimator k1, k2, k3", "`kl.k1`, `kl.k2`, `kl.k3`", "no cap at 10"),
+        ("kl.use_loss", "`kl.k2`", "aggregated like the policy term; there always a token mean"),
+        ("overlong_buffer_len", "`shape.soft_overlong`"),
+        ("stop-properly, coefficient below 0", "`shape.eos_replace`"),
+        ("stop-properly, coefficient 0 to 1", "`shape.eos_scale`"),
+        ("reward clip", "`shape.clip`", "before the baseline; there after it"),
+        ("dynamic filtering", "`filter.varied`", "on correctness, not on the shaped score"),
+        ("adaptive KL controller", "`controller.ziegler_token`"),
+    ),
+)
+
+SWIFT = (
+    *_options(
+        "advantage_estimator",
+        ("grpo", "`row grpo`", "an unscored part is left out; there it counts as 0"),
+        ("rloo", "`row rloo`"),
+        ("reinforce_plus_plus", "`credit.centre` with `normalise.batch_std_centred`"),
+        ("dynamic (ragged groups)", "every group estimator: groups may differ in size"),
+    ),
+    *_options(
+        "scale_rewards",
+        ("group", "`normalise.group_std`"),
+        ("batch", "`normalise.batch_std_raw`"),
+        ("none", "`normalise.none`"),
+        ("gdpo", "`row gdpo`", "eps 1e-4 for 1e-8"),
+    ),
+    *_options(
+        "loss_type",
+        ("grpo", "`row grpo`", EMPTY_ROWS),
+        ("bnpo", "`aggregate.token_mean`", "a fully masked step gives 0"),
+        ("dr_grpo", "`row dr_grpo`", "also drops the std"),
+        ("dapo", "`row dapo`", "a fully masked step gives 0; there NaN"),
+        ("cispo", "`row cispo`", "cap 5; there epsilon_high, .2 unless set"),
+        ("sapo", "`row sapo`"),
+        ("fipo", "`row fipo`"),
+        ("real", "`row real`", "groups may be cut apart; there K consecutive rows must stay together"),
+    ),
+    *_options(
+        "GRPO options",
+        ("importance_sampling_level token, sequence, sequence_token", "`ratio.token`, `row gspo`, `row gspo_token`"),
+        ("delta", "`gate.dual_clip.cap`"),
+        ("beta", "`kl.k3`", "no cap, and never multiplied by the mismatch weight (gradient .018 apart)"),
+        ("kl_in_reward", "`shape.kl_penalty`"),
+        ("rollout token_truncate, token_mask", "`mismatch.token_truncate`, `mismatch.token_mask`"),
+        (
+            "rollout sequence_truncate",
+            "`mismatch.geometric_truncate`",
+            "'sequence' is a geometric mean there (.80 apart)",
+        ),
+        ("rollout sequence_mask", "`mismatch.geometric_mask`"),
+        (
+            "off_policy_sequence_mask_delta",
+            "`focus.near_policy`",
+            "dropped rows stay in the denominator (bnpo .050 apart)",
+        ),
+        ("top_entropy_quantile", "`focus.top_entropy`"),
+        ("overlong_filter", "`filter.finished`", EMPTY_ROWS),
+        ("dynamic sampling", "`filter.varied`", "on correctness; there on the std of the summed rewards"),
+    ),
+    *_options(
+        "teachers",
+        ("RLSD", "`row rlsd`", "lambda is a constant; its warm-up and decay are not here"),
+        ("teacher log-ratio in the advantage", "`normalise.plus_teacher`"),
+    ),
+)
+
+PEERS = {
+    "TRL 1.16.0 (and 1.12.0)": TRL,
+    "verl 0.9.1": VERL,
+    "OpenRLHF 0.11.0 (and 0.9.6)": OPENRLHF,
+    "ms-swift 4.6.0": SWIFT,
+}
+
+# What a peer has and we do not, each with its reason.
+NOT_HERE = (
+    ("verl", "pf-ppo", "resampling of a replayed batch by reward: no vectors exist, and nobody has asked for it"),
+    (
+        "verl",
+        "distillation losses of the async trainer",
+        "top-k teachers over a server; `row gkd` and `row kd` are whole",
+    ),
+    ("ms-swift", "SDAR and CHORD auxiliary losses", "no vectors exist to check them against"),
+    (
+        "TRL",
+        "BCO's prompt-distribution matching",
+        "needs a classifier of prompts beside the policy; off by default there",
+    ),
+)

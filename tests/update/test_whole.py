@@ -1,0 +1,45 @@
+"""Micro-batches joined and cut again: nothing is lost, indices move, groups that were cut apart find each other."""
+
+from __future__ import annotations
+
+import torch
+
+from ascent.maths.groups import Groups
+from ascent.maths.segments import Segments
+from ascent.update import whole
+from tests.batches import random_batch, rows_of
+
+
+def test_joining_pieces_gives_the_batch_back() -> None:
+    batch = random_batch(4)
+    batch["group_ids_B"] = batch["groups"].ids_B
+    count = batch["segments"].count
+    pieces = [rows_of(batch, torch.arange(count)[start : start + 3]) for start in range(0, count, 3)]
+    again = whole.joined(pieces)
+    assert again["segments"].lengths_B.tolist() == batch["segments"].lengths_B.tolist()
+    assert again["groups"].ids_B.tolist() == batch["groups"].ids_B.tolist()
+    for name in ("logprobs_T", "rewards_B", "parts_BK", "logits_TV", "mismatched_score"):
+        torch.testing.assert_close(again[name], batch[name])
+
+
+def test_pairs_point_at_their_sequences() -> None:
+    pieces = [
+        {"segments": Segments.from_lengths([1, 1]), "chosen_P": torch.tensor([1]), "rejected_P": torch.tensor([0])},
+        {"segments": Segments.from_lengths([2, 1]), "chosen_P": torch.tensor([0]), "rejected_P": torch.tensor([1])},
+    ]
+    found = whole.joined(pieces)
+    assert (found["chosen_P"].tolist(), found["rejected_P"].tolist()) == ([1, 2], [0, 3])
+
+
+def test_without_numbers_for_the_whole_step_groups_of_two_pieces_are_different() -> None:
+    pieces = [{"segments": Segments.from_lengths([1, 1]), "groups": Groups.from_ids([0, 0])} for _ in range(2)]
+    assert whole.joined(pieces)["groups"].ids_B.tolist() == [0, 0, 1, 1]
+
+
+def test_cutting_follows_the_axis_in_the_name() -> None:
+    pieces = [{"segments": Segments.from_lengths([2, 1])}, {"segments": Segments.from_lengths([1])}]
+    found = {"a_T": torch.arange(4), "b_B": torch.arange(3), "c": torch.tensor(7.0), "memory": torch.arange(2)}
+    first, second = whole.cut(found, pieces)
+    assert first["a_T"].tolist() == [0, 1, 2] and second["a_T"].tolist() == [3]
+    assert first["b_B"].tolist() == [0, 1] and second["b_B"].tolist() == [2]
+    assert float(first["c"]) == 7.0 and second["memory"].tolist() == [0, 1]
