@@ -65,14 +65,6 @@ def test_runs_chain_sft_then_reward_model_then_dpo(tmp_path: Path) -> None:
     assert first["loss"] == pytest.approx(0.6931, abs=1e-3)  # the reference is the policy itself before the first step
 
 
-def test_rollout_rows_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    recipe = {"algorithm": "rlvr", "model": {"policy": "tiny:llama"}, "data": {"train": "arithmetic:64"}}
-    plan = resolve(validate({**recipe, "rewards": [{"use": "arithmetic"}]}))
-    with pytest.raises(ValueError, match="learns from rollouts, which this version cannot sample yet"):
-        assemble(plan, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_run_never_writes_over_another(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="never writes over another"):
