@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from ascent.algorithms import TABLE
-from ascent.build import resolve
 from ascent.build.conflicts import UNSUPPLIED
 from ascent.build.training import assemble, resume, train
-from ascent.config.validate import validate
 from ascent.runs.folder import read_run
 from tests.build.runs import tiny_plan, weights_of
 
