@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import importlib.util
-import sys
 from pathlib import Path
 
 from ascent.algorithms import TABLE, Row
 from ascent.cells import nearest
+from ascent.own_files import names_in
 
 GROUP = "ascent.algorithms"
 ROLLOUT_SLOTS = ("credit", "normalise", "mismatch", "ratio", "gate", "aggregate")
@@ -37,23 +36,8 @@ def installed_rows() -> list[Row]:
 
 def _from_file(use: str) -> object:
     file, _, name = use.rpartition(":")
-    path = Path(file).expanduser().resolve()
-    if not path.is_file():
-        raise ValueError(f"algorithm {use}: there is no file {path}")
-    # The text is part of the name: a file that was changed is read again, and two files of one name do not meet.
-    mark = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:8]
-    module_name = f"ascent_rows_{path.stem}_{mark}"
-    if module_name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[module_name]
-            raise
-    names = vars(sys.modules[module_name])
+    path = Path(file)
+    names = names_in(f"algorithm {use}", path)
     if name not in names:
         rows = [each for each, value in names.items() if isinstance(value, Row)]
         raise ValueError(f"algorithm {use}: {path.name} defines no {name}; its rows are {', '.join(rows) or 'none'}")

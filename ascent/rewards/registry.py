@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import difflib
 import functools
-import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ascent.own_files import names_in
 from ascent.protocols import Score
 from ascent.records import Rollout
 from ascent.rewards.outcome import Unscored
@@ -108,22 +107,8 @@ def _target(use: str) -> Any:
 
 def _from_file(use: str) -> Any:
     file, _, name = use.rpartition(":")
-    path = Path(file).expanduser().resolve()
-    if not path.is_file():
-        raise ValueError(f"reward {use}: there is no file {path}")
-    # Under a name of its own, so that two files called rewards.py do not meet, and findable, so that it pickles.
-    module_name = f"ascent_reward_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if module_name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[module_name]
-            raise
-    names = vars(sys.modules[module_name])
+    path = Path(file)
+    names = names_in(f"reward {use}", path)
     if name not in names:
         own = [each for each, value in names.items() if callable(value) and not each.startswith("_")]
         raise ValueError(f"reward {use}: {path.name} defines no {name}; it defines {', '.join(own) or 'nothing'}")
