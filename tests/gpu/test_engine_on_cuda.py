@@ -62,7 +62,7 @@ def test_recorded_log_probs_are_the_trainers(tmp_path: Path, family: str, dtype:
 
 def test_the_noise_is_the_cpus(tmp_path: Path) -> None:
     from ascent.engines.native.kernels import exponentials_on_cuda
-    from ascent.engines.native.sampling import Asked
+    from ascent.engines.native.rows import Asked
 
     words = np.array([[1, 2], [2**32 - 1, 7], [123456789, 987654321]], dtype=np.uint32)
     positions = np.array([0, 5, 4000], dtype=np.uint32)

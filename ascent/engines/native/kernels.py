@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ascent.engines.native.sampling import Asked
+from ascent.engines.native.rows import Asked
 from ascent.engines.noise import FIRST, SECOND
 
 BLOCK = 2048  # tokens of a row looked at together

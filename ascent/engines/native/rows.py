@@ -8,7 +8,7 @@ Axes: F fields, B rows, P pages of a row, S stop ids.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,21 @@ WHOLE = ("token", "stored", "position", "limit", "done", "greedy", "word0", "wor
 REAL = ("temperature", "top_p", "min_p")
 FIELDS = {name: place for place, name in enumerate((*WHOLE, *REAL))}
 STOPS = slice(len(FIELDS), len(FIELDS) + MOST_STOPS)
+
+
+class Asked(NamedTuple):
+    """What the rows ask for, one entry each."""
+
+    temperature_B: Tensor
+    greedy_B: Tensor
+    word0_B: Tensor
+    word1_B: Tensor
+    position_B: Tensor
+    least_B: Tensor
+    top_k_B: Tensor
+    top_p_B: Tensor
+    min_p_B: Tensor
+    stops_BS: Tensor
 
 
 class Rows:
@@ -94,3 +109,8 @@ class Rows:
     def pull(self) -> None:
         if self.device.type == "cuda":
             self._host.copy_(self.block_FB)
+
+
+def asked(rows: Rows, which: Tensor | slice) -> Asked:
+    names = ("temperature", "greedy", "word0", "word1", "position", "least", "top_k", "top_p", "min_p")
+    return Asked._make([*(rows[name][which] for name in names), rows.stops_BS[which]])

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ascent.engines.native.recorded import Forward, forward_of, recorded, worth_recording
-from ascent.engines.native.rows import Rows
-from ascent.engines.native.sampling import Drawn, asked, draw
+from ascent.engines.native.rows import Rows, asked
+from ascent.engines.native.sampling import Drawn, draw
 from ascent.maths.segments import Segments
 from ascent.models.attention import attending, packed
 from ascent.models.model import LanguageModel, output_head

@@ -14,34 +14,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ascent.engines.native.rows import Rows
+from ascent.engines.native.rows import Asked
 from ascent.engines.noise import exponentials
-
-
-class Asked(NamedTuple):
-    """What the rows ask for, one entry each."""
-
-    temperature_B: Tensor
-    greedy_B: Tensor
-    word0_B: Tensor
-    word1_B: Tensor
-    position_B: Tensor
-    least_B: Tensor
-    top_k_B: Tensor
-    top_p_B: Tensor
-    min_p_B: Tensor
-    stops_BS: Tensor
 
 
 class Drawn(NamedTuple):
     tokens_B: Tensor
     logprobs_B: Tensor
     log_mass_B: Tensor | None
-
-
-def asked(rows: Rows, which: Tensor | slice) -> Asked:
-    names = ("temperature", "greedy", "word0", "word1", "position", "least", "top_k", "top_p", "min_p")
-    return Asked._make([*(rows[name][which] for name in names), rows.stops_BS[which]])
 
 
 def draw(logits_BV: Tensor, ask: Asked, *, cut: bool) -> Drawn:

@@ -15,8 +15,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from ascent.engines.native.rows import Rows
-from ascent.engines.native.sampling import Drawn, asked, draw
+from ascent.engines.native.rows import Rows, asked
+from ascent.engines.native.sampling import Drawn, draw
 from ascent.engines.noise import words
 from ascent.records import Request
 
