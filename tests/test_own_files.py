@@ -20,11 +20,11 @@ def test_two_files_of_one_name_do_not_meet_and_a_changed_one_is_read_again(tmp_p
 
 
 def test_a_broken_file_raises_its_own_error_and_stays_nowhere(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "divides_by_zero.py").write_text("1 / 0\n")
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            names_in("mine", tmp_path / "broken.py")
-    assert not [name for name in sys.modules if name.startswith("ascent_own_broken")]
+            names_in("mine", tmp_path / "divides_by_zero.py")
+    assert not [name for name in sys.modules if name.startswith("ascent_own_divides_by_zero")]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
