@@ -37,9 +37,8 @@ test: setup  ## Everything a CPU can run, except the long learning studies.
 test-learning: setup  ## The long learning studies.
 	$(PYTEST) -m learning
 
-quickstart: setup  ## Train a small policy from nothing (does not exist yet).
-	@echo "make quickstart does not exist yet. Try: $(BIN)/ascent train sort --run runs/sort, then docs/rollouts.md"
-	@exit 1
+quickstart: setup  ## Train a small policy from nothing, in minutes: imitation, then rewards.
+	$(BIN)/ascent quickstart
 
 bench: setup  ## Run every benchmark in bench/.
 	@ls bench/*.py >/dev/null 2>&1 || { echo "bench/ holds no benchmark yet"; exit 1; }

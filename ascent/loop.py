@@ -16,11 +16,15 @@ from ascent.protocols import Learner, Metric, Objective, Source, State, Tracker
 
 
 class Trained(NamedTuple):
-    """A learner and what it minimises. PPO with a separate critic has two of these; everyone else has one."""
+    """A learner and what it minimises. PPO with a separate critic has two of these; everyone else has one.
+
+    The first is the policy. It is left alone before step `starts`: a critic may learn from it first.
+    """
 
     name: str
     learner: Learner
     objective: Objective
+    starts: int = 1
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,15 @@ class Schedule:
 def run(parts: Parts, schedule: Schedule, *, done: int = 0, stop: Callable[[], bool] = lambda: False) -> int:
     """Train from step `done` + 1 to the schedule's end, or until `stop` says so; returns the last step finished.
 
-    A stop is looked at between steps only: the step under way is finished and saved.
+    A stop is looked at between steps only: the step under way is finished and saved. One that was due when the run was
+    saved is due still.
     """
     if done > schedule.steps:
         raise ValueError(
             f"the checkpoint is at step {done}, but run.steps={schedule.steps}; raise run.steps to train further"
         )
+    if done and stop():
+        return done
     for step in range(done + 1, schedule.steps + 1):
         metrics = _update(parts, step)
         last = step == schedule.steps or stop()
@@ -71,13 +78,12 @@ def _update(parts: Parts, step: int) -> dict[str, float]:
     merged: dict[str, Metric] = {}
     while batches:
         latest: dict[str, Metric] = {}
-        for each in parts.trained:
-            prefix = f"{each.name}/" if len(parts.trained) > 1 else ""
+        for each in [each for each in parts.trained if step >= each.starts]:
+            prefix = "" if each is parts.trained[0] else f"{each.name}/"
             latest |= {prefix + name: metric for name, metric in each.learner.step(batches, each.objective).items()}
         for name, metric in latest.items():
             merged[name] = merged[name].merge(metric) if name in merged else metric
-        first = f"{parts.trained[0].name}/" if len(parts.trained) > 1 else ""
-        batches = parts.source.more({name.removeprefix(first): metric for name, metric in latest.items()})
+        batches = parts.source.more(latest)
     parts.source.refresh(parts.trained[0].learner.weights())
     return {name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ascent.records import Completion, Prompt, Request, Rollout, StepReward
+from ascent.records import Completion, Prompt, Reply, Request, Rollout, StepReward
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,12 +70,13 @@ class Scorer(Protocol):
 
 
 class Env(Protocol):
-    """What one rollout talks to. Made for a single use; many run at once."""
+    """What one rollout talks to, in text. Made for a single use; many run at once."""
 
-    def first(self) -> Prompt: ...
+    def first(self) -> Prompt:
+        """What the policy reads first; the same for every environment made from one prompt."""
 
-    def reply(self, completion: Completion) -> tuple[int, ...] | None:
-        """Token ids the policy reads next, or None when the episode is over."""
+    def reply(self, text: str) -> Reply:
+        """What it says to the policy's turn; may take its time, since others go on meanwhile."""
 
 
 class Reward(Protocol):

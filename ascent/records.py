@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Role = Literal["system", "user", "assistant", "tool"]
 Stop = Literal["eos", "stop", "length", "abort"]
+Ended = Literal["over", "turns", "tokens", "cut", "raised", "timeout"]
 
 # A sampled log-probability is at most 0; float32 rounding of log-softmax can leave it a hair above.
 ROUNDING = 1e-4
@@ -134,12 +135,48 @@ class Completion:
 class Turn:
     """Token ids the policy read (a prompt, a tool's reply), then what it sampled.
 
-    `text` is the completion decoded without special tokens: for rewards and logs, never tokenised again.
+    `text` is the completion decoded without special tokens, `heard` what an environment had said before it: for
+    rewards and logs, never tokenised again.
     """
 
     observed: tuple[int, ...]
     completion: Completion
     text: str = ""
+    heard: str = ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an environment says to a turn: the message that the policy reads next, or None when the episode is over.
+
+    `parts` is its verdict on the episode so far, for the reward `env`; a later one replaces it. `counts` are events to
+    add up (calls of a tool, errors), by name.
+    """
+
+    message: Message | None
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """How a rollout with an environment went: by what it ended, the environment's verdict, what was counted.
+
+    `over`: the environment ended it. `turns`, `tokens`: the episode's own limits. `cut`: a turn's token budget.
+    `raised`, `timeout`: the environment failed (`detail` says how), so nothing can be said about the policy.
+    """
+
+    ended: Ended
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        _one_of("Episode.ended", self.ended, get_args(Ended))
+
+    @property
+    def failed(self) -> bool:
+        return self.ended in ("raised", "timeout")
 
 
 @dataclass(frozen=True)
@@ -157,7 +194,10 @@ class StepReward:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One prompt answered once, in one turn or several, with its reward once scored."""
+    """One prompt answered once, in one turn or several, with its reward once scored.
+
+    `failures` says which rewards could not score it, and the word under which that is counted.
+    """
 
     prompt: Prompt
     sample: int
@@ -165,6 +205,8 @@ class Rollout:
     reward: float | None = None
     parts: Mapping[str, float | None] = field(default_factory=dict)
     steps: tuple[StepReward, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    episode: Episode | None = None
 
     def __post_init__(self) -> None:
         owner = f"Rollout {self.prompt.id!r}/{self.sample}"
@@ -192,6 +234,9 @@ class Rollout:
 
     @property
     def truncated(self) -> bool:
+        """True when a budget ended it: of its last turn, or of the whole episode."""
+        if self.episode is not None:
+            return self.episode.ended in ("turns", "tokens", "cut")
         return self.turns[-1].completion.truncated
 
 
@@ -267,6 +312,29 @@ class Judged:
 
     def __post_init__(self) -> None:
         _answers(f"Judged {self.prompt.id!r}", (self.answer,))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One answer in steps, each judged: the probability that it is right, 1 or 0 where that is known, None where not.
+
+    A step is a stretch of text that ends with a line break; the last one ends with the answer.
+    """
+
+    prompt: Prompt
+    steps: tuple[str, ...]
+    right: tuple[float | None, ...]
+
+    def __post_init__(self) -> None:
+        owner = f"Steps {self.prompt.id!r}"
+        _not_empty(f"{owner}.steps", self.steps, "give at least one step")
+        if len(self.right) != len(self.steps):
+            raise ValueError(f"{owner} has {len(self.steps)} steps but {len(self.right)} judgements; give one for each")
+        bad = next((value for value in self.right if value is not None and not 0 <= value <= 1), None)
+        if bad is not None:
+            raise ValueError(f"{owner}: a step is judged {bad}, but it must lie between 0 (wrong) and 1 (right)")
+        if all(value is None for value in self.right):
+            raise ValueError(f"{owner}: no step is judged, so there is nothing to learn; drop the record")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

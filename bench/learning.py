@@ -1,10 +1,11 @@
-"""Do the algorithms that learn from files learn? Three studies on tiny models, five seeds each, one CPU thread.
+"""Do the algorithms learn? Four studies on tiny models, five seeds each, one CPU thread.
 
-    python bench/learning.py [sft] [reward] [preference] [--first-seed N] [--seeds N] [--work FOLDER]
+    python bench/learning.py [sft] [reward] [preference] [talking] [--first-seed N] [--seeds N] [--work FOLDER]
 
 sft: held-out accuracy before and after. reward: reward models against the Bayes rate, pairwise, K-wise and listwise on
 equally many scored responses. preference: win rate over SFT by the true preference, with a control whose labels are a
-coin's. Writes dated JSON with hardware, command and seeds to bench/results/; tests/end_to_end/studies.py is what runs.
+coin's. talking: a maze walked in turns and differences that need a calculator, before and after rewards. Writes
+dated JSON with hardware, command and seeds to bench/results/; tests/end_to_end/{studies,talking}.py is what runs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import transformers
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.end_to_end import studies  # noqa: E402
+from tests.end_to_end import studies, talking  # noqa: E402
 
 Cell = Callable[[Path, int], dict[str, float]]
 
@@ -49,6 +50,11 @@ def reward_cells() -> dict[str, Cell]:
 
 def preference_cells() -> dict[str, Cell]:
     return {name: lambda root, seed, n=name: studies.study_preference(root, seed, n) for name in studies.PREFERENCES}
+
+
+def talking_cells() -> dict[str, Cell]:
+    both = (talking.MAZE, talking.DIFFERENCES)
+    return {each.name: lambda root, seed, n=each: talking.study(n, root, seed) for each in both}
 
 
 STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
@@ -67,6 +73,7 @@ STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
         preference_cells,
         {"task": "style", "prompts": studies.PROBLEMS, "sft": studies.STYLE_SFT, **studies.PREFERENCES},
     ),
+    "talking": (talking_cells, {each.name: asdict(each) for each in (talking.MAZE, talking.DIFFERENCES)}),
 }
 
 

@@ -1,14 +1,19 @@
 """Sampling speed: the native engine against transformers' generate, in one run, in turns.
 
     python bench/rollout.py cpu [--smollm2 FOLDER] [--write]
-    python bench/rollout.py gpu [--write]
+    python bench/rollout.py gpu [--trl] [--write]
 
 On a CPU: a fixed ragged mix (256 requests in groups of 8, log-normal lengths with sigma 0.8, capped at 4 times the
-mean, 64 slots), and the same requests at equal lengths. Lengths are token budgets; nothing else stops. generate runs
-batches of 64; in the ragged mix it may sort by length beforehand, which a real run could not. It returns no
-log-probabilities; ours always does. On a GPU: random weights in the shapes of Qwen2.5 and Qwen3, bfloat16, 200 + 512
-tokens, beside the time in which the memory alone could be read (weights and keys/values at 4.3 TB/s), beside TRL's GRPO
-generation where trl is installed; and how far the recorded log-probabilities are from the training forward's.
+mean, 64 slots), and the same requests at equal lengths. Lengths are token budgets; nothing else stops. The quick-start
+model gets prompts of 12 to 24 tokens and a mean of 24 new ones; SmolLM2-135M 128 requests, prompts of 16 to 32 tokens,
+a mean of 8 new ones, one repetition (two minutes on two idle cores). generate runs batches of 64, in the ragged mix
+sorted by the lengths of the prompts, as a user could, and sorted by the lengths of the completions, which no user
+knows. It returns no log-probabilities; ours always does.
+
+On a GPU (eight minutes): random weights in the shapes of Qwen2.5 and Qwen3, bfloat16, 200 + 512 tokens and 1,024 + 256
+alone and in groups of 8 that share their prompt, beside the time in which the memory alone could be read (weights and
+keys/values at 4.3 TB/s), beside TRL's GRPO generation where trl is installed; and how far the recorded
+log-probabilities are from the training forward's.
 """
 
 from __future__ import annotations
@@ -41,12 +46,14 @@ from ascent.models.tiny import create
 from ascent.records import Request
 
 HERE = Path(__file__).resolve().parent
-REPETITIONS, REQUESTS, GROUP, SLOTS, SIGMA, CAP = 3, 256, 8, 64, 0.8, 4
+REPETITIONS, GPU_REPETITIONS, REQUESTS, GROUP, SLOTS, SIGMA, CAP = 3, 2, 256, 8, 64, 0.8, 4
+SMOLLM2 = (32, 8, 128, 1)  # prompt, mean of new tokens, requests, repetitions
 BANDWIDTH = 4.3e12
 NEVER = frozenset({-1})
 # on a GPU: batch, samples of a prompt, prompt tokens, new tokens
 SETTINGS = [(512, 1, 200, 512), (128, 1, 200, 512), (16, 1, 200, 512), (1, 1, 200, 512)]
 SETTINGS += [(512, 8, 1024, 256), (512, 1, 1024, 256)]
+FEW = [(512, 1, 200, 512), (1, 1, 200, 512), (512, 8, 1024, 256)]
 SHAPES: dict[str, Any] = {
     "qwen2.5-0.5b": Qwen2Config(
         hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2, intermediate_size=4864,
@@ -89,10 +96,10 @@ def ours(engine: NativeEngine, asked: list[Request]) -> float:
 
 
 @torch.no_grad()
-def generate(module: Any, asked: list[Request], batch: int, *, sort: bool) -> float:
+def generate(module: Any, asked: list[Request], batch: int, sort: Callable[[Request], int] | None) -> float:
     """transformers' own sampling, left-padded, until the longest of a batch is done; oneDNN as torch has it."""
     torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
-    order = sorted(asked, key=lambda request: request.max_new_tokens) if sort else asked
+    order = sorted(asked, key=sort) if sort else asked
     device = module.device
     start = time.perf_counter()
     for place in range(0, len(order), batch):
@@ -113,6 +120,12 @@ def generate(module: Any, asked: list[Request], batch: int, *, sort: bool) -> fl
 def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+SORTS: dict[str, Callable[[Request], int]] = {
+    "generate by prompt": lambda request: len(request.tokens),
+    "generate by future": lambda request: request.max_new_tokens,
+}
 
 
 def turns(ways: dict[str, Callable[[], float]], repetitions: int) -> dict[str, list[float]]:
@@ -136,20 +149,20 @@ def compare_on_cpu(
         engine = NativeEngine(model, NEVER, rows=SLOTS, longest_sequence=prompt + CAP * mean)
         ways: dict[str, Callable[[], float]] = {
             "native": lambda engine=engine, asked=asked: ours(engine, asked),  # type: ignore[misc]
-            "generate": lambda asked=asked: generate(stock, asked, SLOTS, sort=False),  # type: ignore[misc]
         }
-        if mix == "ragged":
-            ways["generate, sorted"] = lambda asked=asked: generate(stock, asked, SLOTS, sort=True)  # type: ignore[misc]
+        for way, sort in SORTS.items() if mix == "ragged" else (("generate", None),):
+            ways[way] = lambda asked=asked, sort=sort: generate(stock, asked, SLOTS, sort)  # type: ignore[misc]
         times = turns(ways, repetitions)
-        best_peer = min(statistics.median(each) for way, each in times.items() if way != "native")
+        middle = {way: statistics.median(each) for way, each in times.items()}
+        faster = {way: seconds / middle["native"] for way, seconds in middle.items() if way != "native"}
         row = {
             "model": name, "mix": mix, "requests": count, "tokens": sum(lengths), "seconds": times,
-            "ours_tokens_per_second": sum(lengths) / statistics.median(times["native"]),
-            "times_faster": best_peer / statistics.median(times["native"]), "kept": engine.stats().kept,
+            "ours_tokens_per_second": sum(lengths) / middle["native"], "times_faster": faster,
+            "kept": engine.stats().kept,
         }  # fmt: skip
         rows.append(row)
-        speed = f"{row['ours_tokens_per_second']:9.0f} tokens/s, {row['times_faster']:.2f}x generate"
-        print(f"{name:12} {mix:7} {speed}", flush=True)
+        ratios = ", ".join(f"{ratio:.2f}x {way}" for way, ratio in faster.items())
+        print(f"{name:12} {mix:7} {row['ours_tokens_per_second']:9.0f} tokens/s; {ratios}", flush=True)
     return rows
 
 
@@ -188,11 +201,12 @@ def measure_on_gpu(shape: str, settings: list[tuple[int, int, int, int]], repeti
             "model": shape, "batch": batch, "group": group, "prompt": prompt, "new": new, "seconds": seconds,
             "tokens_per_second": batch * new / best, "prefill_seconds": prefill, "milliseconds_a_step": step * 1e3,
             "floor_seconds": floor,
-            "shared_pages": stats.most_shared, "pool_gib": stats.pool_bytes / 2**30,
+            "shared_pages": stats.most_shared, "used_pages": stats.most_used, "pool_gib": stats.pool_bytes / 2**30,
         })  # fmt: skip
         speed = f"{batch * new / best:.0f} tokens/s, {best / floor:.1f}x the floor"
         print(f"{shape} batch {batch} group {group} {prompt}+{new}: {speed};", end=" ")
-        print(f"prefill {prefill:.2f} s, then {step * 1e3:.2f} ms a step", flush=True)
+        print(f"prefill {prefill:.2f} s, then {step * 1e3:.2f} ms a step;", end=" ")
+        print(f"{stats.most_used} pages used, {stats.most_shared} of them shared", flush=True)
         engine.close()
         del engine
         torch.cuda.empty_cache()
@@ -256,8 +270,7 @@ def main() -> None:
     parser.add_argument("where", choices=("cpu", "gpu"))
     parser.add_argument("--smollm2", type=Path, help="folder of SmolLM2-135M-Instruct in float32")
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
-    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
-    parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--repetitions", type=int, help="3 on a CPU (SmolLM2: 1), 2 on a GPU")
     parser.add_argument("--trl", action="store_true", help="measure TRL's generation too (gpu)")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
@@ -265,17 +278,22 @@ def main() -> None:
     if options.where == "cpu":
         with tempfile.TemporaryDirectory() as folder:
             tiny = create(Path(folder) / "tiny", hidden=64, layers=3, heads=4, key_value_heads=4)
-            rows += compare_on_cpu("quick start", tiny, 24, 24, REQUESTS, options.repetitions)
+            rows += compare_on_cpu("quick start", tiny, 24, 24, REQUESTS, options.repetitions or REPETITIONS)
         if options.smollm2:
-            rows += compare_on_cpu("smollm2", options.smollm2, 64, 48, options.requests, options.repetitions)
+            *lengths, repetitions = SMOLLM2
+            rows += compare_on_cpu("smollm2", options.smollm2, *lengths, options.repetitions or repetitions)
         if options.write:
             write("cpu", rows)
     else:
         for shape in options.shapes:
-            rows += measure_on_gpu(shape, SETTINGS, options.repetitions)
+            known = shape.startswith("qwen2.5")
+            measured = measure_on_gpu(shape, SETTINGS if known else FEW, options.repetitions or GPU_REPETITIONS)
+            rows += measured
+            if options.write:
+                write("gpu", rows)  # after every part: device time may end
             rows.append(distance(shape))
-            if options.trl:
-                rows.append(against_trl(shape, rows[-len(SETTINGS) - 1]["tokens_per_second"]))
+            if options.trl and known:
+                rows.append(against_trl(shape, measured[0]["tokens_per_second"]))
             if options.write:
                 write("gpu", rows)
 

@@ -10,6 +10,8 @@ def least(algorithm: str) -> dict[str, Any]:
     recipe: dict[str, Any] = {"algorithm": algorithm, "model": {"policy": "p"}, "data": {"train": "t"}}
     if row.source == "rollouts":
         recipe["rewards"] = [{"use": "exact"}]
+    if row.needs & {"teacher", "teacher_distribution"}:
+        recipe["model"]["teacher"] = "big"
     if "pretraining" in row.needs:
         recipe["data"]["pretraining"] = "text"
     return recipe

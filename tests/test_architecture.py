@@ -22,7 +22,7 @@ LAYERS = (
     ("cli", "dashboard"),
     ("build",),
     ("loop",),
-    ("rollouts", "scale"),
+    ("rollouts", "scale", "feedback"),
     ("engines", "update"),
     ("data", "rewards", "envs", "tasks", "models", "checkpoints", "runs"),
     ("sandbox",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,12 +131,28 @@ def test_a_stop_finishes_the_step_saves_and_returns() -> None:
     assert sorted(saved) == [3]
 
 
-def test_two_learners_log_under_their_names_and_both_are_saved() -> None:
+def test_a_second_learner_logs_under_its_name_and_both_are_saved() -> None:
     saved: dict[int, Any] = {}
     made = parts(saved, names=("policy", "critic"), evaluated=False)
     run(made, SCHEDULE)
-    assert set(made.tracker.rows[0][1]) == {"policy/w", "critic/w"}  # type: ignore[attr-defined]
+    assert set(made.tracker.rows[0][1]) == {"w", "critic/w"}  # type: ignore[attr-defined]
     assert set(saved[10]["learners"]) == {"policy", "critic"}
+
+
+def test_the_policy_may_wait_while_the_critic_learns() -> None:
+    made = parts({}, names=("policy", "critic"), evaluated=False)
+    made = replace(made, trained=[made.trained[0]._replace(starts=3), made.trained[1]])
+    run(made, SCHEDULE)
+    rows = dict(made.tracker.rows)  # type: ignore[attr-defined]
+    assert [step for step in range(1, 11) if "w" in rows[step]] == list(range(3, 11))
+    assert all("critic/w" in row for row in rows.values())
+
+
+def test_a_stop_that_was_due_when_the_run_was_saved_is_due_still() -> None:
+    made = parts({})
+    assert run(made, SCHEDULE, done=4, stop=lambda: True) == 4
+    assert made.tracker.rows == []  # type: ignore[attr-defined]
+    assert run(parts({}), SCHEDULE, done=4) == 10
 
 
 def test_nothing_left_to_train_is_said_and_not_passed_over() -> None:

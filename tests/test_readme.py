@@ -52,3 +52,9 @@ def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_tests_that_pages_name_exist():
+    for page in PAGES:
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
+            assert f"def {name}(" in (ROOT / path).read_text(), f"{page.name} names {path}::{name}"

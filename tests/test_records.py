@@ -15,6 +15,7 @@ from ascent.records import (
     Request,
     Rollout,
     StepReward,
+    Steps,
     Turn,
 )
 
@@ -153,3 +154,16 @@ def test_preference_records_hold_what_they_are_given():
     assert Ranking(ASK, (YES, NO)).answers[0] == YES
     assert Judged(ASK, NO, good=False).good is False
     assert Example("e1", (*ASK.messages, *YES)).messages[-1].content == "4"
+
+
+def test_judged_steps_have_a_verdict_each_and_one_at_least() -> None:
+    prompt = Prompt("p", (Message("user", "q"),))
+    assert Steps(prompt, ("a", "b"), (0.5, None)).right == (0.5, None)
+    for steps, right, words in (
+        (("a",), (1.0, 0.0), "1 steps but 2 judgements"),
+        (("a",), (-100.0,), "a step is judged -100.0"),
+        (("a",), (None,), "no step is judged"),
+        ((), (), "steps is empty"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Steps(prompt, steps, right)

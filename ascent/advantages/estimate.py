@@ -16,7 +16,7 @@ from ascent.advantages import group, shape
 from ascent.advantages.credit import SequenceCredit
 from ascent.cells import Cell
 from ascent.maths.segments import Segments
-from ascent.maths.tally import Tally, average
+from ascent.maths.tally import Tally, average, largest, spread
 
 
 class Estimate(NamedTuple):
@@ -43,6 +43,9 @@ def estimate(available: Mapping[str, Any], *, shapes: Sequence[Cell], credit: Ce
     # What could not be scored takes no part in credit: its tokens are outside the mask that the estimators see.
     credited_T = trained_T & segments.spread(scored_B)
     known["trained_T"] = credited_T
+    for rule in [rule for rule in shapes if "rewards_T" in rule.inputs]:
+        known["rewards_T"] = rule(known)
+        known["rewards_B"] = torch.where(scored_B, segments.sum(known["rewards_T"]), float("nan"))
 
     result = credit(known)
     if isinstance(result, SequenceCredit):
@@ -67,7 +70,7 @@ def _shaped(known: dict[str, Any], shapes: Sequence[Cell], segments: Segments) -
         if "rewards_B" in rule.inputs:
             # No rule can score what could not be scored, not even one that replaces the score.
             known["rewards_B"] = torch.where(known["scored_B"], rule(known), float("nan"))
-        else:
+        elif "rewards_T" not in rule.inputs:  # those see the finished token rewards, later
             extra_T = extra_T + rule(known)
     return extra_T
 
@@ -77,7 +80,8 @@ def _metrics(result: Any, raw_B: Tensor, advantages_T: Tensor, credited_T: Tenso
     return {
         **result.metrics,
         "reward": average(raw_B, scored_B),
-        "reward_squared": average(raw_B**2, scored_B),
+        "reward_spread": spread(raw_B, scored_B),
         "advantage": average(advantages_T, credited_T),
-        "advantage_squared": average(advantages_T**2, credited_T),
+        "advantage_spread": spread(advantages_T, credited_T),
+        "advantage_largest": largest(advantages_T.abs(), credited_T),
     }

@@ -147,7 +147,7 @@ def steps_to_go(
     groups: Groups,
     segments: Segments,
     *,
-    eps: Positive = 1e-4,
+    eps: Annotated[Positive, RARE] = 1e-4,
 ) -> TokenCredit:
     """Process supervision: z-score all step rewards of the group together, then sum those at or after each token.
 
@@ -167,7 +167,7 @@ def steps_to_go(
 
 @checked
 def decoupled_parts(
-    parts_BK: Tensor, groups: Groups, *, part_weights: str = "", eps: Positive = 1e-4
+    parts_BK: Tensor, groups: Groups, *, part_weights: str = "", eps: Annotated[Positive, RARE] = 1e-4
 ) -> SequenceCredit:
     """GDPO's first step: z-score every reward part within its group on its own, then add them (weighted).
 

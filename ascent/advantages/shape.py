@@ -1,7 +1,8 @@
 """Reward shaping, in a fixed order: rules on the sequence's score, clipping, then per-token terms.
 
 Axes: T flat tokens, B sequences. Functions on `rewards_B` return new sequence rewards; `kl_penalty` and `potential`
-return per-token terms that are ADDED to the rewards. Nothing here carries a gradient.
+return per-token terms that are ADDED to the rewards; `whiten_rewards` comes last and returns new token rewards. Nothing
+here carries a gradient.
 
 Worked example: log-probs old [-1, -2, -.5, -.1], reference [-1.2, -1.5, -.5, -.3], beta .1, score 1 on the last token:
 token rewards [-.02, .05, 0, .98], reward-to-go [1.01, 1.03, .98, .98].
@@ -70,6 +71,14 @@ def potential(potentials_T: Tensor, trained_T: Tensor, segments: Segments, *, ga
     phi_S = potentials_T.detach()[trained_T]
     terms_S = gamma * next_in_segment(phi_S, inner) - phi_S
     return torch.zeros_like(potentials_T).masked_scatter(trained_T, terms_S)
+
+
+def whiten_rewards(rewards_T: Tensor, trained_T: Tensor) -> Tensor:
+    """All token rewards, KL included, divided by their std over the batch's trained tokens; the mean stays.
+
+    OpenAI's RLHF does this, N+ can. Rewards [0, 0, 0, 1] have mean .25 and std .5: [-.25, -.25, -.25, 1.75].
+    """
+    return masked.whiten(rewards_T, trained_T, shift_mean=False)
 
 
 def on_last_token(rewards_B: Tensor, trained_T: Tensor, segments: Segments) -> Tensor:

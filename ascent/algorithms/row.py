@@ -32,7 +32,7 @@ from ascent.losses import (
     values,
 )
 
-Source = Literal["rollouts", "examples", "pairs", "rankings", "unpaired"]
+Source = Literal["rollouts", "examples", "pairs", "rankings", "unpaired", "steps"]
 
 # Inputs that only exist when something extra runs. A row needs whatever its cells ask for.
 EXTRAS = {
@@ -150,6 +150,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         shape.clip,
         shape.kl_penalty,
         shape.potential,
+        shape.whiten_rewards,
     ),
     "credit": functions(
         group.raw,

@@ -25,9 +25,13 @@ GKD = replace(
     title="GKD: distillation between forward and reverse KL",
     paper="arXiv 2306.13649",
     formula="L = token mean of beta KL(T || M) + (1 - beta) KL(S || M), M = (1 - beta) S + beta T",
-    origin="TRL: beta .5, temperature 1, lr 2e-5 as sft; the paper also trains on the student's own samples",
-    pitfalls=("beta 0 and 1 are the plain KLs, not the limits of the middle form, which vanishes at both ends.",),
+    origin="TRL: beta .5, temperature 1, half of the answers the student's own; lr 2e-5 as sft",
+    pitfalls=(
+        "beta 0 and 1 are the plain KLs, not the limits of the middle form, which vanishes at both ends.",
+        "Own answers of an untrained student teach little: set data.own_answers to 0 and train on records first.",
+    ),
     loss=cell(distillation.gkd, beta=0.5, temperature=1.0),
+    defaults={**SFT.defaults, "data.own_answers": 0.5, "data.train_on": "completion"},
 )
 
 KD = replace(
@@ -39,6 +43,7 @@ KD = replace(
     origin="OpenRLHF: temperature 1",
     pitfalls=("The value includes the teacher's entropy: it does not go to 0.",),
     loss=cell(distillation.kd, temperature=1.0),
+    defaults=SFT.defaults,
 )
 
 PRM = replace(
@@ -49,6 +54,7 @@ PRM = replace(
     formula="L = mean over the ends of steps of the cross-entropy of the step's class",
     origin="as OpenRLHF; lr 9e-6 as reward models here",
     pitfalls=("The judgement is read at the step's last token, not one later.",),
+    source="steps",
     loss=cell(process.prm_hard),
     defaults={"update.learning_rate": 9e-6},
 )

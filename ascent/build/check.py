@@ -6,13 +6,16 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from ascent.build.plan import Plan
-from ascent.build.training import Training, WithReference, assemble
+from ascent.build.training import Training, WithFrozen, assemble
 from ascent.models.memory import Forecast, forecast, shape_of
 from ascent.models.model import LanguageModel
+
+MOST_STEPS = 5  # looked at for a signal
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,13 @@ def check(plan: Plan) -> Checked:
     """Parse and render everything, run forward and backward, forecast memory, time a step; nothing is kept."""
     with tempfile.TemporaryDirectory() as folder:
         training = assemble(plan, Path(folder))
-        batches = training.source.next(1)
+        batches, step = _first(training, 1)
         stats = training.learner.step(batches, training.objective)
         start = time.perf_counter()
-        training.learner.step(training.source.next(2), training.objective)["loss"].value()  # waits for the device
+        more, step = _first(training, step + 1)
+        for each in training.others:
+            each.learner.step(more, each.objective)
+        training.learner.step(more, training.objective)["loss"].value()  # waits for the device
         seconds = time.perf_counter() - start
     return Checked(
         notes=training.notes,
@@ -55,6 +61,18 @@ def check(plan: Plan) -> Checked:
     )
 
 
+def _first(training: Training, step: int) -> tuple[list[dict[str, Any]], int]:
+    """The first step from `step` on that has something to learn from: rollouts of a weak policy may have nothing."""
+    for each in range(step, step + MOST_STEPS):
+        batches = training.source.next(each)
+        if batches:
+            return batches, each
+    raise ValueError(
+        f"no answer of {MOST_STEPS} rollout steps was better or worse than another of its group, so there is nothing "
+        "to learn from yet; use easier prompts, more samples of each (rollouts.group_size), or partial credit"
+    )
+
+
 def memory_of(plan: Plan, training: Training) -> Forecast:
     """Of the largest micro-batch there can be: its budget of tokens, or all of a step where that is less."""
     model, settings = training.model, plan.config
@@ -63,15 +81,15 @@ def memory_of(plan: Plan, training: Training) -> Forecast:
         tokens=min(settings.update.tokens_per_microbatch, settings.data.batch_size * training.largest),
         dtype=settings.model.dtype,
         recompute=settings.model.recompute,
-        budget_bytes=model.budget_bytes if training.objective.want & {"logprobs_T", "entropy_T"} else 0,
+        budget_bytes=model.budget_bytes if training.objective.want & {"logprobs_T", "entropy_T", "logits_TV"} else 0,
         reference=_frozen(training),
     )
 
 
 def _frozen(training: Training) -> int:
-    """Weights of a reference model that stays during training; LoRA's shares the policy's."""
+    """Weights of a reference or a teacher that stays during training; LoRA's reference shares the policy's."""
     source = training.source
-    model = source.reference.model if isinstance(source, WithReference) else None
+    model = source.frozen.model if isinstance(source, WithFrozen) else None
     return _count(model.module) if isinstance(model, LanguageModel) else 0
 
 

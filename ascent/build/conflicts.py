@@ -8,17 +8,12 @@ from ascent.advantages import shape
 from ascent.algorithms import TABLE, Row
 from ascent.build.effects import REWARD_MODEL
 from ascent.config.schema import Config
-from ascent.losses import kl, ratios
+from ascent.losses import controllers, kl, ratios
 
-# What a row of the table may need and no part of training supplies yet: the functions are there, their inputs are not.
+# What a row of the table may need and no part of training supplies yet: the functions are there, their input is not.
 UNSUPPLIED = {
-    "collision": "the sum of squared probabilities at every token, which models do not report",
-    "teacher": "a teacher's log-probs of the sampled tokens",
-    "teacher_distribution": "a teacher's whole distribution at every token",
-    "step_head": "judged steps, and a head that judges them",
-    "optimal_values": "the optimal value of every prompt, estimated beforehand",
-    "reference_samples": "pairs of which one answer is the policy's and one the reference's, sampled afresh",
-    "gold_answers": "a gold answer beside every pair",
+    "reference_samples": "pairs of which one answer is the policy's and one the reference's, sampled and judged afresh "
+    "in every step: rows of pairs read files, and rollouts form no pairs",
 }
 
 PER_SEQUENCE_RATIOS = (ratios.sequence_geometric, ratios.sequence_geometric_token)
@@ -36,10 +31,20 @@ def refuse_conflicts(config: Config, row: Row) -> None:
         _critic_is_trained(config, row)
         _kl_has_a_gradient(row)
         _controller_has_a_term(row)
+        _cut_completions_have_one_rule(config, row)
+        _critic_warms_up_before_the_end(config)
+        _old_rollouts_have_a_ratio(config, row)
         _ratio_fits_gate(row)
         _ratio_fits_aggregate(row)
         _overlong_is_reachable(config, row)
         _minibatches_are_not_empty(config)
+    if row.needs & {"teacher", "teacher_distribution"} and config.model.teacher is None:
+        raise ValueError(f"model.teacher is missing: {row.name} learns from a frozen teacher; name the model")
+    if "teacher_distribution" in row.needs and config.data.own_answers and config.data.train_on != "completion":
+        raise ValueError(
+            f"data.own_answers={config.data.own_answers:g} with data.train_on={config.data.train_on}: the student "
+            "answers the last question anew, so that answer alone can be trained; use train_on completion"
+        )
     if "pretraining" in row.needs and config.data.pretraining is None:
         raise ValueError(
             f"data.pretraining is missing: {row.name} mixes pretraining text into every step; name the text"
@@ -141,9 +146,59 @@ def _kl_has_a_gradient(row: Row) -> None:
 
 
 def _controller_has_a_term(row: Row) -> None:
-    steered = row.kl is not None or any("reference_T" in each.required for each in row.shape)
-    if row.controller is not None and not steered:
+    penalties = [each for each in row.shape if each.function is shape.kl_penalty]
+    cell = row.controller
+    if cell is not None and row.kl is None and not any("reference_T" in each.required for each in row.shape):
         raise ValueError(f"cells.controller has no effect: {row.name} has no KL to steer; set cells.controller=false")
+    if cell is None or cell.function is controllers.fixed:
+        return
+    if row.kl is not None and penalties:
+        raise ValueError(
+            f"cells.controller {cell.name} steers one coefficient, but {row.name} has KL in the reward "
+            "(cells.shape.kl_penalty) and in the loss (cells.kl); remove one of them"
+        )
+    from_old, to_old = cell.function is controllers.ppo_penalty, row.kl is not None and row.kl.function is kl.to_old
+    if from_old != to_old:
+        wants, has = ("the sampling policy", "the reference") if from_old else ("the reference", "the sampling policy")
+        fix = "ziegler_sequence" if from_old else "ppo_penalty"
+        raise ValueError(
+            f"cells.controller {cell.name} looks at KL to {wants}, but {row.name} penalises KL to {has}; use {fix}"
+        )
+    if row.kl is None and not penalties:
+        raise ValueError(f"cells.controller {cell.name} steers kl_penalty or cells.kl, and {row.name} has neither")
+    start = row.kl.weight if row.kl is not None else penalties[0].numbers["beta"]
+    if not start:
+        raise ValueError(
+            f"cells.controller {cell.name} multiplies the KL coefficient, and 0 stays 0; give "
+            f"{'cells.kl.weight' if row.kl is not None else 'cells.shape.kl_penalty.beta'} a start above 0"
+        )
+
+
+def _cut_completions_have_one_rule(config: Config, row: Row) -> None:
+    rules = [each.name for each in row.shape if each.name.startswith("eos_")]
+    if config.rollouts.truncation == "bootstrap" and rules:
+        raise ValueError(
+            f"rollouts.truncation='bootstrap' lets the critic value a completion that was cut, and "
+            f"cells.shape.{rules[0]} scores it; use one of them: set cells.shape.{rules[0]}=false, or truncation score"
+        )
+
+
+def _critic_warms_up_before_the_end(config: Config) -> None:
+    alone, steps = config.update.critic_warmup_steps, config.run.steps
+    if alone >= steps:
+        raise ValueError(
+            f"update.critic_warmup_steps={alone} of run.steps={steps} leaves no step for the policy; use fewer, or "
+            "more steps in all"
+        )
+
+
+def _old_rollouts_have_a_ratio(config: Config, row: Row) -> None:
+    lag = config.rollouts.max_staleness
+    if lag and (row.ratio is None or row.ratio.function is ratios.none):
+        raise ValueError(
+            f"rollouts.max_staleness={lag} trains on what an older policy sampled, but {row.name} has no ratio to "
+            "account for that (cells.ratio none); use 0, or an algorithm with a ratio, such as ppo or grpo"
+        )
 
 
 def _ratio_fits_gate(row: Row) -> None:

@@ -35,6 +35,10 @@ def _second_model(row: Row, values: Values) -> bool:
     return "critic" in row.needs and values["model.critic"] == "separate"
 
 
+def _answers_anew(row: Row, values: Values) -> bool:
+    return "teacher_distribution" in row.needs and values["data.own_answers"] > 0
+
+
 def _drops_groups(row: Row, values: Values) -> bool:
     return any("groups" in each.required for each in row.filter)
 
@@ -49,9 +53,22 @@ def _evaluates(row: Row, values: Values) -> bool:
 
 RULES = (
     Rule(
-        ("rollouts.", "rewards"),
+        (
+            *("rollouts.prompts_per_step", "rollouts.group_size", "rollouts.top_p", "rollouts.truncation"),
+            *("rollouts.refill_tries", "rollouts.max_staleness", "rewards", "env"),
+        ),
         _samples,
         "{name} learns from files ({source}), not from rollouts; remove it",
+    ),
+    Rule(
+        ("rollouts.max_new_tokens", "rollouts.temperature", "rollouts.engine"),
+        lambda row, values: _samples(row, values) or _answers_anew(row, values),
+        "{name} learns from files ({source}), not from rollouts; remove it",
+    ),
+    Rule(
+        ("data.own_answers",),
+        _needing("teacher_distribution"),
+        "{name} has no teacher to say what it thinks of other answers than the records'; remove it",
     ),
     Rule(
         ("update.epochs", "update.minibatches", "update.target_kl"),
@@ -60,7 +77,7 @@ RULES = (
     ),
     Rule(
         ("data.batch_size", "data.max_tokens"),
-        _reads,
+        lambda row, values: _reads(row, values) or "pretraining" in row.needs,
         "{name} samples its batches; set rollouts.prompts_per_step, rollouts.group_size or rollouts.max_new_tokens",
     ),
     Rule(
@@ -79,12 +96,22 @@ RULES = (
         "no cell of {name} compares with a reference model; add a KL cell (cells.kl) or remove it",
     ),
     Rule(
+        ("run.stop_at_kl",),
+        lambda row, values: _samples(row, values) and "reference" in row.needs,
+        "{name} knows no reference to be far from; add cells.shape.kl_penalty or remove it",
+    ),
+    Rule(
+        ("model.teacher",),
+        lambda row, values: bool(row.needs & {"teacher", "teacher_distribution"}),
+        "no cell of {name} asks a teacher; add cells.focus.teacher_agreement to what samples, or remove it",
+    ),
+    Rule(
         ("model.critic",),
         _needing("critic"),
         "{name} has no critic; use a credit cell that has one, such as gae, or remove it",
     ),
     Rule(
-        ("model.critic_from", "update.critic_learning_rate"),
+        ("model.critic_from", "update.critic_learning_rate", "update.critic_warmup_steps"),
         _second_model,
         "{name} has no critic with weights of its own (model.critic: separate); remove it",
     ),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ascent.build.policy import device
+from ascent.build.talking import talk_of
 from ascent.data.errors import Policy
 from ascent.data.load import load as load_data
 from ascent.data.render import Renderer
@@ -70,11 +71,13 @@ def evaluate(
     seed: int = 0,
     reward: str | None = None,
     bad_rows: Policy = "fail",
+    env: Mapping[str, Any] | None = None,
 ) -> Evaluated:
     """One greedy answer and `samples` drawn ones to every prompt, scored and summed up.
 
     `data` is a built-in task (its held-out split unless the name says otherwise) or whatever `ascent.data` reads as
-    prompts. A task is scored by its verifier, a file by `reward` or by what `suited` finds.
+    prompts. A task is scored by its verifier, a file by `reward` or by what `suited` finds. `env` is what answers talk
+    to, as in a recipe; where it has a verdict of its own and no `reward` is named, that is what counts.
     """
     if samples < 0:
         raise ValueError(f"samples={samples}, but it counts answers to each prompt; 0 leaves the greedy ones")
@@ -83,9 +86,11 @@ def evaluate(
     prompts = prompts_of(data, limit, bad_rows)
     judge = judge_of(data, prompts, reward)
     settings = Settings(max_new_tokens, seed, temperature, top_p)
-    rollouts = answered(model, prompts, samples, settings)
+    rollouts = answered(model, prompts, samples, settings, env)
+    if env is not None and reward is None and any(each.episode and each.episode.parts for each in rollouts):
+        judge = Judge(f"env {env['use']}", lambda found, _: [_verdict(each) for each in found])
     tally = Tally()
-    scores = judge.score(rollouts, tally)
+    scores = judged(judge, rollouts, tally)
     drawn = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     return Evaluated(
         *(model, data, judge.name, len(prompts), samples, drawn),
@@ -93,6 +98,20 @@ def evaluate(
         tokens=lengths(rollouts),
         unscored={f"{name}/{kind}": count for (name, kind), count in sorted(tally.unscored.items())},
     )
+
+
+def judged(judge: Judge, rollouts: Sequence[Rollout], tally: Tally) -> list[Parts]:
+    """Scores of all rollouts; none, and a count, where the environment failed: that says nothing about the answer."""
+    failed = [each.episode is not None and each.episode.failed for each in rollouts]
+    for rollout, out in zip(rollouts, failed, strict=True):
+        if out and rollout.episode is not None:
+            tally.unscored["env", rollout.episode.ended] += 1
+    found = iter(judge.score([each for each, out in zip(rollouts, failed, strict=True) if not out], tally))
+    return [{} if out else next(found) for out in failed]
+
+
+def _verdict(rollout: Rollout) -> Parts:
+    return {} if rollout.episode is None else rollout.episode.parts
 
 
 def prompts_of(data: str, limit: int | None, bad_rows: Policy = "fail") -> list[Prompt]:
@@ -145,22 +164,30 @@ def _rewarded(use: str, found: Reward, rollouts: Sequence[Rollout], tally: Tally
     return [dict(each) for each in named]
 
 
-def answered(model: str, prompts: Sequence[Prompt], samples: int, settings: Settings) -> list[Rollout]:
+def answered(
+    model: str, prompts: Sequence[Prompt], samples: int, settings: Settings, env: Mapping[str, Any] | None = None
+) -> list[Rollout]:
     """The greedy answer to each prompt, then its samples."""
     policy = load(model, device=device())
     policy.eval()
     renderer = Renderer(policy.tokenizer, train_on="completion")
-    asked = [Asked(prompt, _rendered(renderer, prompt)) for prompt in prompts]
-    longest = max(len(each.tokens) for each in asked) + settings.max_new_tokens
+    talk = talk_of(env, renderer, settings.max_new_tokens) if env is not None else None
+    begun = [prompt if talk is None else talk.make(prompt).first() for prompt in prompts]
+    asked = [Asked(first, _rendered(renderer, first), prompt) for first, prompt in zip(begun, prompts, strict=True)]
+    room = settings.max_new_tokens if talk is None else talk.limits.room(settings.max_new_tokens)
+    longest = max(len(each.tokens) for each in asked) + room
     engine = NativeEngine(policy, renderer.stop_ids, longest_sequence=longest)
 
     def text(tokens: Sequence[int]) -> str:
         return str(policy.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     try:
-        return collect(engine, asked, [GREEDY, *range(samples)], settings, occasion="evaluate", text=text)
+        samplings = replace(settings, talk=talk)
+        return collect(engine, asked, [GREEDY, *range(samples)], samplings, occasion="evaluate", text=text)
     finally:
         engine.close()
+        if talk is not None:
+            talk.close()
 
 
 def _rendered(renderer: Renderer, prompt: Prompt) -> tuple[int, ...]:

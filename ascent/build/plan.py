@@ -54,10 +54,13 @@ def _defaults() -> dict[str, Any]:
 
 def _given(config: Config) -> dict[str, Any]:
     """The keys that recipe and command line really set, dotted; `cells` is handled apart."""
-    tree = config.model_dump(exclude_unset=True, exclude={"cells"})
+    tree = config.model_dump(exclude_unset=True, exclude={"cells", "env"})
     if "rewards" in tree:
         tree["rewards"] = [reward.model_dump() for reward in config.rewards]  # with their weights, set or not
-    return dict(_flat(tree))
+    given = dict(_flat(tree))
+    if "env" in config.model_fields_set:
+        given["env"] = None if config.env is None else config.env.model_dump()  # whole: its options are its own
+    return given
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

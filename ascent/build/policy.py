@@ -44,7 +44,7 @@ def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> L
 
 
 def _head(plan: Plan) -> models.Heads:
-    if "score_head" in plan.row.needs:
+    if plan.row.needs & {"score_head", "step_head"}:
         return "scalar"
     return "both" if "critic" in plan.row.needs and plan.config.model.critic == "head" else "tokens"
 
@@ -67,12 +67,12 @@ def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> Reference:
 
 
 def initial(name: str, folder: Path, seed: int) -> str | Path:
-    """The recipe's model; a tiny one is made inside the run folder, from the seed alone."""
+    """The recipe's model; a tiny one is made inside the run folder, from its name and the seed alone."""
     if not name.startswith(TINY):
         return name
-    made = folder / INITIAL
+    made = folder / INITIAL / name.removeprefix(TINY)
     if not (made / "config.json").exists():
-        tiny.create(made, family=name.removeprefix(TINY), seed=seed)
+        tiny.named(made, name.removeprefix(TINY), seed=seed)
     return made
 
 

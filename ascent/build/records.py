@@ -7,6 +7,8 @@ data/train.jsonl, data/folder, owner/name: see `ascent.data.load`
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ascent.algorithms import Row
 from ascent.config.schema import Config
 from ascent.data.errors import Policy
@@ -14,6 +16,7 @@ from ascent.data.layouts import Want
 from ascent.data.load import Loaded, from_records, load
 from ascent.data.prepare import Limits, Prepared, prepare
 from ascent.data.render import Renderer
+from ascent.losses import process
 from ascent.tasks.named import from_name, is_task
 
 
@@ -34,4 +37,21 @@ def prepared(name: str, config: Config, row: Row, renderer: Renderer, *, want: W
     data = config.data
     limits = Limits(data.max_tokens, min(data.max_prompt_tokens, data.max_tokens - 1), data.long_prompts)
     records = loaded(name, want, seed=config.seed, bad_rows=data.bad_rows)
-    return prepare(records, renderer, limits, bad_rows=data.bad_rows)
+    found = prepare(records, renderer, limits, bad_rows=data.bad_rows, gold="gold_answers" in row.needs)
+    return _in_classes(found) if row.loss is not None and row.loss.function is process.prm_hard else found
+
+
+def _in_classes(found: Prepared) -> Prepared:
+    """Judged steps as `prm_hard` reads them: the number of the class, of which the first is "right"; unknown is -1."""
+    labels = {label for item in found.items for label in item.labels}
+    between = sorted(label for label in labels if label is not None and 0 < label < 1)
+    if between:
+        raise ValueError(
+            f"{found.name}: a step is judged {between[0]:g}, between wrong and right; algorithm prm takes true and "
+            "false alone: use prm_soft, which takes probabilities"
+        )
+    items = [
+        replace(item, labels=tuple(-1.0 if label is None else 1.0 - label for label in item.labels))
+        for item in found.items
+    ]
+    return found._replace(items=tuple(items))

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ascent import loop
+from ascent.build.critic import CRITIC, critic_of, learner_of, refuse_other_words
+from ascent.build.optimum import with_optimum
 from ascent.build.plan import Plan
 from ascent.build.policy import adam_of, device, initial, load_policy
-from ascent.build.records import loaded
-from ascent.build.rewarding import scorer_of
+from ascent.build.records import loaded, prepared
+from ascent.build.rewarding import VERIFIER, scorer_of, scores_steps
+from ascent.build.talking import opened, talk_of
+from ascent.build.teacher import teacher_of
 from ascent.data.prepare import Limits, prepare_prompts
 from ascent.data.render import Renderer
+from ascent.data.sources import FileSource
 from ascent.engines.hf import HFSampler
 from ascent.engines.native.engine import NativeEngine
 from ascent.models import load as models
 from ascent.models import lora
 from ascent.models.model import LanguageModel
 from ascent.protocols import Sampler
-from ascent.records import Rollout
 from ascent.rewards.outcome import Tally
 from ascent.rollouts.collect import Asked, Settings
+from ascent.rollouts.control import Steering
 from ascent.rollouts.evaluate import Evaluation
 from ascent.rollouts.source import Models, RolloutSource
 from ascent.rollouts.source import Plan as Steps
+from ascent.rollouts.turns import Talk
+from ascent.tasks import find_task
 from ascent.update.batches import on_device
 from ascent.update.local import LocalLearner
+from ascent.update.objective import critic_objective, objective_of
 from ascent.update.schedule import Schedule
 
 # What a row may need that is not built yet.
-NOT_YET = frozenset({"pretraining", "teacher", "teacher_distribution", "optimal_values", "gold_answers", "collision"})
+NOT_YET = frozenset({"teacher_distribution", "gold_answers"})
 NOT_YET |= {"reference_samples", "noise", "step_head"}
 
 
@@ -54,34 +64,50 @@ def refuse_unfinished(plan: Plan) -> None:
     missing = sorted(row.needs & NOT_YET)
     if missing:
         raise ValueError(f"algorithm {row.name} needs {', '.join(missing)}, which rollouts do not supply yet")
-    if "critic" in row.needs and config.model.critic == "separate":
-        raise ValueError(
-            "model.critic: separate is not trained yet; use model.critic: head, a value head on the policy"
-        )
-    if config.rollouts.truncation == "bootstrap":
-        raise ValueError("rollouts.truncation: bootstrap is not built yet; use score")
     if config.rollouts.engine not in ("native", "hf"):
         raise ValueError(f"rollouts.engine: {config.rollouts.engine} cannot train yet; use native or hf")
-    if config.rollouts.max_staleness:
-        raise ValueError("rollouts.max_staleness above 0 is not built yet; use 0")
-    if row.controller is not None and row.controller.name != "fixed":
-        raise ValueError(f"cells.controller {row.controller.name} is not built yet; use fixed")
 
 
-def asked_of(plan: Plan, name: str, renderer: Renderer) -> list[Asked]:
+def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
+    """Pretraining text, every token of it trained: `data.batch_size` records are mixed into every update."""
+    config = plan.config
+    if config.data.pretraining is None:
+        return None
+    renderer = Renderer(model.tokenizer, train_on="all")
+    found = prepared(config.data.pretraining, config, plan.row, renderer, want="examples")
+    return FileSource(
+        [found], batch_size=config.data.batch_size, tokens_per_microbatch=config.update.tokens_per_microbatch,
+        max_tokens=config.data.max_tokens, seed=config.seed, shuffle=config.data.shuffle,
+    )  # fmt: skip
+
+
+def refuse_stepless(plan: Plan, train: Sequence[Asked]) -> None:
+    """A row that learns from steps, and a verifier whose task scores none: known before anything is sampled."""
+    if "step_rewards" not in plan.row.needs or VERIFIER not in [each.use for each in plan.config.rewards]:
+        return
+    names = {each.prompt.info.get("task") for each in train}
+    without = sorted(name for name in names if name is not None and not scores_steps(find_task(name)))
+    if without:
+        raise ValueError(
+            f"{plan.row.name} learns from a reward at every step, and the verifier of {without[0]} scores no steps; "
+            "use data of a task that does, such as running_sum"
+        )
+
+
+def asked_of(plan: Plan, name: str, renderer: Renderer, talk: Talk | None = None) -> list[Asked]:
     """Prompts of one name in the policy's own tokens, within the recipe's limits."""
     data = plan.config.data
-    records = loaded(name, "prompts", seed=plan.config.seed, bad_rows=data.bad_rows)
+    records, made_from = opened(loaded(name, "prompts", seed=plan.config.seed, bad_rows=data.bad_rows), talk)
     limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.long_prompts)
     prompts, _ = prepare_prompts(records, renderer, limits, bad_rows=data.bad_rows)
-    return [Asked(prompt, tokens) for prompt, tokens in prompts]
+    return [Asked(prompt, tokens, made_from.get(prompt.id)) for prompt, tokens in prompts]
 
 
-def sampler_of(plan: Plan, model: LanguageModel, renderer: Renderer, longest_prompt: int) -> Sampler:
+def sampler_of(plan: Plan, model: LanguageModel, renderer: Renderer, longest: int) -> Sampler:
     settings = plan.config.rollouts
     if settings.engine == "hf":
         return HFSampler(model, renderer.stop_ids)
-    return NativeEngine(model, renderer.stop_ids, longest_sequence=longest_prompt + settings.max_new_tokens)
+    return NativeEngine(model, renderer.stop_ids, longest_sequence=longest)
 
 
 class Reinforcement:
@@ -93,13 +119,19 @@ class Reinforcement:
         self.model = load_policy(plan, folder, model_folder)
         self.renderer = Renderer(self.model.tokenizer, train_on="completion")
         self.failures = Tally()
-        score = scorer_of(plan, self.failures)
-        train = asked_of(plan, config.data.train, self.renderer)
-        heldout = asked_of(plan, config.data.evaluate, self.renderer) if config.data.evaluate else []
-        self.longest = max(len(each.tokens) for each in (*train, *heldout)) + config.rollouts.max_new_tokens
-        sampler = sampler_of(plan, self.model, self.renderer, self.longest - config.rollouts.max_new_tokens)
+        score = scorer_of(plan, self.failures, self.text)
+        budget = config.rollouts.max_new_tokens
+        talk = talk_of(config.env.model_dump(), self.renderer, budget) if config.env is not None else None
+        self.settings = Settings(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, talk)
+        train = asked_of(plan, config.data.train, self.renderer, talk)
+        refuse_stepless(plan, train)
+        heldout = asked_of(plan, config.data.evaluate, self.renderer, talk) if config.data.evaluate else []
+        room = talk.limits.room(budget) if talk is not None else budget
+        self.longest = max(len(each.tokens) for each in (*train, *heldout)) + room
+        sampler = sampler_of(plan, self.model, self.renderer, self.longest)
         updates = config.update.epochs * config.update.minibatches
-        steps, warmup = config.run.steps * updates, config.update.warmup_steps * updates
+        alone = config.update.critic_warmup_steps
+        steps, warmup = (config.run.steps - alone) * updates, config.update.warmup_steps * updates
         self.learner = LocalLearner(
             self.model,
             Schedule(config.update.learning_rate, config.update.schedule, warmup, steps),
@@ -109,17 +141,45 @@ class Reinforcement:
         )
         exact = config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
         reference = self._reference(plan, folder) if "reference" in row.needs else None
-        critic = self.learner if "critic" in row.needs else None
+        critic, told = self._critic(plan, folder, model_folder)
+        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder))
+        if "optimal_values" in row.needs:
+            train, how = with_optimum(
+                train, folder, lambda: self._sampler_of_reference(plan, folder), score, self.settings, self.text
+            )
+            told = (*told, how)
+        weights = dict(row.weights)  # the controller's, where there is one
+        self.objective = replace(objective_of(row, critic=not self.others), weights=weights)
+        texts = texts_of(plan, self.model)
         self.source = RolloutSource(
-            train, sampler, score, Models(self.learner, reference, critic, exact), row, self._steps(plan),
-            self._settings(plan), text=self.text, shuffle=config.data.shuffle,
+            train, sampler, score, asked, row, self._steps(plan),
+            self.settings, text=self.text, shuffle=config.data.shuffle, steering=Steering(row, weights),
+            texts=texts,
         )  # fmt: skip
-        self.evaluate = Evaluation(heldout, sampler, score, self._settings(plan), self.text) if heldout else None
+        self.evaluate = Evaluation(heldout, sampler, score, self.settings, self.text) if heldout else None
         self.notes = (
             *self.model.notes,
             f"{len(train)} prompts from {config.data.train}",
             f"log-probs of the sampling policy: {'as recorded' if exact else 'computed again by the trainer'}",
+            *told,
         )
+
+    def _critic(
+        self, plan: Plan, folder: Path, model_folder: Path | None
+    ) -> tuple[LocalLearner | None, tuple[str, ...]]:
+        """Who is asked for values: nobody, the policy's own value head, or a second model, which then learns too."""
+        self.others: tuple[loop.Trained, ...] = ()
+        self.saved: dict[str, Callable[[Path], None]] = {}
+        if "critic" not in plan.row.needs:
+            return None, ()
+        if plan.config.model.critic == "head":
+            return self.learner, ()
+        saved = None if model_folder is None else model_folder.parent / CRITIC
+        model, told = critic_of(plan, folder, self.model, saved)
+        learner = learner_of(plan, model)
+        self.others = (loop.Trained(CRITIC, learner, critic_objective(plan.row)),)
+        self.saved = {CRITIC: model.save}
+        return learner, (told,)
 
     def text(self, tokens: Sequence[int]) -> str:
         return str(self.model.tokenizer.decode(list(tokens), skip_special_tokens=True))
@@ -131,6 +191,7 @@ class Reinforcement:
         else:
             name = initial(config.model.reference or config.model.policy, folder, config.seed)
             frozen = models.load(name, dtype=config.model.dtype, device=device(), seed=config.seed)
+            refuse_other_words(frozen, self.model, "the reference", "use the model that the policy started from")
             if frozen.module.config.vocab_size != self.model.module.config.vocab_size:
                 raise ValueError(
                     f"the reference has {frozen.module.config.vocab_size} tokens, the policy "
@@ -139,24 +200,24 @@ class Reinforcement:
                 )
         return Frozen(frozen, config.rollouts.temperature, self.model.device)
 
+    def _teacher(self, plan: Plan, folder: Path) -> Frozen | None:
+        if "teacher" not in plan.row.needs:
+            return None
+        return Frozen(teacher_of(plan, folder, self.model), plan.config.rollouts.temperature, self.model.device)
+
+    def _sampler_of_reference(self, plan: Plan, folder: Path) -> Sampler:
+        """A copy of the reference to sample from, which nobody keeps."""
+        settings = plan.config.model
+        name = initial(settings.reference or settings.policy, folder, plan.config.seed)
+        model = models.load(name, dtype=settings.dtype, device=device(), seed=plan.config.seed)
+        return sampler_of(plan, model, self.renderer, self.longest)
+
     def _steps(self, plan: Plan) -> Steps:
         rollouts, update = plan.config.rollouts, plan.config.update
         return Steps(
             prompts=rollouts.prompts_per_step, samples=rollouts.group_size, epochs=update.epochs,
             minibatches=update.minibatches, target_kl=update.target_kl, refill_tries=rollouts.refill_tries,
-            budget=update.tokens_per_microbatch,
+            budget=update.tokens_per_microbatch, bootstrap=rollouts.truncation == "bootstrap",
+            critic_alone=update.critic_warmup_steps, staleness=rollouts.max_staleness,
+            stop_at_kl=plan.config.run.stop_at_kl,
         )  # fmt: skip
-
-    def _settings(self, plan: Plan) -> Settings:
-        rollouts = plan.config.rollouts
-        return Settings(rollouts.max_new_tokens, plan.config.seed, rollouts.temperature, rollouts.top_p)
-
-
-def shown(rollout: Rollout) -> dict[str, Any]:
-    """A rollout as a line of samples.jsonl."""
-    turn = rollout.turns[-1]
-    return {
-        "prompt": rollout.prompt.messages[-1].content, "sample": rollout.sample, "completion": rollout.text,
-        "reward": rollout.reward, "parts": dict(rollout.parts), "stop": turn.completion.stop,
-        "logprobs": [round(each, 4) for each in turn.completion.logprobs],
-    }  # fmt: skip

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
 from ascent.build.effects import REWARD_MODEL
 from ascent.build.plan import Plan
 from ascent.build.serving import RewardModel
+from ascent.config import schema
+from ascent.own_files import check_options
 from ascent.protocols import Score
-from ascent.records import Rollout
+from ascent.records import Rollout, StepReward
 from ascent.rewards import Batch, Unscored, find
-from ascent.rewards.calls import score_all
-from ascent.rewards.combine import Combination, Term
-from ascent.rewards.outcome import Tally
+from ascent.rewards.calls import Rule, Scoring
+from ascent.rewards.combine import Combination, Gate, Term
+from ascent.rewards.outcome import RewardFailed, Tally, failed
 from ascent.rewards.registry import Reward
 from ascent.rewards.scored import Scored
+from ascent.rollouts.collect import Arriving
 from ascent.tasks import TASKS, find_task
+from ascent.tasks.reasoning import Reasoning
+from ascent.tasks.task import Task, at_tokens
 
 VERIFIER = "verifier"  # the verifier of the built-in task that a prompt comes from
+ENV = "env"  # what the environment itself says
 TIMEOUT_SECONDS = 60.0
+OF_A_TERM = ("name", "weights", "gate", "clip", "timeout", "stop_on")  # beside a reward's own options
+
+Text = Callable[[Sequence[int]], str]
 
 
 class Verifier(Batch):
@@ -53,34 +65,174 @@ class ModelScorer:
         return self._model(asked)
 
 
-def rewards_of(plan: Plan) -> tuple[dict[str, Reward], Combination]:
-    """Every reward by name, and how they add up. Without a list, the reward model alone."""
+def scores_steps(task: Task | Reasoning) -> TypeGuard[Task]:
+    return isinstance(task, Task) and task.steps is not None
+
+
+class StepVerifier(Batch):
+    """What a built-in task says of every step of an answer, at the token that ends the step."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def score(self, rollouts: Sequence[Rollout]) -> Sequence[Score | Unscored]:
+        return [self._one(rollout) for rollout in rollouts]
+
+    def _one(self, rollout: Rollout) -> Score | Unscored:
+        name = rollout.prompt.info.get("task")
+        if name is None:
+            return Unscored("no_task", f"prompt {rollout.prompt.id!r} comes from no built-in task")
+        task = find_task(name)
+        if not scores_steps(task):
+            return Unscored("no_steps", f"task {name} scores no steps")
+        tokens = rollout.turns[-1].completion.tokens
+        ends = [len(self._text(tokens[: count + 1])) for count in range(len(tokens))]
+        before = rollout.length - len(tokens)
+        steps = at_tokens(task.verify_steps(rollout.prompt, rollout.text), ends)
+        return [StepReward(before + step.token, step.value) for step in steps]
+
+
+class OfEnv(Batch):
+    """What the environment itself says of an episode."""
+
+    def score(self, rollouts: Sequence[Rollout]) -> Sequence[Score | Unscored]:
+        return [self._one(rollout) for rollout in rollouts]
+
+    def _one(self, rollout: Rollout) -> Score | Unscored:
+        if rollout.episode is None:
+            return Unscored("no_env", "the recipe has no env")
+        parts = rollout.episode.parts
+        return dict(parts) if parts else Unscored("no_verdict", "the environment gives none; use another reward")
+
+
+@dataclass(frozen=True)
+class Rewarding:
+    """Every reward by name, the rules for calling each, and how they add up."""
+
+    rewards: Mapping[str, Reward]
+    rules: Mapping[str, Rule]
+    combination: Combination
+
+
+def rewards_of(plan: Plan, text: Text | None = None) -> Rewarding:
+    """Without a list, the reward model alone.
+
+    A row that learns from steps has the verifier score steps; what it says of the whole answer is shown beside them.
+    """
     config = plan.config
     found: dict[str, Reward] = {}
+    rules: dict[str, Rule] = {}
     terms = []
-    for use, weight in [(each.use, each.weight) for each in config.rewards] or [(REWARD_MODEL, 1.0)]:
-        reward = _reward(use, config.model.reward_model)
-        name = use.rpartition(":")[2] or use
-        found[name] = reward
-        terms.append(Term.of(name, reward, weight=weight))
-    return found, Combination(tuple(terms))
+    for place, each in enumerate(config.rewards or [schema.Reward(use=REWARD_MODEL)]):
+        try:
+            options = each.options
+            own = {key: options.pop(key) for key in OF_A_TERM if key in options}
+            name = own.get("name", each.use.rpartition(":")[2] or each.use)
+            rule = Rule(own.get("timeout", TIMEOUT_SECONDS), own.get("stop_on", "bugs"))
+            if each.use == VERIFIER and text is not None and "step_rewards" in plan.row.needs:
+                found |= {"steps": StepVerifier(text), VERIFIER: Verifier()}
+                rules |= {"steps": rule, VERIFIER: rule}
+                terms += [Term("steps", each.weight), Term(VERIFIER, 0.0)]
+                continue
+            if name in found:
+                raise ValueError(f"two rewards are called {name}; give one of them another `name`")
+            reward = _reward(each.use, config.model.reward_model, options)
+            found[name], rules[name] = reward, rule
+            terms.append(_term(name, reward, each.weight, own))
+        except ValueError as error:
+            raise ValueError(f"rewards[{place}]: {error}") from error
+    return Rewarding(found, rules, Combination(tuple(terms)))
 
 
-def _reward(use: str, reward_model: str | None) -> Reward:
-    if use == VERIFIER:
-        return Verifier()
+def _term(name: str, reward: Reward, weight: float, own: Mapping[str, Any]) -> Term:
+    term = Term.of(name, reward, weight=weight)
+    if "weights" in own:
+        term = replace(term, part_weights={**term.part_weights, **_mapping("weights", own["weights"])})
+    if "gate" in own:
+        gate = _mapping("gate", own["gate"])
+        if set(gate) != {"part", "at_least"}:
+            raise ValueError(f"gate={gate}, but a gate is {{part: NAME, at_least: NUMBER}}")
+        term = replace(term, gate=Gate(**gate))
+    if "clip" in own:
+        if not isinstance(own["clip"], list | tuple) or len(own["clip"]) != 2:
+            raise ValueError(f"clip={own['clip']}, but it is two numbers, as in [-1, 1]")
+        term = replace(term, clip=tuple(own["clip"]))
+    return term
+
+
+def _mapping(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key}={value!r}, but it must be a section with keys of its own")
+    return dict(value)
+
+
+def _reward(use: str, reward_model: str | None, options: dict[str, Any]) -> Reward:
+    if use in (VERIFIER, ENV):
+        check_options(f"reward {use}", Verifier, options)
+        return Verifier() if use == VERIFIER else OfEnv()
     if use == REWARD_MODEL:
+        check_options(f"reward {use}", Verifier, options)
         assert reward_model is not None, "resolve refuses a recipe without its reward model"
         return Scored(scorer=ModelScorer(reward_model))
-    return find(use)
+    return find(use, **options)
 
 
-def scorer_of(plan: Plan, tally: Tally) -> Callable[[Sequence[Rollout]], list[Rollout]]:
-    """Rollouts in, the same rollouts with rewards out; failures are counted in `tally` by name."""
-    rewards, combination = rewards_of(plan)
+def scorer_of(plan: Plan, tally: Tally, text: Text | None = None) -> Callable[[Arriving], list[Rollout]]:
+    """Rollouts in, the same rollouts with rewards out, in the order of their places; each is scored as it arrives.
 
-    def scored(rollouts: Sequence[Rollout]) -> list[Rollout]:
-        outcomes = score_all(rewards, rollouts, timeout=TIMEOUT_SECONDS, tally=tally)
-        return [combination.apply(rollout, each) for rollout, each in zip(rollouts, outcomes, strict=True)]
+    Failures are counted in `tally` by name. `text` decodes sampled tokens; rewards at steps need it to know which token
+    ends a step.
+    """
+    made = rewards_of(plan, text)
+    strict = {name for name, rule in made.rules.items() if rule.stop_on != "never"}
+
+    def scored(rollouts: Arriving) -> list[Rollout]:
+        found = score(made, rollouts, tally)
+        refuse_mostly_unscored(found, strict)
+        return found
 
     return scored
+
+
+def score(made: Rewarding, rollouts: Arriving, tally: Tally) -> list[Rollout]:
+    """Rewards at work while others are still being sampled. Where the environment failed there is nothing to judge."""
+    found: dict[int, Rollout] = {}
+    scoring = Scoring(made.rewards, made.rules, len(rollouts))
+    try:
+        for place, rollout in rollouts.as_they_come():
+            if rollout.episode is not None and rollout.episode.failed:
+                found[place] = replace(rollout, failures={ENV: rollout.episode.ended})
+                scoring.skip(place)
+            else:
+                found[place] = rollout
+                scoring.add(place, rollout)
+        outcomes = scoring.finish(tally)
+    finally:
+        scoring.stop()
+    scored = [
+        made.combination.apply(found[place], said) if said else found[place] for place, said in enumerate(outcomes)
+    ]
+    for rollout in scored:
+        if rollout.episode is not None and rollout.episode.failed:
+            tally.add(ENV, rollout, failed(rollout.episode.ended, rollout.episode.detail), "never")
+    return scored
+
+
+def refuse_mostly_unscored(rollouts: Sequence[Rollout], strict: Set[str]) -> None:
+    """More than half of a batch unscored is a broken reward or environment, not bad luck (docs/decisions/0007).
+
+    What a reward outside `strict` could not say counts for nothing here.
+    """
+    reasons: Counter[str] = Counter()
+    unscored = 0
+    for each in [each for each in rollouts if not each.scored]:
+        broken = each.episode is not None and each.episode.failed
+        why = [(name, kind) for name, kind in each.failures.items() if broken or name.partition("/")[0] in strict]
+        unscored += bool(why)
+        reasons.update(f"{name}: {kind}" for name, kind in why)
+    if 2 * unscored > len(rollouts):
+        told = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        raise RewardFailed(
+            f"{unscored} of {len(rollouts)} rollouts could not be scored ({told}); mend what failed, or say "
+            "`stop_on: never` beside the reward to go on with whatever is scored"
+        )

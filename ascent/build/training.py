@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ascent import loop
-from ascent.build import evaluation
+from ascent.build import evaluation, said
 from ascent.build.conflicts import refuse_unsupplied
+from ascent.build.optimum import FILE as OPTIMUM
+from ascent.build.own_answers import OwnAnswers
 from ascent.build.plan import Plan, resolve
 from ascent.build.policy import INITIAL, REFERENCE, adam_of, device, load_policy, reference_of
 from ascent.build.records import prepared
-from ascent.build.reinforcement import Reinforcement, shown
+from ascent.build.reinforcement import Reinforcement, sampler_of
+from ascent.build.repeats import repeats
+from ascent.build.teacher import Teacher, teacher_of
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import Found, newest, read_state
 from ascent.checkpoints.save import Keep, best, save
@@ -26,9 +30,11 @@ from ascent.data.render import Renderer
 from ascent.data.sources import FileSource, once
 from ascent.models.model import LanguageModel
 from ascent.protocols import Tracker
-from ascent.runs import trackers
+from ascent.runs import answers, trackers
 from ascent.runs.environment import describe
-from ascent.runs.folder import CHECKPOINTS, CONFIG, Claim, RunFolder, read_run
+from ascent.runs.folder import ANSWERS, CHANGES, CHECKPOINTS, CONFIG, Claim, RunFolder, read_run
+from ascent.runs.keep import Answers, Said, Samples, Warnings
+from ascent.runs.lines import numbers
 from ascent.runs.signals import Stop
 from ascent.runs.terminal import Terminal
 from ascent.runs.trackers import Fanout, TensorBoard, WeightsAndBiases
@@ -38,7 +44,7 @@ from ascent.update.reference import Reference
 from ascent.update.schedule import Schedule
 
 # What building a run may leave in its folder before there is a run in it.
-MADE = (INITIAL, REFERENCE, f".{REFERENCE}.writing")
+MADE = (INITIAL, REFERENCE, f".{REFERENCE}.writing", OPTIMUM, f".{OPTIMUM}.writing")
 Say = Callable[[str], None]
 Batch = dict[str, Any]
 
@@ -60,17 +66,27 @@ class Training:
     largest: int
     demonstrations: Sequence[Batch] = ()
     evaluate: Callable[[int], dict[str, float]] | None = None  # by sampling, where there are no held-out batches
-    samples: Callable[[], list[dict[str, Any]]] | None = None  # what the policy said in the last step
+    samples: Callable[[], Said] | None = None  # what the policy said in the last step
+    answers: Callable[[], Said] | None = None  # what it said to held-out prompts in the last evaluation
+    complaints: Callable[[], list[str]] = list  # why rewards could not score something, each reason once
+    others: tuple[loop.Trained, ...] = ()  # who learns besides the policy: a critic with weights of its own
+    saved: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)  # their folders of a checkpoint
+    starts: int = 1  # the first step in which the policy learns too
+    halted: Callable[[], str] = str  # why the run should end before its last step; empty while it should not
+
+    @property
+    def trained(self) -> list[loop.Trained]:
+        return [loop.Trained("policy", self.learner, self.objective, self.starts), *self.others]
 
 
-class WithReference:
-    """A source whose batches also carry the reference's log-probs."""
+class WithFrozen:
+    """A source whose batches also carry what a frozen model says: reference log-probs, or a teacher's distributions."""
 
-    def __init__(self, source: FileSource, reference: Reference) -> None:
-        self.source, self.reference = source, reference
+    def __init__(self, source: FileSource, frozen: Reference | Teacher) -> None:
+        self.source, self.frozen = source, frozen
 
     def next(self, step: int) -> list[Batch]:
-        return [self.reference(batch) for batch in self.source.next(step)]
+        return [self.frozen(batch) for batch in self.source.next(step)]
 
     def more(self, stats: Mapping[str, Any]) -> list[Batch]:
         return self.source.more(stats)
@@ -96,13 +112,21 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
     rng.seed(config.seed)
     if row.source == "rollouts":
         made = Reinforcement(plan, folder, model_folder)
+        heard, pieces = made.evaluate, said.Pieces(made.model.tokenizer)
         return Training(
-            made.model, made.learner, objective_of(row), made.source, (), made.notes, made.longest,
-            evaluate=made.evaluate, samples=lambda: [shown(each) for each in made.source.rollouts],
+            made.model, made.learner, made.objective, made.source, (),
+            (*made.notes, *repeats(made.source.asked, heard.asked if heard else ())), made.longest,
+            others=made.others, saved=made.saved, starts=config.update.critic_warmup_steps + 1,
+            halted=lambda: made.source.halted,
+            evaluate=heard, complaints=said.Complaints(made.failures),
+            samples=lambda: Said(
+                said.samples(made.source.rollouts, made.source.advantages, pieces), len(made.source.rollouts)
+            ),
+            answers=None if heard is None else lambda: Said(said.answers(heard.rollouts), len(heard.rollouts)),
         )  # fmt: skip
     model = load_policy(plan, folder, model_folder)
     renderer = Renderer(model.tokenizer, train_on=config.data.train_on if row.source == "examples" else "completion")
-    source, items, notes = source_of(plan, renderer)
+    source, items, notes = source_of(plan, renderer, own_answers(plan, model, renderer))
     notes = (*model.notes, *renderer.describe(), *notes)
     learner = LocalLearner(
         model,
@@ -117,16 +141,38 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
     training = Training(model, learner, objective_of(row), source, heldout, notes, largest)
     if "reference" in row.needs:
         training = with_reference(plan, folder, training, source, _once(plan, items))
+    if "teacher_distribution" in row.needs:
+        teacher = Teacher(teacher_of(plan, folder, model))
+        taught = [teacher(each) for each in training.heldout]
+        training = replace(training, source=WithFrozen(source, teacher), heldout=taught)
     if "score_head" in row.needs:
         batches, words = evaluation.demonstrations(plan, items, renderer)
-        said = f"after training, scores are centred on {words}"
-        training = replace(training, demonstrations=batches, notes=(*training.notes, said))
+        centred = f"after training, scores are centred on {words}"
+        training = replace(training, demonstrations=batches, notes=(*training.notes, centred))
     if config.run.keep_best:
         evaluation.refuse_unknown(config.run.best_by, training.heldout, training.objective)
     return training
 
 
-def source_of(plan: Plan, renderer: Renderer) -> tuple[FileSource, tuple[Item, ...], tuple[str, ...]]:
+def own_answers(plan: Plan, model: LanguageModel, renderer: Renderer) -> OwnAnswers | None:
+    """Who answers anew what the records ask, where the recipe wants that."""
+    config, rollouts = plan.config, plan.config.rollouts
+    if "teacher_distribution" not in plan.row.needs or not config.data.own_answers:
+        return None
+    longest = min(config.data.max_tokens, config.update.tokens_per_microbatch)
+    return OwnAnswers(
+        sampler_of(plan, model, renderer, longest),
+        config.data.own_answers,
+        config.seed,
+        rollouts.temperature,
+        rollouts.max_new_tokens,
+        longest,
+    )
+
+
+def source_of(
+    plan: Plan, renderer: Renderer, rewrite: OwnAnswers | None = None
+) -> tuple[FileSource, tuple[Item, ...], tuple[str, ...]]:
     """The training data as a source, all of its items, and where they come from in words."""
     config = plan.config
     shares = [each.share for each in config.data.mix]
@@ -143,6 +189,7 @@ def source_of(plan: Plan, renderer: Renderer) -> tuple[FileSource, tuple[Item, .
         seed=config.seed,
         shuffle=config.data.shuffle,
         weights=shares if config.data.mix else None,
+        rewrite=rewrite,
     )
     told = [f"{len(each.items)} records from {each.name}" for each in parts]
     if config.data.mix:
@@ -161,7 +208,7 @@ def with_reference(
         reference.model = None
     return replace(
         training,
-        source=WithReference(source, reference),
+        source=WithFrozen(source, reference),
         heldout=[reference(each) for each in training.heldout],
         notes=(*training.notes, *reference.notes, told),
     )
@@ -214,6 +261,8 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
     settings = plan.config.run
     for note in training.notes:
         say(note)
+    if training.samples is not None and training.evaluate is None:
+        say("no held-out prompts: only rewards in training will be known; data.evaluate names some")
     judged: dict[str, float] = {}  # the last evaluation; the checkpoint saved with it is as good as it says
 
     def evaluate(step: int) -> dict[str, float]:
@@ -224,10 +273,11 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
         judged.update(found)
         return dict(judged)
 
-    tracker = Fanout(run, [Terminal(settings.steps, done=done)], say=say)
+    terminal = Terminal(settings.steps, done=done, history=map(numbers, run.history()))
+    tracker = Fanout(run, [terminal], say=say)
     parts = loop.Parts(
         source=training.source,
-        trained=[loop.Trained("policy", training.learner, training.objective)],
+        trained=training.trained,
         tracker=tracker,
         save=lambda step, state: _save(plan, training, run, step, state, judged.get(f"evaluate/{settings.best_by}")),
         evaluate=evaluate if training.heldout or training.evaluate else None,
@@ -240,10 +290,12 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
     try:
         for each in trackers_of(plan, run, resumed_at=done if found else None):
             tracker.add(each)
-        if training.samples is not None:
-            tracker.add(Samples(run, training.samples))
+        for each in kept(training, run, terminal.note):
+            tracker.add(each)
         with Stop() as stop:
-            last = loop.run(parts, schedule, done=done, stop=lambda: stop.requested)
+            if training.evaluate is not None and done == 0:  # what training starts from; no checkpoint is judged by it
+                tracker.log(0, training.evaluate(0))
+            last = loop.run(parts, schedule, done=done, stop=lambda: stop.requested or bool(training.halted()))
     except BaseException as error:
         try:
             run.end("failed", done, f"{type(error).__name__}: {error}")
@@ -253,25 +305,34 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
     finally:
         tracker.close_others()
     stopped = last < settings.steps
-    run.end("stopped" if stopped else "finished", last, f"asked by {stop.received}" if stopped else "")
+    why = f"asked by {stop.received}" if stop.received else training.halted()
+    if stopped and not stop.received:
+        say(why)
+    for line in compared(run):  # before the end is noted: whoever is killed after that is not continued
+        say(line)
+    run.end("stopped" if stopped else "finished", last, why if stopped else "")
     for step in best(run.checkpoints, keep_of(plan)):
         say(f"kept for evaluate/{settings.best_by}: {run.checkpoints / str(step)}")
     say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")
     return last
 
 
-class Samples:
-    """A tracker that keeps what the policy said in every step."""
+def kept(training: Training, run: RunFolder, warn: Say) -> Iterator[Tracker]:
+    """What the run folder keeps besides metrics."""
+    if training.samples is not None:
+        yield Samples(run, training.samples)
+        yield Warnings(run, warn, training.complaints)
+    if training.answers is not None:
+        yield Answers(run, training.answers)
 
-    def __init__(self, run: RunFolder, samples: Callable[[], list[dict[str, Any]]]) -> None:
-        self.run, self.samples = run, samples
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        for record in self.samples():
-            self.run.sample(step, record)
-
-    def close(self) -> None:
-        """The run closes its own files."""
+def compared(run: RunFolder) -> list[str]:
+    """Answers to held-out prompts before and after, in words; all of them go to a file of the run folder."""
+    found = answers.changes(run.history(ANSWERS))
+    if found is None:
+        return []
+    run.write(CHANGES, answers.markdown(found))
+    return answers.table(found)
 
 
 def trackers_of(plan: Plan, run: RunFolder, *, resumed_at: int | None) -> Iterator[Tracker]:
@@ -300,7 +361,7 @@ def _save(
         run.checkpoints,
         step,
         {**state, "rng": rng.capture()},
-        {"model": training.model.save},
+        {"model": training.model.save, **training.saved},
         keep=keep_of(plan),
         score=score,
     )

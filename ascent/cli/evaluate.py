@@ -27,17 +27,22 @@ def evaluate(
     reward: Annotated[
         str | None, typer.Option(metavar="NAME", help="What scores a file: exact, mathematics, file.py:function, ...")
     ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What answers talk to: tools, maze, or as in a recipe: '{use: ..., ...}'."),
+    ] = None,
     skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be read.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Measure a model: greedy accuracy, mean@k, pass@k, ROUGE-L, truncation, lengths."""
     with plain_errors():
         from ascent.build.evaluating import evaluate as measure
+        from ascent.build.talking import as_section
         from ascent.cli.evaluated import print_evaluated
 
         found = measure(
             model, data, samples=samples, limit=limit, max_new_tokens=max_new_tokens, temperature=temperature,
-            top_p=top_p, seed=seed, reward=reward, bad_rows="skip" if skip_bad_rows else "fail",
+            top_p=top_p, seed=seed, reward=reward, bad_rows="skip" if skip_bad_rows else "fail", env=as_section(env),
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(found.as_dict()))

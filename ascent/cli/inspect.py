@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # How many records of a built-in task are looked at.
 OF_A_TASK = 1000
 BAR = 24
-KINDS = "prompts, examples, pairs, rankings or unpaired"
+KINDS = "prompts, examples, pairs, rankings, unpaired or steps"
 
 
 def inspect(
@@ -89,6 +89,15 @@ def _count(console: Console, loaded: Loaded) -> None:
         console.print(f"  columns not used: {', '.join(loaded.unused)}")
     for line in loaded.report.lines():
         console.print(f"  {line}")
+    if {"annotator", "verdict"} <= set(loaded.unused):  # written by ascent collect
+        from pathlib import Path
+
+        from ascent.feedback.agreement import agreement
+        from ascent.feedback.ledger import read
+        from ascent.feedback.summary import lines_of
+
+        for line in lines_of(agreement(read(Path(loaded.name)))):
+            console.print(f"  {line}")
 
 
 def _lengths(console: Console, sets: Sequence[Loaded], unit: str, measure: Callable[[str], int]) -> None:

@@ -8,7 +8,22 @@ from typing import Annotated
 import typer
 
 from ascent import __version__
-from ascent.cli import classic, doctor, evaluate, inspect, recipes, runs, serve_reward, show, train, use
+from ascent.cli import (
+    classic,
+    collect,
+    compare,
+    doctor,
+    evaluate,
+    inspect,
+    quickstart,
+    recipes,
+    rounds,
+    runs,
+    serve_reward,
+    show,
+    train,
+    use,
+)
 
 app = typer.Typer(
     name="ascent",
@@ -18,12 +33,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: rich's boxes would cost a third of the time it takes to answer
 )
+app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
 app.command("resume")(train.resume)
+app.command("collect")(collect.collect)
+app.command("rounds")(rounds.rounds)
 app.command("check")(train.check)
 app.command("runs")(runs.runs)
 app.command("sample")(use.sample)
 app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
 app.command("score")(use.score)
 app.command("export")(use.export)
 app.command("serve-reward")(serve_reward.serve_reward)

@@ -9,6 +9,7 @@ import typer
 
 from ascent.cli.train import plain_errors
 
+SHOWN = ("loss", "reward", "correct", "accuracy")
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
@@ -23,12 +24,12 @@ def runs(
     if not found:
         typer.echo(f"no runs in {folder}")
     for each in found:
-        numbers = "  ".join(f"{k} {each.latest[k]:.4g}" for k in ("loss", "reward", "accuracy") if k in each.latest)
+        numbers = "  ".join(f"{k} {each.latest[k]:.4g}" for k in SHOWN if k in each.latest)
         typer.echo(f"{each.name:<30} {each.state:<9} step {each.step:<7} {numbers}")
 
 
 def show_run(folder: Folder) -> None:
-    """Print a run: state, checkpoints, where it ran, its last metrics and its config."""
+    """Print a run: state, checkpoints, where it ran, its config, its last metrics, and what it was warned of."""
     with plain_errors():
         from ascent.runs.folder import read_run
 
@@ -39,25 +40,45 @@ def show_run(folder: Folder) -> None:
     typer.echo(f"python {start['python']}, {start['system']}; {' '.join(start['command'])}")
     for note in run.notes:
         typer.echo(f"note: {note}")
+    typer.echo("config:")
+    typer.echo("".join(f"  {line}\n" for line in run.config.splitlines()), nl=False)
     if run.metrics:
         typer.echo("last metrics:")
         for name, value in run.metrics[-1].items():
             typer.echo(f"  {name:<32} {value:.6g}")
-    typer.echo("config:")
-    typer.echo("".join(f"  {line}\n" for line in run.config.splitlines()), nl=False)
+    if run.warnings:
+        typer.echo("warnings:")
+    for each in run.warnings:
+        number = f"{each['reads']} {each['value']:.4g}: " if "value" in each else ""
+        text = f"  step {each['step']}, {each['name']}: {number}{each['why']} {each.get('do', '')}"
+        typer.secho(text.rstrip(), fg="yellow")
 
 
 def show_samples(
-    folder: Folder, last: Annotated[int, typer.Option(help="How many of the newest to print.")] = 10
+    folder: Folder,
+    step: Annotated[int | None, typer.Option(help="Only those of this step; the last one otherwise.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="Highest reward first, over all steps.")] = False,
+    worst: Annotated[bool, typer.Option("--worst", help="Lowest reward first, over all steps.")] = False,
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="Only prompts with this text, any step.")] = None,
+    limit: Annotated[int, typer.Option(help="How many to print.")] = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON.")] = False,
 ) -> None:
-    """Print the samples a run kept."""
+    """Print what a run's policy said: tokens green where their advantage is positive, red where it is negative."""
     import json
 
     with plain_errors():
+        from ascent.cli import samples
         from ascent.runs.folder import read_run
 
-        samples = read_run(folder).samples
-    if not samples:
+        kept = read_run(folder).samples
+    if not kept:
         typer.echo("this run kept no samples; algorithms that learn from rollouts keep some")
-    for each in samples[-last:]:
-        typer.echo(json.dumps(each, ensure_ascii=False))
+        return
+    found = samples.chosen(kept, step=step, best=best, worst=worst, prompt=prompt)
+    if as_json:
+        typer.echo("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in found[:limit]), nl=False)
+        return
+    samples.print_samples(found, limit)
+    missing = samples.left_out(kept, step if step is not None else kept[-1]["step"])
+    if missing:
+        typer.echo(missing)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ascent.cells import nearest
 from ascent.config import yaml_text
+from ascent.config.rounds import KEY as ROUNDS
 from ascent.config.schema import Config
 from ascent.config.validate import validate
 
@@ -19,6 +20,8 @@ from ascent.config.validate import validate
 def load_config(recipe: str, overrides: Sequence[str] = ()) -> Config:
     """The recipe with the overrides on top, checked against the schema (`ascent.build.resolve` checks the rest)."""
     base, over = read_recipe(recipe), parse_overrides(overrides)
+    if ROUNDS in base:
+        raise ValueError(f"{recipe} is a recipe of rounds; run it with ascent rounds {recipe} --run DIR")
     if base.get("cells") and over.get("algorithm", base.get("algorithm")) != base.get("algorithm"):
         raise ValueError(
             f"algorithm={over['algorithm']} on top of {recipe} would keep the cells that {recipe} sets for "

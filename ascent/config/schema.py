@@ -98,6 +98,9 @@ class Model(Section):
         description="Where a separate critic starts: a folder or a hub name; null: the reward model, or the policy.",
     )
     reward_model: str | None = Field(None, description="The model that scores completions: a folder or a hub name.")
+    teacher: str | None = Field(
+        None, description="The frozen model to learn from: a folder or a hub name, with the policy's vocabulary."
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="Type of the compute weights; the optimizer keeps float32 masters either way."
     )
@@ -131,6 +134,9 @@ class Data(Section):
         None,
         description="Demonstrations that a trained reward model scores 0 on average, given as for train; null: the "
         "chosen answers of train.",
+    )
+    own_answers: Real = Field(
+        0.0, ge=0, le=1, description="Share of the records whose last answer a student that has a teacher writes anew."
     )
     batch_size: Whole = Field(32, ge=1, description="Records in one optimizer step, over all ranks.")
     max_tokens: Whole = Field(2048, ge=2, description="Longest record in tokens, prompt included; a longer one is bad.")
@@ -169,11 +175,30 @@ class Rollouts(Section):
     max_staleness: Whole = Field(0, ge=0, description="Weight versions a rollout may lag behind; 0 is synchronous.")
 
 
-class Reward(Section):
-    """One reward function and its share in the total."""
+class Chosen(BaseModel):
+    """Something chosen by name. What else is written beside the name are its options, checked against the parameters of
+    what was named (`ascent.build`), so they are no keys of the schema."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, Any] = Field(init=False)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class Reward(Chosen):
+    """One reward function and its share in the total; beside its own options it takes those of `rewards.combine`
+    (name, weights, gate, clip) and of `rewards.calls` (timeout, stop_on)."""
 
     use: str = Field(min_length=1, description="A built-in name, an entry point, or file.py:function.")
     weight: Real = Field(1.0, description="Factor of this reward in the weighted sum.")
+
+
+class Environment(Chosen):
+    """What rollouts of several turns talk to; beside its own options it takes the limits of `rollouts.turns`."""
+
+    use: str = Field(min_length=1, description="A built-in name, an entry point, or file.py:NAME.")
 
 
 class Update(Section):
@@ -182,6 +207,9 @@ class Update(Section):
     learning_rate: Real = Field(1e-6, gt=0, description="Peak learning rate of AdamW.")
     critic_learning_rate: Real | None = Field(
         None, gt=0, description="Peak learning rate of a separate critic; null: the policy's."
+    )
+    critic_warmup_steps: Whole = Field(
+        0, ge=0, description="First steps in which a separate critic learns alone, from whole returns of the policy."
     )
     weight_decay: Real = Field(0.0, ge=0, description="Decoupled weight decay.")
     adam_beta1: Real = Field(0.9, ge=0, lt=1, description="Decay of AdamW's first moment.")
@@ -208,6 +236,9 @@ class Run(Section):
     steps: Whole = Field(100, ge=1, description="Rollout steps, or optimizer steps for algorithms that read files.")
     save_every: Whole = Field(20, ge=1, description="Steps between checkpoints.")
     evaluate_every: Whole = Field(20, ge=1, description="Steps between evaluations.")
+    stop_at_kl: Real | None = Field(
+        None, gt=0, description="End the run once the policy is this far from its reference, in nats per token (k3)."
+    )
     keep: Whole = Field(2, ge=1, description="How many checkpoints to keep; the oldest go first.")
     keep_best: Whole = Field(0, ge=0, description="How many of the best checkpoints to keep besides.")
     best_by: str = Field(
@@ -230,6 +261,7 @@ class Config(Section):
     model: Model = Field(description="Which models take part.")
     data: Data = Field(description="What is read from files.")
     rewards: tuple[Reward, ...] = Field((), description="What completions are scored with; the weighted sum counts.")
+    env: Environment | None = Field(None, description="What completions talk to, turn by turn; null: one turn each.")
     rollouts: Rollouts = Field(default_factory=Rollouts, description="How completions are sampled.")
     update: Update = Field(default_factory=Update, description="How weights change.")
     cells: Cells = Field(default_factory=Cells, description="Changes to the cells of the algorithm's row.")

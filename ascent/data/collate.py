@@ -5,8 +5,9 @@ Every item is a group of its own. Axes: T flat tokens, B sequences, P pairs.
 | items | fields besides tokens_T, positions_T, trained_T, segments, groups |
 |---|---|
 | examples | - |
-| pairs | chosen_P, rejected_P; margins_P where the data has margins |
+| pairs | chosen_P, rejected_P; margins_P where the data has margins; gold_B where a gold answer follows each pair |
 | rankings | ranks_B, 0 is best |
+| steps | step_ends_T, true where a step is judged; step_labels_T, the verdicts there, NaN for unknown |
 | unpaired | desirable_B; `mismatched`, a batch of the same answers behind other prompts, for KTO's reference point |
 """
 
@@ -44,6 +45,8 @@ def collate(items: Sequence[Item]) -> Batch:
         batch["ranks_B"] = torch.tensor([rank for size in sizes for rank in range(size)])
     elif kind == "unpaired":
         batch |= _thumbs(items)
+    elif kind == "steps":
+        batch |= _steps(items)
     return batch
 
 
@@ -61,13 +64,29 @@ def packed(sequences: Sequence[Rendered], owners: Sequence[int]) -> Batch:
 
 
 def _pairs(items: Sequence[Item]) -> Batch:
-    found: Batch = {"chosen_P": torch.arange(0, 2 * len(items), 2), "rejected_P": torch.arange(1, 2 * len(items), 2)}
+    size = len(items[0].sequences)
+    assert all(len(item.sequences) == size for item in items), "some pairs of a step have a gold answer, some have none"
+    first_P = torch.arange(0, size * len(items), size)
+    found: Batch = {"chosen_P": first_P, "rejected_P": first_P + 1}
+    if size == 3:
+        found["gold_B"] = torch.arange(size * len(items)) % size == 2
     margins = [item.margin for item in items if item.margin is not None]
     if margins:
         if len(margins) != len(items):
             raise ValueError(f"{len(margins)} of {len(items)} pairs have a margin; give one to every pair or to none")
         found["margins_P"] = torch.tensor(margins, dtype=torch.float32)
     return found
+
+
+def _steps(items: Sequence[Item]) -> Batch:
+    """The one sequence of an item is judged at its ends, and nothing else of it is trained."""
+    sizes = [len(item.sequences[0]) for item in items]
+    ends_T, labels_T = torch.zeros(sum(sizes), dtype=torch.bool), torch.zeros(sum(sizes))
+    for start, item in zip([0, *np.cumsum(sizes)], items, strict=False):
+        places = torch.tensor(item.ends) + start
+        ends_T[places] = True
+        labels_T[places] = torch.tensor([torch.nan if label is None else label for label in item.labels])
+    return {"step_ends_T": ends_T, "step_labels_T": labels_T, "trained_T": ends_T.clone()}
 
 
 def _thumbs(items: Sequence[Item]) -> Batch:

@@ -35,6 +35,7 @@ CONVERSIONS: dict[tuple[Want, Want], tuple[Callable[[Any], list[Record]], str]] 
     ("pairs", "prompts"): (lambda r: [r.prompt], "answers are not used"),
     ("rankings", "prompts"): (lambda r: [r.prompt], "answers are not used"),
     ("unpaired", "prompts"): (lambda r: [r.prompt], "answers are not used"),
+    ("steps", "prompts"): (lambda r: [r.prompt], "answers are not used"),
 }
 
 

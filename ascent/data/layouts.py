@@ -14,10 +14,10 @@ from ascent.data import fields as values
 from ascent.data.errors import RowError
 from ascent.data.fields import Fields
 from ascent.data.preferences import judged, pair, ranking
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking
+from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
 
-Record: TypeAlias = Prompt | Example | Pair | Ranking | Judged
-Want = Literal["prompts", "examples", "pairs", "rankings", "unpaired"]
+Record: TypeAlias = Prompt | Example | Pair | Ranking | Judged | Steps
+Want = Literal["prompts", "examples", "pairs", "rankings", "unpaired", "steps"]
 
 QUESTIONS = ("prompt", "instruction", "query", "question", "problem", "input")
 # A worked solution is what to imitate; the bare answer, where there are both, is for the reward.
@@ -148,6 +148,18 @@ def read_chat_judged(fields: Fields) -> Judged:
     return judged(fields, _prompt(fields, asked), answered)
 
 
+def read_steps(fields: Fields) -> Steps:
+    """TRL's stepwise supervision: a list of steps and a list of judgements, true, false, a probability or null."""
+    steps = values.listed(fields.get("completions"), "completions")
+    labels = values.listed(fields.get("labels"), "labels")
+    texts = tuple(values.text(step, f"completions[{place}]") for place, step in enumerate(steps))
+    right = tuple(
+        None if label is None else float(label) if isinstance(label, bool) else values.number(label, f"labels[{place}]")
+        for place, label in enumerate(labels)
+    )
+    return Steps(_prompt(fields, question(fields)), texts, right)
+
+
 def read_prompt(fields: Fields) -> Prompt:
     """A question with whatever the reward may need: verl's ground truth, or a column that holds the answer."""
     many = any(fields.has(name) for name in CONVERSATIONS)
@@ -194,6 +206,11 @@ def _has_chat_pair(row: Mapping[str, Any]) -> bool:
     return _any(row, CONVERSATIONS) and _any(row, ("rejected_response", "rejected_messages"))
 
 
+def _has_steps(row: Mapping[str, Any]) -> bool:
+    lists = [row.get(name) for name in ("completions", "labels")]
+    return _any(row, QUESTIONS) and all(isinstance(each, Sequence) and not isinstance(each, str) for each in lists)
+
+
 def _answered_question(row: Mapping[str, Any]) -> bool:
     names = [name for name in (*QUESTIONS, *ANSWERS) if row.get(name) is not None]
     return _any(row, QUESTIONS) and any(name in ANSWERS for name in names)
@@ -211,6 +228,7 @@ def _ends_with_assistant(row: Mapping[str, Any]) -> bool:
 LAYOUTS = (
     Layout("chosen and rejected", "pairs", "TRL, OpenRLHF, ms-swift", _has_pair, read_pair),
     Layout("messages and a rejected response", "pairs", "ms-swift", _has_chat_pair, read_chat_pair),
+    Layout("a question, its steps and their labels", "steps", "TRL", _has_steps, read_steps),
     Layout(
         *("a question and several answers", "rankings", "Ascent, UltraFeedback, Nectar"),
         fits=lambda row: _any(row, QUESTIONS) and isinstance(row.get(_named(row, RESPONSES)), Sequence),

@@ -26,6 +26,8 @@ from ascent.data.rows import Row
 
 # How many rows decide which columns a file fills.
 LOOKED_AT = 100
+# A row with a reason in this column carries nothing to learn from: `ascent collect` writes it for ties and the like.
+SET_ASIDE = "set_aside"
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,11 @@ def load(name: str, want: Want | None = None, *, bad_rows: Policy = "fail") -> L
     """Every record of a name. Bad rows are collected over the whole of it, then fatal or skipped."""
     report = Report(bad_rows)
     layouts, place = layouts_of(name)
-    stream = rows_of(place)
+    stream = _not_set_aside(rows_of(place), report)
     head = list(islice(stream, LOOKED_AT))
     if not head:
+        if report.rows:
+            report.settle(0)
         raise ValueError(f"{name} holds no rows; there is nothing to read")
     layout = _layout(name, head, want, report, layouts)
     records: list[Record] = []
@@ -69,6 +73,17 @@ def load(name: str, want: Want | None = None, *, bad_rows: Policy = "fail") -> L
     said = (CONVERSIONS[layout.kind, kind][1],) if kind != layout.kind else ()
     unused = () if kind == "prompts" else tuple(sorted(unread))
     return Loaded(name, tuple(records), tuple(places), report, kind, layout.name, unused, said)
+
+
+def _not_set_aside(stream: Iterator[Row], report: Report) -> Iterator[Row]:
+    """Rows without a reason in the column `set_aside`: ties and the like stay in a file and are counted here."""
+    for row in stream:
+        reason = row.fields.get(SET_ASIDE)
+        if reason is None:
+            yield row
+        else:
+            report.rows += 1
+            report.notes[f"rows set aside: {reason}"] += 1
 
 
 def from_records(name: str, records: Sequence[Record], kind: Want) -> Loaded:

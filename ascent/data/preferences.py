@@ -15,6 +15,7 @@ Turns = tuple[Message, ...]
 
 # Transcripts in one string, as in Anthropic's HH files.
 SPEAKER = re.compile(r"\n\n(Human|Assistant):")
+GOLD = ("gold", "reference")  # the second is TRL's, for TPO
 RATINGS = ("ratings", "scores", "overall_scores")
 RANKS = ("ranks", "rank", "ranking")
 TEXT_KEYS = ("response", "answer", "text", "completion", "content")
@@ -42,7 +43,19 @@ def pair(fields: Fields, asked: Turns, chosen: Any, rejected: Any) -> Pair:
             "missing", "no prompt: give a column 'prompt', or let both conversations start with the question"
         )
     raw = fields.optional("margin")
-    return Pair(Prompt(fields.id, prompt), won, lost, None if raw is None else values.number(raw, "margin"))
+    margin = None if raw is None else values.number(raw, "margin")
+    return Pair(Prompt(fields.id, prompt, _gold(fields, prompt)), won, lost, margin)
+
+
+def _gold(fields: Fields, prompt: Turns) -> str | None:
+    """A third answer, better than both: for algorithms that imitate one beside every pair."""
+    name = next((name for name in GOLD if fields.has(name)), None)
+    if name is None:
+        return None
+    turns = _turns(fields.get(name), name, prompt)
+    if len(turns) != 1 or turns[0].role != "assistant":
+        raise RowError("type", f"{name} holds {len(turns)} messages; a gold answer is one turn of the assistant")
+    return turns[0].content
 
 
 def _turns(value: Any, name: str, asked: Turns) -> Turns:

@@ -1,7 +1,7 @@
 """Records -> items: rendered sequences that belong together, within the limits of length.
 
-An item is never cut apart: one sequence for an example or a judged answer, two for a pair (chosen first), K for a
-ranking (best first).
+An item is never cut apart: one sequence for an example, a judged answer or judged steps, two for a pair (chosen first;
+a gold answer comes third, where one is wanted), K for a ranking (best first).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ascent.data.layouts import Record, Want
 from ascent.data.load import Loaded
 from ascent.data.render import Rendered, Renderer
 from ascent.data.truncate import fit_messages
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking
+from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
 
 _T = TypeVar("_T")
 
@@ -49,6 +49,8 @@ class Item:
     margin: float | None = None
     good: bool | None = None
     mismatched: Rendered | None = None
+    ends: tuple[int, ...] = ()  # of judged steps: where each is judged, and what the verdict is
+    labels: tuple[float | None, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -66,12 +68,17 @@ class Prepared(NamedTuple):
     fingerprint: str
 
 
-def prepare(loaded: Loaded, renderer: Renderer, limits: Limits, *, bad_rows: Policy = "fail") -> Prepared:
-    """Render every record now, so that what is too long is known before the first step."""
+def prepare(
+    loaded: Loaded, renderer: Renderer, limits: Limits, *, bad_rows: Policy = "fail", gold: bool = False
+) -> Prepared:
+    """Render every record now, so that what is too long is known before the first step.
+
+    With `gold`, pairs bring the prompt's own answer as a third sequence.
+    """
     report = Report(bad_rows)
 
     def made(record: Record) -> Item:
-        return item_of(shortened(record, renderer, limits, report), renderer, limits)
+        return item_of(shortened(record, renderer, limits, report), renderer, limits, gold=gold)
 
     items = _each(loaded, report, made)
     _margins_of_all_or_none(loaded.name, items)
@@ -82,7 +89,8 @@ def fingerprint(items: Sequence[Item]) -> str:
     """A hash of everything that is trained on, so that a resumed run notices that data or tokenizer changed."""
     digest = hashlib.blake2b(digest_size=16)
     for item in items:
-        digest.update(repr((item.kind, item.margin, item.good, [len(each) for each in item.sequences])).encode())
+        said = (item.kind, item.margin, item.good, [len(each) for each in item.sequences])
+        digest.update(repr((*said, item.ends, item.labels) if item.ends else said).encode())
         for sequence in item.sequences:
             digest.update(sequence.tokens.tobytes())
             digest.update(sequence.trained.tobytes())
@@ -117,25 +125,36 @@ def _each(loaded: Loaded, report: Report, made: Callable[[Record], _T]) -> list[
     return found
 
 
-def item_of(record: Record, renderer: Renderer, limits: Limits) -> Item:
+def item_of(record: Record, renderer: Renderer, limits: Limits, *, gold: bool = False) -> Item:
     """One record, rendered; too long is a RowError."""
     if isinstance(record, Example):
         item = Item("examples", (renderer.example(record.messages),))
     elif isinstance(record, Judged):
         item = Item("unpaired", (renderer.answer(record.prompt.messages, record.answer),), good=record.good)
     elif isinstance(record, Pair):
-        both = (record.chosen, record.rejected)
+        answers = (record.chosen, record.rejected, *((_gold(record),) if gold else ()))
         item = Item(
-            "pairs", tuple(renderer.answer(record.prompt.messages, each) for each in both), margin=record.margin
+            "pairs", tuple(renderer.answer(record.prompt.messages, each) for each in answers), margin=record.margin
         )
     elif isinstance(record, Ranking):
         item = Item("rankings", tuple(renderer.answer(record.prompt.messages, each) for each in record.answers))
+    elif isinstance(record, Steps):
+        rendered, ends = renderer.steps(record.prompt.messages, record.steps)
+        item = Item("steps", (rendered,), ends=ends, labels=record.right)
     else:
         raise ValueError("a prompt alone has nothing to train on; an algorithm that samples takes prompts")
     longest = max(len(sequence) for sequence in item.sequences)
     if longest > limits.max_tokens:
         raise RowError("long", f"{longest} tokens, but at most {limits.max_tokens} are allowed (data.max_tokens)")
     return item
+
+
+def _gold(record: Pair) -> tuple[Message, ...]:
+    if record.prompt.answer is None:
+        raise RowError(
+            "missing", "no gold answer, which this algorithm imitates beside every pair; add a column 'gold'"
+        )
+    return (Message("assistant", record.prompt.answer),)
 
 
 def shortened(record: Record, renderer: Renderer, limits: Limits, report: Report) -> Record:

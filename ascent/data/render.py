@@ -29,7 +29,9 @@ from ascent.data.errors import RowError
 from ascent.records import Message
 
 TrainOn = Literal["completion", "assistant", "all"]
+STEP_END = "\n"
 PROBE = "probe"
+THOUGHT = f"<think>\n{PROBE}\n</think>\n\n{PROBE}"  # some templates drop what an assistant thought earlier
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,40 @@ class Renderer:
         text = self._template(messages, opened=True) if self.templated else self._joined(messages)
         return tuple(self._encode(text))
 
+    def between(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The tokens from where the last answer ended to where the next begins: what was said to it, and the markers.
+
+        What was sampled is never rendered again: a probe stands in for every answer. ValueError for a template that
+        changes what came before it, since then a policy would not be trained on what it reads when it is used.
+        """
+        self._check(messages)
+        if not self._joins:
+            raise ValueError(
+                "this tokenizer writes a mark before every text, so texts cannot be tokenised apart and turns not be "
+                "joined; use a model with another tokenizer for several turns"
+            )
+        last = max(place for place, message in enumerate(messages) if message.role == "assistant")
+        if not self.templated:
+            return tuple(self._encode("".join(message.content for message in messages[last + 1 :])))
+        shown = [Message("assistant", THOUGHT) if each.role == "assistant" else each for each in messages]
+        before = self._template(shown[: last + 1], opened=False)
+        end = self._up_to_end(before).length
+        whole = self._template(shown, opened=True)
+        if whole[:end] != before[:end]:
+            raise ValueError(
+                f"the chat template of {self.tokenizer.name_or_path or 'this tokenizer'} changes earlier turns once a "
+                f"{messages[-1].role} message follows (most drop what the assistant thought), so what was sampled is "
+                "not what would be read; use a template that leaves earlier turns as they are"
+            )
+        return tuple(self._encode(whole[end:]))
+
+    def harmless(self, text: str) -> str:
+        """The text with its control tokens taken apart: what tools and games say cannot be checked beforehand."""
+        while (found := self._control.search(text)) is not None:
+            apart = f"{found[0][0]} {found[0][1:]}" if len(found[0]) > 1 else ""
+            text = text[: found.start()] + apart + text[found.end() :]
+        return text
+
     def example(self, messages: Sequence[Message]) -> Rendered:
         """A conversation to imitate, trained as `train_on` says."""
         if len(messages) == 1 and messages[0].role == "assistant":
@@ -109,6 +145,30 @@ class Renderer:
         """A prompt with one answer; the assistant's turns of the answer are trained, whatever `train_on` says."""
         places = [len(prompt) + place for place, message in enumerate(answer) if message.role == "assistant"]
         return self._rendered(self._pieces((*prompt, *answer), places), everything=False)
+
+    def steps(self, prompt: Sequence[Message], steps: Sequence[str]) -> tuple[Rendered, tuple[int, ...]]:
+        """An answer in steps, and the places where each is judged: at its line break, the last at the answer's end.
+
+        A step whose last character shares a token with what follows is judged at that token.
+        """
+        text = STEP_END.join(steps)
+        messages = (*prompt, Message("assistant", text))
+        rendered, pieces = self.answer(prompt, messages[-1:]), self._pieces(messages, [len(prompt)])
+        # What is read and what is answered are tokenised apart, or all of it together: as `_rendered` does.
+        shown = pieces[-1].text if self._joins else "".join(piece.text for piece in pieces)
+        if text not in pieces[-1].text:
+            raise RowError("type", "the chat template changes the answer, so its steps cannot be found in it")
+        at = shown.rindex(text)
+        spans = self.tokenizer(shown, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        ends: list[int] = []
+        for step in steps[:-1]:
+            at += len(step) + len(STEP_END)
+            inside = next(place for place, (first, last) in enumerate(spans) if first < at <= last)
+            ends.append(len(rendered) - len(spans) + inside)
+        ends.append(len(rendered) - 1)
+        if len(set(ends)) != len(ends):
+            raise RowError("special", "two steps end in one token of this tokenizer; join them, or lengthen one")
+        return rendered, tuple(ends)
 
     def _pieces(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Piece]:
         self._check(messages)

@@ -20,7 +20,7 @@ SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 JSON_STARTS = ("[", "{")
 JSON_COLUMNS = {
     *("messages", "conversations", "conversation", "rejected_messages", "history", "responses", "completions"),
-    *("answers", "ranked", "ratings", "scores", "ranks", "reward_model", "extra_info"),
+    *("answers", "ranked", "ratings", "scores", "ranks", "reward_model", "extra_info", "labels"),
 }
 # Python refuses cells over 128 KiB unless told otherwise; a long document is longer.
 LONGEST_CELL = 2**30

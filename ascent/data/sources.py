@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,8 +16,9 @@ class FileSource:
     """`next(step)` gives the micro-batches of one optimizer step (those of this rank).
 
     A step takes `batch_size` records over all ranks, wherever an epoch ends: nothing is left over and nothing repeats
-    before its epoch is done. `last_share` says how many of the last step's computed tokens were real, `companions_cut`
-    how many of KTO's companions had to lose the beginning of their prompt.
+    before its epoch is done. `rewrite` may put other text into a step's items. `last_share` says how many of the last
+    step's computed tokens were real, `companions_cut` how many of KTO's companions had to lose the beginning of their
+    prompt.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class FileSource:
         seed: int,
         shuffle: bool = True,
         weights: Sequence[float] | None = None,
+        rewrite: Callable[[Sequence[Item], int], list[Item]] | None = None,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -55,7 +57,7 @@ class FileSource:
         self._fingerprints = {each.name: each.fingerprint for each in prepared}
         streams = [Stream(each.name, len(each.items), w) for each, w in zip(prepared, shares, strict=True)]
         self.mixture = Mixture(streams, seed=seed, shuffle=shuffle)
-        self._batch_size = batch_size
+        self._batch_size, self._rewrite = batch_size, rewrite
         self._budget = tokens_per_microbatch
         self._max_tokens = max_tokens
         self._rank, self._ranks = rank, ranks
@@ -69,6 +71,8 @@ class FileSource:
             raise ValueError(f"step {step} was already given (the last was {self._step}); load_state goes back")
         self._step = step
         items = [self._items[drawn.source][drawn.place] for drawn in self.mixture.take(self._batch_size)]
+        if self._rewrite is not None:
+            items = self._rewrite(items, step)
         if self._spare is not None:
             items, shorter = mismatch(items, max_tokens=min(self._max_tokens, self._budget), spare=self._spare)
             self.companions_cut += shorter

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ascent.data.layouts import Record
-from ascent.records import Example, Judged, Message, Pair, Prompt
+from ascent.records import Example, Judged, Message, Pair, Prompt, Steps
 
 
 class Lengths(NamedTuple):
@@ -32,6 +32,8 @@ def parts(record: Record) -> list[tuple[str, str]]:
         return [*asked, ("chosen", _text(record.chosen)), ("rejected", _text(record.rejected))]
     if isinstance(record, Judged):
         return [*asked, ("good" if record.good else "bad", _text(record.answer))]
+    if isinstance(record, Steps):
+        return [*asked, *(("step", step) for step in record.steps)]
     best, *others = record.answers
     return [*asked, ("best", _text(best)), *(("others", _text(answer)) for answer in others)]
 

@@ -6,7 +6,9 @@ because a target of 6 nats per sequence and one of .1 nats per token are both ca
 
 from __future__ import annotations
 
-from ascent.bounds import AboveOne, Count, Positive, checked
+from typing import Annotated
+
+from ascent.bounds import RARE, AboveOne, Count, Positive, checked
 
 
 def fixed(coefficient: float) -> float:
@@ -49,8 +51,8 @@ def ppo_penalty(
     kl_per_token: float,
     *,
     target_per_token: Positive = 0.01,
-    tolerance: AboveOne = 1.5,
-    factor: AboveOne = 2.0,
+    tolerance: Annotated[AboveOne, RARE] = 1.5,
+    factor: Annotated[AboveOne, RARE] = 2.0,
 ) -> float:
     """PPO-penalty's rule on KL to the OLD policy: halve below target / 1.5, double above 1.5 target."""
     if kl_per_token < target_per_token / tolerance:

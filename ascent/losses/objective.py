@@ -10,7 +10,7 @@ Axes: T flat tokens, B sequences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,10 +20,11 @@ from ascent.cells import Cell
 from ascent.losses import aggregate as aggregation
 from ascent.losses import kl as estimators
 from ascent.losses import ratios
-from ascent.losses.loss import Loss, Terms, summed
+from ascent.losses.loss import Each, Loss, Terms, summed
+from ascent.losses.mismatch import log_weights
 from ascent.maths import masked
 from ascent.maths.segments import Segments
-from ascent.maths.tally import Tally, average, largest, smallest
+from ascent.maths.tally import Explained, Share, Tally, average, largest, smallest, spread
 
 
 def policy_terms(
@@ -69,20 +70,35 @@ def policy_terms(
         kl_T = kl(known)
         terms["kl"] = over_sequences(kl_T, {"kl_loss": average(kl_T, trained_T)})
     if entropy is not None:
-        minus_T = entropy(known)
-        terms["entropy"] = over_tokens(minus_T, {"entropy": average(-minus_T, trained_T)})
+        terms["entropy"] = over_tokens(entropy(known), {})
     if value is not None:
-        terms["value"] = over_tokens(value(known), _value_metrics(known, trained_T))
+        terms |= value_terms(known, value=value)
     terms.update({extra.name: summed(extra(known)) for extra in auxiliary})
     return terms
 
 
+def value_terms(available: Mapping[str, Any], *, value: Cell) -> dict[str, Loss]:
+    """The critic's term, a mean over trained tokens whatever the row's aggregation; all there is for a second model."""
+    trained_T = available["trained_T"]
+    loss_T = value(available)
+    tokens = trained_T.sum().to(loss_T.dtype)
+    return {"value": Loss(masked.total(loss_T, trained_T), tokens, _value_metrics(available, trained_T))}
+
+
 def file_terms(
-    available: Mapping[str, Any], *, loss: Cell, focus: Sequence[Cell] = (), auxiliary: Sequence[Cell] = ()
+    available: Mapping[str, Any],
+    *,
+    loss: Cell,
+    focus: Sequence[Cell] = (),
+    auxiliary: Sequence[Cell] = (),
+    evaluate: Callable[[Cell, Mapping[str, Any]], Each] = Cell.__call__,
 ) -> Terms:
-    """Every term of a row that learns from files: supervised, preferences, rankings. A focus weighs the first alone."""
+    """Every term of a row that learns from files: supervised, preferences, rankings. A focus weighs the first alone.
+
+    `evaluate` calls the loss: whole, unless it must be computed piece by piece.
+    """
     known = with_sums(available)
-    each = loss(known)
+    each = evaluate(loss, known)
     for cell in focus:
         weight = cell(known).detach()
         if weight.shape != each.losses.shape:
@@ -164,16 +180,18 @@ def _ratio_metrics(known: Mapping[str, Any], marks: Mapping[str, Tensor]) -> dic
         gap_T = torch.nan_to_num(known["old_T"] - known["rollout_T"], nan=0.0).abs()
         metrics["mismatch"] = average(gap_T, trained_T)
         metrics["mismatch_largest"] = largest(gap_T, trained_T)
+        weight_T = log_weights(known["old_T"], known["rollout_T"], trained_T).exp()
+        metrics["mismatch_weight"] = average(weight_T, trained_T)
+        metrics["mismatch_effective"] = Share(spread(weight_T, trained_T))
+    if "entropy_T" in known:
+        metrics["entropy"] = average(known["entropy_T"], trained_T)
     return metrics
 
 
 def _value_metrics(known: Mapping[str, Any], trained_T: Tensor) -> dict[str, Tally]:
-    """Sums from which explained variance 1 - Var(G - V) / Var(G) is formed over the whole step."""
     values_T, returns_T = known["values_T"].detach(), known["returns_T"]
-    error_T = returns_T - values_T
     return {
         "return": average(returns_T, trained_T),
-        "return_squared": average(returns_T**2, trained_T),
-        "value_error": average(error_T, trained_T),
-        "value_error_squared": average(error_T**2, trained_T),
+        "value_error": average(returns_T - values_T, trained_T),
+        "explained_variance": Explained(spread(returns_T - values_T, trained_T), spread(returns_T, trained_T)),
     }

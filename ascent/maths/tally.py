@@ -1,10 +1,11 @@
-"""Metrics that survive being cut: a mean travels as (sum, count), an extreme as itself.
+"""Metrics that survive being cut: a mean travels as (sum, count), a spread also with squares, an extreme as itself.
 
 Averaging the means of micro-batches is wrong as soon as they differ in size, so nothing here is ever a bare mean.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -23,6 +24,52 @@ class Mean(NamedTuple):
 
     def value(self) -> float:
         return float(self.total) / float(self.over) if float(self.over) else float("nan")
+
+
+class Spread(NamedTuple):
+    """A standard deviation (over n), in float64: near a large mean the squares of float32 cancel."""
+
+    total: Tensor
+    squares: Tensor
+    over: Tensor
+
+    def merge(self, other: Spread) -> Spread:
+        return Spread(self.total + other.total, self.squares + other.squares, self.over + other.over)
+
+    def variance(self) -> float:
+        count = float(self.over)
+        return max(float(self.squares) / count - (float(self.total) / count) ** 2, 0.0) if count else float("nan")
+
+    def value(self) -> float:
+        return math.sqrt(self.variance())
+
+
+class Explained(NamedTuple):
+    """The share of the targets' variance that a critic explains: 1 - Var(target - value) / Var(target)."""
+
+    errors: Spread
+    targets: Spread
+
+    def merge(self, other: Explained) -> Explained:
+        return Explained(self.errors.merge(other.errors), self.targets.merge(other.targets))
+
+    def value(self) -> float:
+        """NaN where all targets are equal: there is nothing to explain."""
+        whole = self.targets.variance()
+        return 1 - self.errors.variance() / whole if whole > 0 else float("nan")
+
+
+class Share(NamedTuple):
+    """The effective sample size of n weights as a share of n: (sum w)^2 / (n * sum w^2), 1 where all are equal."""
+
+    weights: Spread
+
+    def merge(self, other: Share) -> Share:
+        return Share(self.weights.merge(other.weights))
+
+    def value(self) -> float:
+        over = float(self.weights.over) * float(self.weights.squares)
+        return float(self.weights.total) ** 2 / over if over else float("nan")
 
 
 class Largest(NamedTuple):
@@ -45,7 +92,7 @@ class Smallest(NamedTuple):
         return float(self.extreme)
 
 
-Tally = Mean | Largest | Smallest
+Tally = Mean | Spread | Explained | Share | Largest | Smallest
 Metrics = Mapping[str, Tally]
 
 
@@ -54,6 +101,12 @@ def average(x: Tensor, keep: Tensor) -> Mean:
     x = x.detach()
     x = x.to(torch.float64) if x.dtype == torch.bool else x
     return Mean(masked.total(x, keep), keep.sum())
+
+
+def spread(x: Tensor, keep: Tensor) -> Spread:
+    """The standard deviation of x over the kept entries, as (sum, sum of squares, count)."""
+    wide = x.detach().to(torch.float64)
+    return Spread(masked.total(wide, keep), masked.total(wide**2, keep), keep.sum())
 
 
 def largest(x: Tensor, keep: Tensor) -> Largest:

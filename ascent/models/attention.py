@@ -152,10 +152,6 @@ def attend(
     layer: Any = getattr(module, "layer_idx", None)
     call = Call(scaling or query.shape[-1] ** -0.5, sliding_window, softcap, dropout, layer, heads)
     q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1) for x in (query, key, value))
-    if torch.jit.is_tracing():
-        # A recorded forward (see `engines.native.recorded`) must find the context of its own time, not this one.
-        number = _recorded.setdefault(call, len(_recorded))
-        return torch.ops.ascent.attend(q_THD, k_TKD, v_TKD, number)[None], None
     return context.attend(q_THD, k_TKD, v_TKD, call)[None], None
 
 
@@ -241,17 +237,6 @@ def _visible(length: int, window: int | None, device: torch.device) -> Tensor:
     ones_LL = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     return ones_LL if window is None else ones_LL.triu(1 - window)
 
-
-_recorded: dict[Call, int] = {}
-_LIBRARY = torch.library.Library("ascent", "DEF")
-_LIBRARY.define("attend(Tensor q, Tensor k, Tensor v, int call) -> Tensor")
-
-
-def _attend_again(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, number: int) -> Tensor:
-    return current().attend(q_THD, k_TKD, v_TKD, list(_recorded)[number])
-
-
-_LIBRARY.impl("attend", _attend_again, "CPU")
 
 # Under a name that has no mask function, transformers builds no mask: nothing of size T x T exists.
 AttentionInterface.register(NAME, attend)

@@ -1,9 +1,9 @@
 """One forward pass over a packed batch: hidden states once, then what is wanted from them.
 
 Axes: T flat tokens, B sequences, D hidden size, N rows whose head is needed. Everything per token is aligned with the
-token it speaks of (decision 0003): `logprobs_T` and `entropy_T` at a token come from the distribution it was drawn
-from, `values_T` from the state before it; all three are 0 at a sequence's first token. `scores_B` is read at a
-sequence's last token, and is NaN for a sequence of no tokens.
+token it speaks of (decision 0003): `logprobs_T`, `entropy_T` and `log_collision_T` at a token come from the
+distribution it was drawn from, `values_T` from the state before it; all are 0 at a sequence's first token. `scores_B`
+is read at a sequence's last token, and is NaN for a sequence of no tokens.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from ascent.maths.segments import Segments
 from ascent.models.attention import attending, current, packed
+from ascent.models.distributions import Distributions
 from ascent.models.seams import wide_product
 from ascent.models.token_scores import BUDGET_BYTES, Head, token_scores
 
@@ -49,34 +50,57 @@ def inside(segments: Segments) -> Tensor:
     return ~first_T
 
 
-def logprobs_and_entropy(
+def token_outputs(
     hidden_TD: Tensor,
     batch: Batch,
     head: Head,
     *,
     temperature: float = 1.0,
     entropy: bool = False,
+    collision: bool = False,
     budget_bytes: int = BUDGET_BYTES,
-) -> tuple[Tensor, Tensor]:
-    """Both on the flat axis. The head runs only where `trained_T` (if the batch has one) asks for it; 0 elsewhere."""
-    wanted_T = inside(batch["segments"])
-    if "trained_T" in batch:
-        wanted_T = wanted_T & batch["trained_T"]
-    rows_N = wanted_T.nonzero()[:, 0]
+) -> dict[str, Tensor]:
+    """Log-probs, entropy and collision on the flat axis, by name.
+
+    The head runs only where `trained_T` (if the batch has one) asks for it; 0 elsewhere.
+    """
+    rows_N = predicted(batch)
     scores = token_scores(
         *(hidden_TD[rows_N - 1], batch["tokens_T"][rows_N], head),
         temperature=temperature,
         entropy=entropy,
+        collision=collision,
         budget_bytes=budget_bytes,
     )
     zeros_T = scores.logprobs_N.new_zeros(hidden_TD.shape[0])
-    return zeros_T.index_copy(0, rows_N, scores.logprobs_N), zeros_T.index_copy(0, rows_N, scores.entropy_N)
+    return {name[:-1] + "T": zeros_T.index_copy(0, rows_N, found_N) for name, found_N in scores._asdict().items()}
+
+
+def predicted(batch: Batch) -> Tensor:
+    """Places of the tokens whose distribution is wanted: the trained ones, or all that have a token before them."""
+    wanted_T = inside(batch["segments"])
+    if "trained_T" in batch:
+        wanted_T = wanted_T & batch["trained_T"]
+    return wanted_T.nonzero()[:, 0]
+
+
+def distributions(
+    hidden_TD: Tensor, batch: Batch, head: Head, *, temperature: float = 1.0, budget_bytes: int = BUDGET_BYTES
+) -> Distributions:
+    """What each such token was drawn from, whole; nothing is computed before it is asked for."""
+    return Distributions(hidden_TD[predicted(batch) - 1], head, temperature, budget_bytes)
 
 
 def values(hidden_TD: Tensor, segments: Segments, head: nn.Linear) -> Tensor:
     """The value of the state before each token: read at the token before it; 0 at a sequence's first."""
     read_T = _read(hidden_TD, head)
     return torch.where(inside(segments), read_T.roll(1), 0)
+
+
+def step_logits(hidden_TD: Tensor, head: nn.Linear) -> Tensor:
+    """(right, wrong) at every token, itself read: the score is the log-odds that the step which ends here is right."""
+    read_T = _read(hidden_TD, head)
+    return torch.stack([read_T, torch.zeros_like(read_T)], 1)
 
 
 def scores(hidden_TD: Tensor, segments: Segments, head: nn.Linear) -> Tensor:

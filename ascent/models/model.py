@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ascent.models import forward, heads
@@ -21,9 +21,10 @@ from ascent.models.token_scores import BUDGET_BYTES, Head
 if TYPE_CHECKING:
     from peft import PeftModel
 
-TOKENS = frozenset({"logprobs_T", "entropy_T"})
-SCALARS = frozenset({"scores_B", "values_T"})
-WANTS = TOKENS | SCALARS
+TOKENS = frozenset({"logprobs_T", "entropy_T", "log_collision_T"})
+WHOLE = frozenset({"logits_TV"})  # `Distributions`, not a tensor: a matrix of all logits is never made
+SCALARS = frozenset({"scores_B", "values_T", "step_logits_TC"})
+WANTS = TOKENS | WHOLE | SCALARS
 # The folder, inside a saved model, that holds the LoRA adapter apart; and how the weights it is for are known again.
 ADAPTER, BASE_FILE = "adapter", "base.json"
 
@@ -53,30 +54,36 @@ class LanguageModel:
     def offers(self) -> frozenset[str]:
         """What `outputs` can be asked for: depends on the heads the model has."""
         tokens = self.module.get_output_embeddings() is not None
-        return (TOKENS if tokens else frozenset()) | (SCALARS if self._scalar() is not None else frozenset())
+        return (TOKENS | WHOLE if tokens else frozenset()) | (SCALARS if self._scalar() is not None else frozenset())
 
-    def outputs(self, batch: forward.Batch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Tensor]:
+    def outputs(self, batch: forward.Batch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Any]:
         """One forward over a packed batch (`tokens_T`, `positions_T`, `segments`, and `trained_T` if only those count).
 
-        Log-probs and entropy are those of softmax(logits / temperature), in float32, aligned with their tokens.
+        Log-probs, entropy and collision are those of softmax(logits / temperature), in float32, aligned with tokens.
         """
         self._check(want)
         segments = batch["segments"]
         hidden_TD = forward.hidden_states(self.module.base_model, batch, longest=longest(self.module.config))
-        out: dict[str, Tensor] = {}
+        out: dict[str, Any] = {}
         if want & TOKENS:
-            logprobs_T, entropy_T = forward.logprobs_and_entropy(
+            out |= forward.token_outputs(
                 *(hidden_TD, batch, output_head(self.module)),
                 temperature=temperature,
                 entropy="entropy_T" in want,
+                collision="log_collision_T" in want,
                 budget_bytes=self.budget_bytes,
             )
-            out |= {"logprobs_T": logprobs_T, "entropy_T": entropy_T}
+        if want & WHOLE:
+            out["logits_TV"] = forward.distributions(
+                *(hidden_TD, batch, output_head(self.module)), temperature=temperature, budget_bytes=self.budget_bytes
+            )
         if want & SCALARS:
             scalar = self._scalar()
             assert scalar is not None
             if "values_T" in want:
                 out["values_T"] = forward.values(hidden_TD, segments, scalar)
+            if "step_logits_TC" in want:
+                out["step_logits_TC"] = forward.step_logits(hidden_TD, scalar)
             if "scores_B" in want:
                 out["scores_B"] = forward.scores(hidden_TD, segments, scalar)
         return {name: out[name] for name in want}

@@ -5,7 +5,8 @@ new token of every running row against all that its row has stored. A row's page
 names them. Page 0 belongs to nobody: rows that only fill a batch up write there.
 
 What a row gets never depends on its neighbours. On a CPU rows of similar length run together, padded to the longest of
-them; what lies beyond a row's own end is masked, which changes no bit of its result (a test holds it).
+them; what lies beyond a row's own end is masked, which changes no bit of its result (a test holds it). Where row after
+row has page after page, all rows are read at once where they lie; otherwise their pages are gathered first.
 
 Axes: T new tokens, B rows, H query heads, K key/value heads, R query heads per key/value head, D head size, S slots of
 the pool (pages x page size), P pages of a row, N rows of a block, L the rounded length of a block.
@@ -23,6 +24,7 @@ from torch import Tensor
 from ascent.models.attention import Call, Packed
 
 STEP = 32  # tokens: lengths are rounded up to a multiple of this, or of a quarter of their own size
+WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # to copy numbers of any kind by their size
 BLOCK_COST = 200_000  # numbers that could be gathered in the time that one more block takes
 
 
@@ -33,16 +35,45 @@ class Pool:
     keys: tuple[Tensor, ...]  # per layer (S, K, D)
     values: tuple[Tensor, ...]
     page: int
+    views: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)  # made once: see `in_order`
 
     def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
         self.keys[layer].index_copy_(0, slots_T, k_TKD)
         self.values[layer].index_copy_(0, slots_T, v_TKD)
 
-    def copy_pages(self, sources: list[int], targets: list[int]) -> None:
-        """Whole pages, in every layer."""
+    def copy_pages(self, sources: list[int], targets: list[int], tokens: int | None = None) -> None:
+        """Whole pages, in every layer. No page may be source and target.
+
+        With `tokens` (on a CPU), only that many of each page, and runs of pages at a time.
+        """
+        pairs = sorted(zip(sources, targets, strict=True))
+        runs: list[list[int]] = []  # source, first target, the one behind the last
+        for source, target in pairs if tokens is not None else ():
+            if runs and runs[-1][0] == source and runs[-1][2] == target:
+                runs[-1][2] += 1
+            else:
+                runs.append([source, target, target + 1])
         for store in (*self.keys, *self.values):
             pages = store.view(-1, self.page, *store.shape[1:])
-            pages[targets] = pages[sources]
+            if tokens is None:
+                pages[targets] = pages[sources]
+                continue
+            plain = pages.view(WORDS[store.element_size()]).numpy()  # a copy begins sooner there
+            for source, start, end in runs:
+                plain[start:end, :tokens] = plain[source, :tokens]
+
+    def in_order(self, layer: int, count: int, length: int) -> tuple[Tensor, Tensor]:
+        """The first `length` keys and values of pages 1 to `count` where they lie: each (count, K, length, D)."""
+        key = (layer, count, length)
+        if key not in self.views:
+            stores = (store.view(-1, self.page, *store.shape[1:]) for store in (self.keys[layer], self.values[layer]))
+            keys, values = (store[1 : 1 + count, :length].transpose(1, 2) for store in stores)
+            self.views[key] = keys, values
+        return self.views[key]
+
+    @property
+    def pages(self) -> int:
+        return self.keys[0].shape[0] // self.page
 
     @property
     def bytes(self) -> int:
@@ -94,7 +125,7 @@ class Decode:
     def attend(self, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor, call: Call) -> Tensor:
         self.pool.write(call.layer, self.slots_B, k_BKD, v_BKD)
         if self.blocks:
-            return self._by_block(q_BHD, self.pool.keys[call.layer], self.pool.values[call.layer], call)
+            return self._by_block(q_BHD, v_BKD.shape[-1], call)
         from ascent.models.paged_cuda import paged_attention  # triton exists on CUDA machines alone
 
         return paged_attention(
@@ -102,12 +133,12 @@ class Decode:
             page=self.pool.page, splits=self.splits, scaling=call.scaling, window=call.window, softcap=call.softcap,
         )  # fmt: skip
 
-    def _by_block(self, q_BHD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, call: Call) -> Tensor:
+    def _by_block(self, q_BHD: Tensor, size: int, call: Call) -> Tensor:
         if len(self.blocks) == 1:
-            return self.blocks[0].attend(q_BHD, keys_SKD, values_SKD, call)
-        out_BHD = q_BHD.new_empty(*q_BHD.shape[:2], values_SKD.shape[-1])
+            return self.blocks[0].attend(q_BHD, self.pool, call)
+        out_BHD = q_BHD.new_empty(*q_BHD.shape[:2], size)
         for block in self.blocks:
-            out_BHD[block.rows_N] = block.attend(q_BHD[block.rows_N], keys_SKD, values_SKD, call)
+            out_BHD[block.rows_N] = block.attend(q_BHD[block.rows_N], self.pool, call)
         return out_BHD
 
 
@@ -116,17 +147,17 @@ class Block:
     """Rows that are padded to the same L: their past is gathered and run at once; the rest is masked."""
 
     rows_N: Tensor
-    slots_X: Tensor  # N x L slots, flat; beyond a row's length they point at its last page or at page 0
+    slots_X: Tensor | None  # N x L slots, flat; beyond a row's length they point at its last page or at page 0
     lengths_N: Tensor
     length: int
     masks: dict[int | None, Tensor] = field(default_factory=dict)  # per window: 0 where seen, -inf elsewhere
 
-    def attend(self, q_NHD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, call: Call) -> Tensor:
-        count, heads = q_NHD.shape[0], keys_SKD.shape[1]
+    def attend(self, q_NHD: Tensor, pool: Pool, call: Call) -> Tensor:
+        heads, _, size = call.heads
         # The R query heads that share a key/value head are rows of one product: nothing is repeated.
-        q_NKRD = q_NHD.unflatten(1, (heads, -1))
-        k_NKLD = keys_SKD.index_select(0, self.slots_X).view(count, self.length, heads, -1).transpose(1, 2)
-        v_NKLD = values_SKD.index_select(0, self.slots_X).view(count, self.length, heads, -1).transpose(1, 2)
+        count, together, _ = q_NHD.shape
+        q_NKRD = q_NHD.view(count, heads, together // heads, -1)
+        k_NKLD, v_NKLD = self._past(pool, call.layer)
         mask_N11L = self._mask(call.window, q_NHD.dtype)
         if call.softcap is None:
             out_NKRD = F.scaled_dot_product_attention(q_NKRD, k_NKLD, v_NKLD, attn_mask=mask_N11L, scale=call.scaling)
@@ -134,7 +165,16 @@ class Block:
             scores_NKRL = (q_NKRD @ k_NKLD.mT) * call.scaling
             scores_NKRL = (scores_NKRL / call.softcap).tanh() * call.softcap + mask_N11L
             out_NKRD = scores_NKRL.float().softmax(-1).to(q_NHD.dtype) @ v_NKLD
-        return out_NKRD.flatten(1, 2)
+        return out_NKRD.reshape(count, together, size)
+
+    def _past(self, pool: Pool, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values as (N, K, L, D)."""
+        count = self.lengths_N.shape[0]
+        if self.slots_X is None:
+            return pool.in_order(layer, count, self.length)
+        gathered = (store.index_select(0, self.slots_X) for store in (pool.keys[layer], pool.values[layer]))
+        keys, values = (flat.view(count, self.length, *flat.shape[1:]).transpose(1, 2) for flat in gathered)
+        return keys, values
 
     def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         if window not in self.masks:
@@ -151,6 +191,11 @@ def rounded(length: int) -> int:
     """A row's length, rounded up: four steps to each doubling."""
     step = max(STEP, 2 ** ((length - 1).bit_length() - 3)) if length > STEP else STEP
     return -(-length // step) * step
+
+
+def can_lie_in_order(page: int) -> bool:
+    """Whether a page of that many tokens can hold a row to be read where it lies: any length in it, rounded, fits."""
+    return rounded(page) == page
 
 
 def grouped(lengths: list[int], width: int) -> dict[int, list[int]]:

@@ -31,6 +31,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 MODEL_TYPES = {"smollm2": "llama"}
 
+# Models of a size and a tokenizer that suit some tasks. `digits` reads and writes a digit as one token; its slowly
+# turning positions carry what it learnt on short lists further than the usual ones do.
+NAMED: dict[str, dict[str, Any]] = {
+    "digits": {
+        "family": "llama",
+        "texts": [f"{word} {a} {b} =" for word in ("sort", "list") for a in range(10) for b in range(10)],
+        "vocabulary": BYTES + 19,
+        "layers": 4,
+        "intermediate": 128,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    }
+}
+
 
 def tiny_tokenizer(
     texts: Sequence[str] = (),
@@ -110,6 +123,13 @@ def tiny_model(
         torch.manual_seed(seed)
         module: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return module
+
+
+def named(folder: str | Path, name: str, *, seed: int = 0) -> Path:
+    """One of NAMED, or any family in its default size."""
+    if name not in NAMED and name not in FAMILIES:
+        raise ValueError(f"no tiny model named {name!r}; there are {', '.join((*FAMILIES, *NAMED))}")
+    return create(folder, seed=seed, **NAMED.get(name, {"family": name}))
 
 
 def create(

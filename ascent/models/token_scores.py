@@ -1,11 +1,12 @@
-"""Log-probabilities and exact entropy straight from hidden states, a tile of logits at a time.
+"""Log-probabilities, exact entropy and collision straight from hidden states, a tile of logits at a time.
 
 The full matrix of logits (tokens x vocabulary) never exists. Tiles of it are computed, folded into a running
 log-sum-exp and dropped; the backward pass computes them again. Sums run in float32 at least. Above its inputs, its
 outputs and their gradients (and one float32 copy of the hidden states' gradient), this takes at most `budget_bytes`.
 
 Axes: N tokens whose score is wanted, D hidden size, V vocabulary, R rows and C columns of a tile.
-With l the tempered logits and p = softmax(l): logprob = l[token] - lse, entropy = lse - mean, mean = sum p l.
+With l the tempered logits and p = softmax(l): logprob = l[token] - lse, entropy = lse - mean, mean = sum p l,
+collision = log sum p^2 (the log-probability that two draws agree), which has no gradient: it only ever weighs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ascent.models.seams import FAST, Form
 
 BUDGET_BYTES = 128 * 2**20
 CUDA_BUDGET_BYTES = 512 * 2**20  # larger tiles keep a GPU busy: half the time of 128 MiB on an H200
-# Tiles alive at once: logits, probabilities, and one more for the entropy or for the soft cap.
+# Tiles alive at once: logits, probabilities, and one more for the entropy, the collision or the soft cap.
 LIVE_TILES = 3
 
 
@@ -41,6 +42,7 @@ class Head:
 class TokenScores(NamedTuple):
     logprobs_N: Tensor
     entropy_N: Tensor
+    log_collision_N: Tensor
 
 
 def token_scores(
@@ -50,9 +52,10 @@ def token_scores(
     *,
     temperature: float = 1.0,
     entropy: bool = False,
+    collision: bool = False,
     budget_bytes: int = BUDGET_BYTES,
 ) -> TokenScores:
-    """The log-probability of each row's token, and (if asked for, else 0) the entropy of each row's distribution."""
+    """The log-probability of each row's token, and (if asked for, else 0) each distribution's entropy and collision."""
     if not temperature > 0:
         raise ValueError(
             f"temperature={temperature} must be > 0; for greedy text lower it in sampling, not in training"
@@ -64,9 +67,9 @@ def token_scores(
             f"token {int(tokens_N.max())} in a vocabulary of {head.weight_VD.shape[0]}; the text was tokenised for "
             "another model"
         )
-    plan = Plan(head.scale, head.softcap, temperature, entropy, tiles(head.weight_VD, budget_bytes), head.form)
-    logprobs_N, entropy_N = _TokenScores.apply(hidden_ND, head.weight_VD, head.bias_V, tokens_N, plan)
-    return TokenScores(logprobs_N, entropy_N)
+    tile = tiles(head.weight_VD, budget_bytes)
+    plan = Plan(head.scale, head.softcap, temperature, entropy, collision, tile, head.form)
+    return TokenScores(*_TokenScores.apply(hidden_ND, head.weight_VD, head.bias_V, tokens_N, plan))
 
 
 def tiles(weight_VD: Tensor, budget_bytes: int) -> tuple[int, int]:
@@ -92,6 +95,7 @@ class Plan(NamedTuple):
     softcap: float | None
     temperature: float
     entropy: bool
+    collision: bool
     tile: tuple[int, int]
     form: Form
 
@@ -100,21 +104,23 @@ class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, plan: Plan
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         wide = widened(hidden_ND[:0]).dtype
         logprobs_N = torch.zeros(tokens_N.shape, dtype=wide, device=hidden_ND.device)
-        lse_N, mean_N = torch.zeros_like(logprobs_N), torch.zeros_like(logprobs_N)
+        lse_N, mean_N, collision_N = (torch.zeros_like(logprobs_N) for _ in range(3))
         for rows in _slices(tokens_N.numel(), plan.tile[0]):
-            lse_R, mean_R, picked_R = _fold(hidden_ND[rows], weight_VD, bias_V, tokens_N[rows], plan)
+            lse_R, mean_R, picked_R, collision_R = _fold(hidden_ND[rows], weight_VD, bias_V, tokens_N[rows], plan)
             logprobs_N[rows], lse_N[rows], mean_N[rows] = picked_R - lse_R, lse_R, mean_R
+            collision_N[rows] = collision_R
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, tokens_N, lse_N, mean_N)
         ctx.plan = plan
         entropy_N = lse_N - mean_N if plan.entropy else torch.zeros_like(lse_N)
-        return logprobs_N, entropy_N
+        ctx.mark_non_differentiable(collision_N)
+        return logprobs_N, entropy_N, collision_N
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_logprobs_N: Tensor, d_entropy_N: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_logprobs_N: Tensor, d_entropy_N: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V, tokens_N, lse_N, mean_N = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         wide = lse_N.dtype
@@ -149,7 +155,7 @@ class _TokenScores(torch.autograd.Function):
 
 def head_logits(hidden_RD: Tensor, head: Head) -> Tensor:
     """All logits of some rows, in float32 at least, before any temperature: for sampling, where each is needed."""
-    plan = Plan(head.scale, head.softcap, 1.0, False, (0, 0), head.form)
+    plan = Plan(head.scale, head.softcap, 1.0, False, False, (0, 0), head.form)
     return _logits(hidden_RD, head.weight_VD, head.bias_V, plan)
 
 
@@ -171,11 +177,11 @@ def _logits(hidden_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, plan: P
 
 def _fold(
     hidden_RD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_R: Tensor, plan: Plan
-) -> tuple[Tensor, Tensor, Tensor]:
-    """lse, mean and the token's own logit of some rows, from one strip of the vocabulary after the other."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """lse, mean, the token's own logit and the collision of some rows, strip by strip of the vocabulary."""
     wide = widened(hidden_RD[:0]).dtype
     top_R = torch.full(tokens_R.shape, -torch.inf, dtype=wide, device=hidden_RD.device)
-    mass_R, weighted_R, picked_R = torch.zeros_like(top_R), torch.zeros_like(top_R), torch.zeros_like(top_R)
+    mass_R, weighted_R, picked_R, squares_R = (torch.zeros_like(top_R) for _ in range(4))
     for columns in _slices(weight_VD.shape[0], plan.tile[1]):
         logits_RC = _logits(hidden_RD, weight_VD[columns], None if bias_V is None else bias_V[columns], plan)
         here_R = (tokens_R >= columns.start) & (tokens_R < columns.stop)
@@ -185,10 +191,13 @@ def _fold(
         shrink_R = (top_R - new_R).exp()
         exp_RC = (logits_RC - new_R[:, None]).exp_()
         mass_R = mass_R * shrink_R + exp_RC.sum(1)
+        if plan.collision:
+            squares_R = squares_R * shrink_R.square() + exp_RC.square().sum(1)
         if plan.entropy:
             weighted_R = weighted_R * shrink_R + exp_RC.mul_(logits_RC).sum(1)
         top_R = new_R
-    return top_R + mass_R.log(), weighted_R / mass_R, picked_R
+    collision_R = squares_R.log() - 2 * mass_R.log() if plan.collision else squares_R
+    return top_R + mass_R.log(), weighted_R / mass_R, picked_R, collision_R
 
 
 def _tile_gradient(

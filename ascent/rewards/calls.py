@@ -1,4 +1,7 @@
-"""Call rewards: sync, async or batched, many at once, each with a time-out. Results keep the rollouts' order.
+"""Call rewards as rollouts arrive: sync, async or batched, many at once, each with a time-out.
+
+Who is asked together, and in which place a result stands, follows from the rollouts' places alone. So scoring while
+others are still being sampled gives the same as scoring when all are there, which is the same code (`score_all`).
 
 A function that hangs cannot be stopped in Python, only abandoned: its thread stays behind, and its rollout is counted
 as `timeout`. After MOST_ABANDONED of them the run stops, since every one holds a thread and perhaps a lock.
@@ -9,20 +12,76 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import queue
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, get_args
 
 from ascent.records import Rollout
 from ascent.rewards.outcome import Outcome, RewardFailed, StopOn, Tally, Unscored, failed, outcome
 from ascent.rewards.registry import Batch, Reward
+from ascent.sandbox.waiting import Box, shown
 
 MOST_ABANDONED = 32
 # Plain functions side by side: enough to hide a wait, few enough that computing ones do not make each other late.
 AT_ONCE = 4
+# Coroutines only wait.
+COROUTINES_AT_ONCE = 64
 # A coroutine that blocks its loop keeps the others from their own time-outs.
 GRACE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`timeout` seconds for one call: of one rollout, or of those that a batched reward gets together."""
+
+    timeout: float
+    stop_on: StopOn = "bugs"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
+            raise ValueError(f"timeout={self.timeout}, but a reward needs some time; give seconds above 0")
+        if self.stop_on not in get_args(StopOn):
+            raise ValueError(f"stop_on={self.stop_on!r}, but it must be one of {', '.join(get_args(StopOn))}")
+
+
+class Scoring:
+    """`count` rollouts, each given or skipped once by its place, in any order; `finish` waits for what rewards say."""
+
+    def __init__(self, rewards: Mapping[str, Reward], rules: Mapping[str, Rule], count: int) -> None:
+        self._count, self._rules = count, rules
+        self._rollouts: dict[int, Rollout] = {}
+        self._lines = {name: _Line(name, reward, rules[name].timeout, count) for name, reward in rewards.items()}
+
+    def add(self, place: int, rollout: Rollout) -> None:
+        """Whoever can be scored now, is, by other threads."""
+        self._rollouts[place] = rollout
+        for line in self._lines.values():
+            line.add(place, rollout)
+
+    def skip(self, place: int) -> None:
+        """There is nothing to score here."""
+        for line in self._lines.values():
+            line.add(place, None)
+
+    def stop(self) -> None:
+        """Nobody will ask for the results: threads end with the calls they are at."""
+        for line in self._lines.values():
+            line.stop()
+
+    def finish(self, tally: Tally | None = None) -> list[dict[str, Outcome]]:
+        """For each rollout, reward name -> outcome, and nothing for a skipped one. Counts go to `tally`; what a rule
+        refuses raises RewardFailed."""
+        counts = Tally() if tally is None else tally
+        found = {name: line.finish() for name, line in self._lines.items()}
+        for name, outcomes in found.items():
+            for place, result in sorted(outcomes.items()):
+                counts.add(name, self._rollouts[place], result, self._rules[name].stop_on)
+        return [
+            {name: outcomes[place] for name, outcomes in found.items() if place in outcomes}
+            for place in range(self._count)
+        ]
 
 
 def score_all(
@@ -33,30 +92,79 @@ def score_all(
     stop_on: StopOn = "bugs",
     tally: Tally | None = None,
 ) -> list[dict[str, Outcome]]:
-    """Every reward on every rollout: for each rollout, reward name -> outcome. `timeout` is for one rollout's call,
-    or for a whole batch of a batched reward. Counts go to `tally`; what the policy refuses raises RewardFailed."""
-    if not timeout > 0:
-        raise ValueError(f"timeout={timeout}, but a reward needs some time; give seconds above 0")
-    counts = Tally() if tally is None else tally
-    found = {name: _outcomes(name, reward, rollouts, timeout) for name, reward in rewards.items()}
-    for name, outcomes in found.items():
-        for rollout, result in zip(rollouts, outcomes, strict=True):
-            counts.add(name, rollout, result, stop_on)
-    return [{name: outcomes[place] for name, outcomes in found.items()} for place in range(len(rollouts))]
+    """Every reward on every rollout, which are all there: for each rollout, reward name -> outcome."""
+    scoring = Scoring(rewards, dict.fromkeys(rewards, Rule(timeout, stop_on)), len(rollouts))
+    for place, rollout in enumerate(rollouts):
+        scoring.add(place, rollout)
+    return scoring.finish(tally)
+
+
+class _Line:
+    """One reward's calls: pieces of rollouts, cut by place, asked as soon as all of a piece is there."""
+
+    def __init__(self, name: str, reward: Reward, timeout: float, count: int) -> None:
+        self.name, self.reward, self.timeout = name, reward, timeout
+        size = (reward.together or count) if isinstance(reward, Batch) else 1
+        self._size, self._count = max(size, 1), count
+        self._pieces: dict[int, dict[int, Rollout | None]] = {}
+        self._found: dict[int, Outcome] = {}
+        self._error: BaseException | None = None
+        self._jobs: queue.SimpleQueue[dict[int, Rollout] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._most = reward.at_once if isinstance(reward, Batch) else AT_ONCE
+        if not isinstance(reward, Batch) and _is_async(reward):
+            self._most = COROUTINES_AT_ONCE
+
+    def add(self, place: int, rollout: Rollout | None) -> None:
+        first = place - place % self._size
+        piece = self._pieces.setdefault(first, {})
+        piece[place] = rollout
+        if len(piece) < min(self._size, self._count - first):
+            return
+        job = {each: given for each, given in sorted(self._pieces.pop(first).items()) if given is not None}
+        if job:
+            self._jobs.put(job)
+            if len(self._threads) < self._most:
+                self._threads.append(threading.Thread(target=self._work, daemon=True, name=f"scoring-{self.name}"))
+                self._threads[-1].start()
+
+    def stop(self) -> None:
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def finish(self) -> dict[int, Outcome]:
+        assert not self._pieces, f"reward {self.name}: places {sorted(self._pieces)} are not all there"
+        self.stop()
+        for thread in self._threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+    def _work(self) -> None:
+        """One call after the other. Nothing here waits longer than a call's time-out."""
+        while (job := self._jobs.get()) is not None and self._error is None:
+            try:
+                outcomes = _outcomes(self.name, self.reward, list(job.values()), self.timeout)
+            except BaseException as error:  # the run's error: it is raised where results are asked for
+                self._error = error
+                return
+            self._found.update(zip(job, outcomes, strict=True))
 
 
 def _outcomes(name: str, reward: Reward, rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
-    if not rollouts:
-        return []
     if isinstance(reward, Batch):
         return _batch(name, reward, rollouts, timeout)
-    return _each(name, reward, rollouts, timeout)
+    (rollout,) = rollouts
+    if _is_async(reward):
+        return [_coroutine(name, reward, rollout, timeout)]
+    box = Box(functools.partial(reward, rollout), name=f"reward-{name}")
+    return [_failure(box, name, timeout) or outcome(box.value, rollout)]
 
 
 def _batch(name: str, reward: Batch, rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
-    box = _Box()
-    _start(name, box, lambda: reward.score(rollouts))
-    failure = box.wait(name, timeout)
+    box = Box(lambda: reward.score(rollouts), name=f"reward-{name}")
+    failure = _failure(box, name, timeout)
     if failure is not None:
         return [failure] * len(rollouts)
     scores = box.value
@@ -68,35 +176,12 @@ def _batch(name: str, reward: Batch, rollouts: Sequence[Rollout], timeout: float
     return [outcome(score, rollout) for score, rollout in zip(scores, rollouts, strict=True)]
 
 
-def _each(name: str, reward: Callable[[Rollout], Any], rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
-    if _is_async(reward):
-        return _coroutines(name, reward, rollouts, timeout)
-    outcomes = []
-    for first in range(0, len(rollouts), AT_ONCE):
-        window = rollouts[first : first + AT_ONCE]
-        boxes = [_Box() for _ in window]
-        until = time.monotonic() + timeout
-        for box, rollout in zip(boxes, window, strict=True):
-            _start(name, box, functools.partial(reward, rollout))
-        for box, rollout in zip(boxes, window, strict=True):
-            failure = box.wait(name, max(until - time.monotonic(), 0.0))
-            outcomes.append(failure or outcome(box.value, rollout))
-    return outcomes
-
-
-def _coroutines(
-    name: str, reward: Callable[[Rollout], Any], rollouts: Sequence[Rollout], timeout: float
-) -> list[Outcome]:
-    found: dict[int, Any] = {}
-    box = _Box()
-    _start(name, box, lambda: asyncio.run(_gather(reward, rollouts, timeout, found)))
-    failure = box.wait(name, timeout + GRACE_SECONDS)
-    late = failure or failed("timeout", f"no score within {timeout:g} s")
-    scores = [found.get(place, late) for place in range(len(rollouts))]
-    return [
-        score if isinstance(score, Outcome) else outcome(score, rollout)
-        for score, rollout in zip(scores, rollouts, strict=True)
-    ]
+def _coroutine(name: str, reward: Callable[[Rollout], Any], rollout: Rollout, timeout: float) -> Outcome:
+    box = Box(lambda: asyncio.run(asyncio.wait_for(reward(rollout), timeout)), name=f"reward-{name}")
+    failure = _failure(box, name, timeout + GRACE_SECONDS)
+    if isinstance(box.error, TimeoutError):
+        return failed("timeout", f"no score within {timeout:g} s")
+    return failure or outcome(box.value, rollout)
 
 
 def _is_async(reward: Callable[..., Any]) -> bool:
@@ -104,64 +189,25 @@ def _is_async(reward: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
 
 
-async def _gather(
-    reward: Callable[[Rollout], Any], rollouts: Sequence[Rollout], timeout: float, found: dict[int, Any]
-) -> None:
-    async def one(place: int, rollout: Rollout) -> None:
-        try:
-            found[place] = await asyncio.wait_for(reward(rollout), timeout)
-        except TimeoutError:
-            found[place] = failed("timeout", f"no score within {timeout:g} s")
-        except Unscored as error:
-            found[place] = error
-        except Exception as error:  # any error of a user's function is that rollout's, with a name and a count
-            found[place] = failed("raised", _shown(error))
-
-    await asyncio.gather(*(one(place, rollout) for place, rollout in enumerate(rollouts)))
-
-
-class _Box:
-    """Where a thread leaves what a reward returned or raised."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self._done = threading.Event()
-
-    def fill(self, work: Callable[[], Any]) -> None:
-        try:
-            self.value = work()
-        except BaseException as error:  # SystemExit too: a reward must not end the run, nor look like a score
-            self.error = error
-        self._done.set()
-
-    def wait(self, name: str, timeout: float) -> Outcome | None:
-        """None when there is a value to look at."""
-        if not self._done.wait(timeout):
-            _abandon(name)
-            return failed("timeout", "no score in time")
-        if isinstance(self.error, Unscored):
-            return failed(self.error.kind, self.error.detail)
-        return failed("raised", _shown(self.error)) if self.error is not None else None
+def _failure(box: Box, name: str, timeout: float) -> Outcome | None:
+    """None when there is a value to look at."""
+    if not box.wait(timeout):
+        _abandon(name)
+        return failed("timeout", "no score in time")
+    if isinstance(box.error, Unscored):
+        return failed(box.error.kind, box.error.detail)
+    return failed("raised", shown(box.error)) if box.error is not None else None
 
 
 _abandoned: dict[str, int] = {}
+_counting = threading.Lock()
 
 
 def _abandon(name: str) -> None:
-    _abandoned[name] = _abandoned.get(name, 0) + 1
-    if _abandoned[name] > MOST_ABANDONED:
+    with _counting:
+        times = _abandoned[name] = _abandoned.get(name, 0) + 1
+    if times > MOST_ABANDONED:
         raise RewardFailed(
-            f"reward {name} hung {_abandoned[name]} times, and each call still holds a thread; give its own work "
+            f"reward {name} hung {times} times, and each call still holds a thread; give its own work "
             "a time-out, or serve it from a process of its own (rewards: remote)"
         )
-
-
-def _start(name: str, box: _Box, work: Callable[[], Any]) -> None:
-    # Daemon threads: an abandoned one must not keep the interpreter from ending. Not a thread pool: its workers would
-    # be used up by the first few that hang.
-    threading.Thread(target=box.fill, args=(work,), daemon=True, name=f"reward-{name}").start()
-
-
-def _shown(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {str(error)[:200]}"

@@ -103,11 +103,19 @@ class Combination:
                 steps += [
                     StepReward(step.token, weight * (factor or 0.0) * step.value) for step in outcomes[term.name].steps
                 ]
+        rollout = replace(rollout, parts=shown, failures=_failures(outcomes))
         if unscored:
-            return replace(rollout, reward=None, parts=shown, steps=())
+            return replace(rollout, reward=None, steps=())
         if self.clip is not None:
             total = min(max(total, self.clip[0]), self.clip[1])
-        return replace(rollout, reward=total, parts=shown, steps=_settled(steps, total, rollout.length))
+        return replace(rollout, reward=total, steps=_settled(steps, total, rollout.length))
+
+
+def _failures(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+    """Which rewards could not judge, or which of their parts, and the word for it."""
+    found = {name: each.failure.kind for name, each in outcomes.items() if each.failure is not None}
+    unknown = [(name, part) for name, each in outcomes.items() for part, value in each.parts.items() if value is None]
+    return found | {f"{name}/{part}": "none" for name, part in unknown}
 
 
 def _parts(outcome: Outcome) -> Mapping[str, float | None]:

@@ -58,16 +58,16 @@ class Judge(Batch):
             raise ValueError("judge: the rubric is empty; say what a good answer is")
         self.client = Client(url, token=read_token(token_file), patience=patience_from(patience or {}))
         self._model, self._rubric, self._low, self._high = model, rubric.strip(), low, high
-        self._at_once, self._max_tokens = at_once, max_tokens
+        self.together, self.at_once, self._max_tokens = 1, at_once, max_tokens
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
-        with ThreadPoolExecutor(self._at_once, thread_name_prefix="judge") as threads:
+        with ThreadPoolExecutor(self.at_once, thread_name_prefix="judge") as threads:
             return list(threads.map(self._one, rollouts))
 
     def _one(self, rollout: Rollout) -> Score | Unscored:
         body = json.dumps(self.request(rollout)).encode()
         try:
-            reply = self.client.post("/chat/completions", body, _said)
+            reply = self.client.post("/chat/completions", body, said)
         except Unscored as failure:
             return failure
         return verdict(reply, self._low, self._high)
@@ -87,7 +87,8 @@ class Judge(Batch):
         }
 
 
-def _said(body: bytes) -> str:
+def said(body: bytes) -> str:
+    """The one text in an endpoint's reply."""
     choices = read_object(body).get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise BadMessage("the reply holds not exactly one choice")

@@ -33,6 +33,7 @@ class Mathematics(Batch):
         self._seconds = seconds
         command = module_command("ascent.rewards.checker", "mathematics")
         self._pool = Pool(lambda slot: command, workers or os.cpu_count() or 1)
+        self.together, self.at_once = 1, self._pool.size
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
         scores: list[Any] = [self._quick(rollout) for rollout in rollouts]

@@ -10,6 +10,7 @@ The program is the last fenced block of the text, or all of it where there is no
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,7 +44,9 @@ class Programs(Batch):
             raise ValueError(f"programs: limits={dict(limits or {})}: {error}") from error
         self.weights = {"fraction": 0.0} if score == "all" else {"correct": 0.0}
         self.ended: Counter[str] = Counter()  # what ended programs: time, memory, raised, ...
+        self._counting = threading.Lock()
         self._sandbox = Sandbox(workers=workers, limits=bounds, sandbox=sandbox)
+        self.together, self.at_once = 1, self._sandbox.size
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
         suites = [_suite(rollout) for rollout in rollouts]
@@ -58,7 +61,8 @@ class Programs(Batch):
         if verdict.passed is None:
             return Unscored(verdict.why or "sandbox", verdict.detail)
         if verdict.why is not None:
-            self.ended[verdict.why] += 1
+            with self._counting:
+                self.ended[verdict.why] += 1
         return {"correct": float(all(verdict.passed)), "fraction": verdict.fraction}
 
     def close(self) -> None:

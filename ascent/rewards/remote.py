@@ -30,7 +30,7 @@ class Remote(Batch):
         if batch < 1 or at_once < 1:
             raise ValueError(f"remote: batch={batch}, at_once={at_once}, but both must be at least 1")
         self.client = Client(url, token=read_token(token_file), patience=patience_from(patience or {}))
-        self._batch, self._at_once = batch, at_once
+        self.together, self.at_once = batch, at_once
 
     def check(self) -> None:
         """ValueError when the server does not answer: to be called before the first step."""
@@ -40,8 +40,8 @@ class Remote(Batch):
             raise ValueError(f"the reward server at {self.client.url} does not answer: {error}") from error
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
-        pieces = [rollouts[place : place + self._batch] for place in range(0, len(rollouts), self._batch)]
-        with ThreadPoolExecutor(self._at_once, thread_name_prefix="remote") as threads:
+        pieces = [rollouts[place : place + self.together] for place in range(0, len(rollouts), self.together)]
+        with ThreadPoolExecutor(self.at_once, thread_name_prefix="remote") as threads:
             return [score for scores in threads.map(self._piece, pieces) for score in scores]
 
     def _piece(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:

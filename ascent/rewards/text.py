@@ -73,6 +73,8 @@ class CosineLength(Batch):
         _positive("cosine_length", "max_length", max_length)
         verifier = find(of, **(options or {}))
         self._verifier = verifier
+        if isinstance(verifier, Batch):
+            self.together, self.at_once = verifier.together, verifier.at_once
         self._max_length, self._right, self._wrong = max_length, right, wrong
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
@@ -119,6 +121,7 @@ class Format(Batch):
             check_pattern(pattern)
             self._pool = Pool(lambda slot: module_command("ascent.rewards.checker"), 1)
         self._pattern, self._tags, self._seconds = pattern, tuple(tags), seconds
+        self.together = 0 if pattern is None else 1
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
         if self._pool is None:

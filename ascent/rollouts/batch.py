@@ -31,11 +31,12 @@ def packed(rollouts: Sequence[Rollout]) -> Batch:
         "tokens_T": torch.tensor(tokens),
         "trained_T": torch.tensor(_per_token(rollouts, lambda turn: [True] * len(turn.completion.tokens), False)),
         "rollout_T": torch.tensor(_per_token(rollouts, lambda turn: turn.completion.logprobs, 0.0)),
+        "versions_T": torch.tensor(_per_token(rollouts, lambda turn: turn.completion.versions, 0)),
         "positions_T": torch.arange(segments.total) - segments.spread(segments.offsets[:-1]),
         "segments": segments,
         "groups": Groups.from_ids(_numbered([each.prompt.id for each in rollouts])),
         "rewards_B": torch.tensor([math.nan if each.reward is None else each.reward for each in rollouts]),
-        "correct_B": torch.tensor([_correct(each) for each in rollouts]),
+        "correct_B": torch.tensor([correctness(each) for each in rollouts]),
         "truncated_B": torch.tensor([each.truncated for each in rollouts]),
     }
     batch["group_ids_B"] = batch["groups"].ids_B  # groups are numbered anew in every piece; these numbers hold for all
@@ -109,7 +110,7 @@ def _numbered(names: Sequence[str]) -> list[int]:
     return [known.setdefault(name, len(known)) for name in names]
 
 
-def _correct(rollout: Rollout) -> float:
+def correctness(rollout: Rollout) -> float:
     """Right or wrong as the rewards see it, before any shaping: the part of that name, or the whole reward."""
     parts = [value for name, value in rollout.parts.items() if name.rpartition("/")[2] == CORRECT]
     value = parts[0] if parts else rollout.reward

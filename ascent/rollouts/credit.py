@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ascent.advantages.estimate import estimate
 from ascent.algorithms.row import Row
-from ascent.maths.tally import Mean, Tally, average, largest
+from ascent.maths.tally import Mean, Tally, average, largest, spread
 from ascent.rollouts.batch import Batch, pick
 
 Infer = Callable[[Mapping[str, Any], frozenset[str]], Mapping[str, Tensor]]
@@ -26,6 +26,8 @@ def informative(whole: Batch, row: Row) -> list[int]:
     for each in row.filter:
         if "groups" in each.required:
             keep_B &= each(whole)
+    if bool(torch.isnan(whole["rewards_B"][keep_B]).all()):  # nobody could score them: there is nothing to learn from
+        return []
     kept: list[int] = keep_B.nonzero()[:, 0].tolist()
     return kept
 
@@ -47,6 +49,32 @@ def credited(whole: Batch, row: Row) -> tuple[Batch, dict[str, Tally]]:
             keep_B &= each(whole)
     batch["trained_T"] = batch["trained_T"] & segments.spread(keep_B)
     return batch, dict(found.metrics)
+
+
+def bootstrapped(whole: Batch) -> Batch:
+    """What a token budget cut off has no score of its own; the critic's value at the cut stands in for the rest.
+
+    A critic that is asked for `scores_B` gives the value of the state after a sequence's last token.
+    """
+    cut_B = whole["truncated_B"] & ~torch.isnan(whole["rewards_B"])
+    rest = {name: value for name, value in whole.items() if name != "scores_B"}
+    return rest | {
+        "bootstrap_B": torch.where(cut_B, whole["scores_B"], 0),
+        "rewards_B": torch.where(cut_B, 0, whole["rewards_B"]),
+    }
+
+
+def with_steps(whole: Batch) -> Batch:
+    """A batch whose credit reads step rewards must have some; one in which nothing could be scored has none to give."""
+    if "step_rewards_T" in whole:
+        return whole
+    if bool((~torch.isnan(whole["rewards_B"])).any()):
+        raise ValueError(
+            "this algorithm learns from a reward at every step, but the rewards gave one number for each answer; use "
+            "the verifier of a task that scores steps (running_sum), or a function that returns StepReward records"
+        )
+    trained_T = whole["trained_T"]
+    return whole | {"step_rewards_T": torch.zeros(trained_T.shape), "step_ends_T": torch.zeros_like(trained_T)}
 
 
 def outputs(whole: Batch, infer: Infer, want: frozenset[str], budget: int) -> dict[str, Tensor]:
@@ -71,16 +99,20 @@ def described(whole: Batch, names: Sequence[str]) -> dict[str, Tally]:
     scored_B = ~torch.isnan(whole["rewards_B"])
     known_B = ~torch.isnan(whole["correct_B"])
     length_B = segments.sum(whole["trained_T"]).double()
-    flat_G = groups.spans_nothing(whole["correct_B"], known_B).double()
+    # One answer cannot differ from itself: groups of one say nothing about how much there is to compare.
+    several_G = groups.sum(everyone_B) > 1
+    flat_G = groups.spans_nothing(whole["correct_B"], known_B) & several_G
     found: dict[str, Tally] = {
         "reward": average(whole["rewards_B"], scored_B),
+        "reward_spread": spread(whole["rewards_B"], scored_B),
         "correct": average(whole["correct_B"], known_B),
         "unscored": average(~scored_B, everyone_B),
         "length": average(length_B, everyone_B),
         "length_largest": largest(length_B, everyone_B),
         "truncated": average(whole["truncated_B"], everyone_B),
-        "groups_without_signal": Mean(flat_G.sum(), torch.tensor(float(groups.count))),
     }
+    if bool(several_G.any()):
+        found["groups_without_signal"] = Mean(flat_G.sum(), several_G.sum())
     if "parts_BK" in whole:
         for place, name in enumerate(names):
             part_B = whole["parts_BK"][:, place]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from ascent.protocols import Sampler
 from ascent.records import Rollout
 from ascent.rollouts.batch import packed
-from ascent.rollouts.collect import GREEDY, Asked, Settings, collect
+from ascent.rollouts.collect import GREEDY, Arriving, Asked, Settings, ask
 from ascent.rollouts.credit import described
+from ascent.rollouts.told import told
 
 
 class Evaluation:
@@ -18,7 +19,7 @@ class Evaluation:
         self,
         asked: Sequence[Asked],
         sampler: Sampler,
-        score: Callable[[Sequence[Rollout]], list[Rollout]],
+        score: Callable[[Arriving], list[Rollout]],
         settings: Settings,
         text: Callable[[Sequence[int]], str],
     ) -> None:
@@ -26,9 +27,8 @@ class Evaluation:
         self.rollouts: list[Rollout] = []
 
     def __call__(self, step: int) -> dict[str, float]:
-        found = collect(self.sampler, self.asked, [GREEDY], self.settings, occasion="evaluate", text=self.text)
+        found = ask(self.sampler, self.asked, [GREEDY], self.settings, occasion="evaluate", text=self.text)
         self.rollouts = self.score(found)
         names = sorted({name for each in self.rollouts for name in each.parts})
-        figures = described(packed(self.rollouts), names)
-        figures.pop("groups_without_signal")  # a group of one has none
+        figures = {**described(packed(self.rollouts), names), **told(self.rollouts)}
         return {f"evaluate/{name}": tally.value() for name, tally in figures.items()}

@@ -3,30 +3,40 @@
 A step takes `prompts` prompts and `samples` completions of each. The passes and minibatches of one step are handed out
 one by one; they end early where KL to the policy that sampled them passes `target_kl`. Everything random is keyed by
 (seed, step, place), so a step that was cut off by a kill is sampled again to the same bits.
+
+With `staleness` n a step trains on rollouts that were sampled n steps ago; those that wait are part of the state.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from ascent.advantages import normalise, returns
 from ascent.algorithms.row import Row
+from ascent.cells import cell
 from ascent.data.mix import Mixture, Stream
+from ascent.data.sources import FileSource
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
-from ascent.maths.tally import Mean, Tally
+from ascent.maths.tally import Mean, Tally, average, largest
 from ascent.protocols import Sampler, State, Stats, Weights
 from ascent.records import Rollout
 from ascent.rollouts.batch import Batch, cut, packed, pick
-from ascent.rollouts.collect import GREEDY, Asked, Settings, collect
-from ascent.rollouts.credit import credited, described, informative, outputs
+from ascent.rollouts.collect import GREEDY, Arriving, Asked, Settings, ask
+from ascent.rollouts.control import Steering, to_old, to_reference
+from ascent.rollouts.credit import bootstrapped, credited, described, informative, outputs, with_steps
+from ascent.rollouts.told import told
+from ascent.rollouts.waiting import Waiting
 
 LOGPROBS, VALUES = frozenset({"logprobs_T"}), frozenset({"values_T"})
+COLLISION = frozenset({"log_collision_T"})
 MOST_IDLE = 20  # steps in a row without any signal
 NOT_ONE = 1e-3  # a first ratio further from 1 than this is a bug, not rounding
 
@@ -48,6 +58,10 @@ class Plan:
     target_kl: float | None = None
     refill_tries: int = 0
     budget: int = 16384
+    bootstrap: bool = False  # the critic's value stands in for what a token budget cut off
+    critic_alone: int = 0  # first steps in which the critic learns whole returns and the policy nothing
+    staleness: int = 0
+    stop_at_kl: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,7 @@ class Models:
     reference: Inferring | None = None
     critic: Inferring | None = None
     recorded: bool = False
+    teacher: Inferring | None = None
 
 
 @dataclass
@@ -69,6 +84,8 @@ class _Now:
     kl: float = 0.0
     report: dict[str, Tally] = field(default_factory=dict)
     rollouts: list[Rollout] = field(default_factory=list)
+    batch: Batch = field(default_factory=dict)
+    advantages: dict[int, list[float]] = field(default_factory=dict)
 
 
 class RolloutSource:
@@ -78,7 +95,7 @@ class RolloutSource:
         self,
         asked: Sequence[Asked],
         sampler: Sampler,
-        score: Callable[[Sequence[Rollout]], list[Rollout]],
+        score: Callable[[Arriving], list[Rollout]],
         models: Models,
         row: Row,
         plan: Plan,
@@ -86,51 +103,102 @@ class RolloutSource:
         *,
         text: Callable[[Sequence[int]], str],
         shuffle: bool = True,
+        steering: Steering | None = None,
+        texts: FileSource | None = None,
     ) -> None:
         self.asked, self.sampler, self.score, self.models = tuple(asked), sampler, score, models
         self.row, self.plan, self.settings, self.text = row, plan, settings, text
         self._mixture = Mixture([Stream("prompts", len(self.asked))], seed=settings.seed, shuffle=shuffle)
-        self._step, self._idle = 0, 0
+        self.steering, self._texts = steering or Steering(row), texts
+        self._step, self._idle, self._mixed = 0, 0, 0
+        self._drift: float | None = None
+        self._waiting = Waiting()
         self._now = _Now()
+
+    @property
+    def halted(self) -> str:
+        """Why the run should end here; empty while it should not."""
+        limit, drift = self.plan.stop_at_kl, self._drift
+        if limit is None or drift is None or drift <= limit:
+            return ""
+        return (
+            f"the policy is {drift:.4g} nats a token from its reference, more than run.stop_at_kl={limit:g}; raise it "
+            "to train further, or hold the policy closer (cells.shape.kl_penalty.beta)"
+        )
 
     @property
     def rollouts(self) -> list[Rollout]:
         """Those of the last step, scored, dropped ones included."""
         return self._now.rollouts
 
+    @property
+    def advantages(self) -> list[list[float] | None]:
+        """One for every sampled token of each of `rollouts`; None for those that nothing is learnt from."""
+        return [self._now.advantages.get(place) for place in range(len(self._now.rollouts))]
+
     def next(self, step: int) -> list[Batch]:
         """Sample this step's rollouts; the micro-batches of its first update, or none where no group had a signal."""
         if step != self._step + 1:
             raise ValueError(f"step {step} after step {self._step}; rollouts follow the policy step by step")
         self._step, self._now = step, _Now()
-        whole, tries = self._sampled(step), 0
-        names = sorted({name for each in self._now.rollouts for name in each.parts})
-        self._now.report = described(whole, names)
-        rows = informative(whole, self.row)
-        while self.plan.refill_tries > tries and self._groups(whole, rows) < self.plan.prompts:
-            tries += 1
-            more = self._sampled(step, tries)
-            found = informative(more, self.row)
-            if found:
-                whole = _joined(pick(whole, rows), pick(more, found)) if rows else pick(more, found)
-                rows = self._first_groups(whole)
-        self._now.report["refills"] = Mean(torch.tensor(float(tries)), torch.ones(()))
-        self._idle = 0 if rows else self._idle + 1
+        while self._waiting.drawn < step + self.plan.staleness:
+            self._waiting.add(self._gathered(self._waiting.drawn + 1))
+        whole = self._waiting.pop()
+        self._idle = self._idle + 1 if whole is None else 0
         if self._idle >= MOST_IDLE:
             raise ValueError(
                 f"no group of {MOST_IDLE} steps in a row had answers of different quality, so there was nothing to "
                 "learn from: all are right or all are wrong. Use easier or harder prompts, more samples of each "
                 "(rollouts.group_size), or a reward with partial credit"
             )
-        if rows:
-            self._now.updates = self._updates(self._finished(pick(whole, rows)), step)
+        if self.steering.moves:
+            self._now.report["kl_coefficient"] = _one(self.steering.value)
+        if whole is not None:
+            if self.plan.staleness:
+                lag_T = step - 1 - whole["versions_T"]
+                self._now.report["staleness"] = average(lag_T, whole["trained_T"])
+                self._now.report["staleness_largest"] = largest(lag_T.double(), whole["trained_T"])
+            self._now.batch = self._finished(whole)
+            self._now.updates = self._updates(self._now.batch, step)
         return self._pop()
+
+    def _gathered(self, number: int) -> Batch | None:
+        """The rollouts of one step as the policy is now; None where no group had a signal."""
+        whole, tries = self._sampled(number), 0
+        names = sorted({name for each in self._now.rollouts for name in each.parts})
+        self._now.report = described(whole, names)
+        rows = informative(whole, self.row)
+        while self.plan.refill_tries > tries and self._groups(whole, rows) < self.plan.prompts:
+            tries += 1
+            more = self._sampled(number, tries)
+            found = informative(more, self.row)
+            if found:
+                whole = _joined(pick(whole, rows), pick(more, found)) if rows else pick(more, found)
+                rows = self._first_groups(whole)
+        self._now.report["refills"] = _one(tries)
+        self._now.report |= told(self._now.rollouts)
+        if not rows:
+            return None
+        whole = pick(whole, rows)
+        if self.plan.staleness:  # the policy that samples will be gone when these are trained on
+            whole["places_B"] = torch.full_like(whole["places_B"], -1)
+            if not self.models.recorded:
+                whole["old_T"] = outputs(whole, self.models.policy.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
+            whole |= self._collisions(whole)
+        return whole
+
+    def _collisions(self, whole: Batch) -> Batch:
+        """How concentrated the policy's distributions are that these were drawn from, for rows that weigh by it."""
+        if "collision" not in self.row.needs or "log_collision_T" in whole:
+            return {}
+        return outputs(whole, self.models.policy.infer, COLLISION, self.plan.budget)
 
     def more(self, stats: Stats) -> list[Batch]:
         """The next update of the same step; none once all passes are done, or the policy has moved far enough."""
-        if self._now.given == 1 and self.models.recorded and "ratio_largest" in stats:
+        fresh = self.models.recorded and not self.plan.staleness
+        if self._now.given == 1 and fresh and "ratio_largest" in stats:
             off = max(abs(stats["ratio_largest"].value() - 1), abs(stats["ratio_smallest"].value() - 1))
-            if off > NOT_ONE:
+            if math.isfinite(off) and off > NOT_ONE:  # a minibatch of unscored completions has no ratio at all
                 raise RuntimeError(
                     f"before its first update the policy's ratio to itself was off by {off:.2g}: the log-probs that "
                     "were recorded while sampling are not the trainer's; this is a bug, please report it"
@@ -143,17 +211,29 @@ class RolloutSource:
 
     def report(self) -> Stats:
         """What there is to say about the step's rollouts."""
-        return {**self._now.report, "updates": Mean(torch.tensor(float(self._now.given)), torch.ones(()))}
+        return {**self._now.report, "updates": _one(self._now.given)}
 
     def refresh(self, weights: Weights) -> None:
+        if self._now.batch and self._step > self.plan.critic_alone:
+            self.steering.after(self._measured)
+        self._now.batch = {}
         self.sampler.set_weights(self._step, weights)
 
     def state(self) -> State:
-        return {"mixture": self._mixture.state(), "step": self._step, "idle": self._idle}
+        texts = None if self._texts is None else {"given": self._mixed, "source": self._texts.state()}
+        return {
+            "mixture": self._mixture.state(), "step": self._step, "idle": self._idle, "drift": self._drift,
+            "coefficient": self.steering.value, "waiting": self._waiting.state(), "texts": texts,
+        }  # fmt: skip
 
     def load_state(self, state: State) -> None:
         self._mixture.load_state(state["mixture"])
-        self._step, self._idle = state["step"], state["idle"]
+        self._step, self._idle, self._drift = state["step"], state["idle"], state["drift"]
+        self.steering.set(state["coefficient"])
+        self._waiting.load_state(state["waiting"])
+        if self._texts is not None:
+            self._mixed = state["texts"]["given"]
+            self._texts.load_state(state["texts"]["source"])
         self.sampler.set_weights(self._step, {})
 
     def _pop(self) -> list[Batch]:
@@ -166,8 +246,14 @@ class RolloutSource:
         asked = [self.asked[drawn.place] for drawn in self._mixture.take(self.plan.prompts)]
         occasion = f"{step}.{attempt}"
         rollouts = self._scored(asked, range(self.plan.samples), occasion)
-        self._now.rollouts += rollouts
         batch = packed(rollouts)
+        if "step_rewards" in self.row.needs:
+            batch = with_steps(batch)
+        batch["places_B"] = torch.arange(len(rollouts)) + len(self._now.rollouts)
+        self._now.rollouts += rollouts
+        if "optimal_values" in self.row.needs:
+            best_G = torch.tensor([each.optimum for each in asked])
+            batch["optimal_values_B"] = best_G.repeat_interleave(self.plan.samples)
         if "greedy" in self.row.needs:
             greedy = self._scored(asked, [GREEDY], occasion)
             best_G = packed(greedy)["rewards_B"]
@@ -175,27 +261,59 @@ class RolloutSource:
         return batch
 
     def _scored(self, asked: Sequence[Asked], samples: Sequence[int], occasion: str) -> list[Rollout]:
-        found = collect(self.sampler, asked, samples, self.settings, occasion=occasion, text=self.text)
-        return self.score(found)
+        return self.score(ask(self.sampler, asked, samples, self.settings, occasion=occasion, text=self.text))
 
     def _finished(self, whole: Batch) -> Batch:
         """With what the models say about it, and with advantages."""
         models, budget = self.models, self.plan.budget
         several = self.plan.epochs * self.plan.minibatches > 1
-        shapes = {name for each in self.row.shape for name in each.inputs}
+        watched = self.steering.moves or self.plan.stop_at_kl is not None
+        before = (*self.row.shape, self.row.credit, self.row.normalise)  # they read the batch before any loss does
+        read = {name for each in before if each is not None for name in each.required}
         if models.recorded:
             whole["old_T"] = whole["rollout_T"]
-        elif several or "old_T" in shapes or self.row.mismatch is None or self.row.mismatch.name != "none":
+        elif "old_T" in whole:
+            pass  # computed when it was sampled
+        elif several or watched or "old_T" in read or self.row.mismatch is None or self.row.mismatch.name != "none":
             whole["old_T"] = outputs(whole, models.policy.infer, LOGPROBS, budget)["logprobs_T"]
         if "reference" in self.row.needs:
             assert models.reference is not None, f"row {self.row.name} needs a reference"
             whole["reference_T"] = outputs(whole, models.reference.infer, LOGPROBS, budget)["logprobs_T"]
+            if "old_T" in whole:
+                self._drift = to_reference(whole)["kl_k3_per_token"]
+        whole |= self._collisions(whole)
+        if "teacher" in self.row.needs:
+            assert models.teacher is not None, f"row {self.row.name} needs a teacher"
+            whole["teacher_T"] = outputs(whole, models.teacher.infer, LOGPROBS, budget)["logprobs_T"]
         if "critic" in self.row.needs:
             assert models.critic is not None, f"row {self.row.name} needs a critic"
-            whole["values_T"] = outputs(whole, models.critic.infer, VALUES, budget)["values_T"]
-        batch, said = credited(whole, self.row)
+            want = VALUES | {"scores_B"} if self.plan.bootstrap else VALUES  # a score is the value after the last token
+            whole |= outputs(whole, models.critic.infer, want, budget)
+            if self.plan.bootstrap:
+                whole = bootstrapped(whole)
+        places = whole.pop("places_B").tolist()
+        batch, said = credited(whole, self._row())
+        lengths = batch["segments"].lengths_B.tolist()
+        pieces = zip(places, *(batch[name].split(lengths) for name in ("advantages_T", "trained_T")), strict=True)
+        self._now.advantages = {at: own_T[trained_T].tolist() for at, own_T, trained_T in pieces if trained_T.any()}
         self._now.report |= {name: each for name, each in said.items() if name not in self._now.report}
         return batch
+
+    def _row(self) -> Row:
+        """The row with its KL coefficient of now. A critic that learns alone learns whole returns."""
+        row = self.steering.row
+        if self._step > self.plan.critic_alone:
+            return row
+        assert row.credit is not None, f"row {row.name} has no credit"
+        whole_returns = cell(returns.monte_carlo, gamma=row.credit.numbers.get("gamma", 1.0))
+        return replace(row, credit=whole_returns, normalise=cell(normalise.none))
+
+    def _measured(self) -> dict[str, float]:
+        """KL as the controller wants it: after the updates from the policy that sampled, or to the reference."""
+        batch = self._now.batch
+        if not self.steering.looks_back:
+            return to_reference(batch)
+        return to_old(batch, outputs(batch, self.models.policy.infer, LOGPROBS, self.plan.budget)["logprobs_T"])
 
     def _updates(self, batch: Batch, step: int) -> Iterator[list[Batch]]:
         """Every pass in its own order, cut into minibatches of whole sequences."""
@@ -205,7 +323,14 @@ class RolloutSource:
             for part in range(self.plan.minibatches):
                 rows = order[part * count // self.plan.minibatches : (part + 1) * count // self.plan.minibatches]
                 if rows:
-                    yield cut(batch, rows, self.plan.budget)
+                    yield self._with_text(cut(batch, rows, self.plan.budget))
+
+    def _with_text(self, batches: list[Batch]) -> list[Batch]:
+        """An update's micro-batches with the pretraining text that is mixed into it."""
+        if self._texts is not None:
+            self._mixed += 1
+            batches[0]["pretraining"] = tuple(self._texts.next(self._mixed))
+        return batches
 
     def _groups(self, whole: Batch, rows: Sequence[int]) -> int:
         return len({int(whole["groups"].ids_B[row]) for row in rows})
@@ -215,6 +340,10 @@ class RolloutSource:
         ids = whole["groups"].ids_B.tolist()
         kept = set(sorted(set(ids))[: self.plan.prompts])
         return [row for row, group in enumerate(ids) if group in kept]
+
+
+def _one(number: float) -> Mean:
+    return Mean(torch.tensor(number, dtype=torch.float64), torch.ones(()))
 
 
 def _hash(*key: int) -> bytes:

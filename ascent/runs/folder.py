@@ -4,6 +4,9 @@ config.yaml        the resolved recipe, as text
 environment.json   versions, hardware, commit, command; one entry per start of the run
 metrics.jsonl      one line per logged step
 samples.jsonl      one line per kept sample
+answers.jsonl      one line per answer to a held-out prompt, by evaluation
+warnings.jsonl     one line each time a number left its range (ascent.runs.warnings)
+answers.md         answers to held-out prompts before and after training, written at the end
 checkpoints/       see ascent.checkpoints
 curves.png         the main curves, drawn at the end
 outcome.json       how the last start of the run ended
@@ -16,7 +19,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +31,11 @@ from ascent.runs.lock import NAME as LOCK
 from ascent.runs.lock import Lock, holder
 
 CONFIG, ENVIRONMENT, METRICS, SAMPLES = "config.yaml", "environment.json", "metrics.jsonl", "samples.jsonl"
+ANSWERS, WARNINGS, CHANGES = "answers.jsonl", "warnings.jsonl", "answers.md"
 CHECKPOINTS, CURVES, OUTCOME = "checkpoints", "curves.png", "outcome.json"
+HISTORY = (METRICS, SAMPLES, ANSWERS, WARNINGS)
+# What one step may add to samples.jsonl, and one evaluation to answers.jsonl.
+STEP_BYTES = 256 * 1024
 # What `RunFolder.create` writes before config.yaml, which makes a folder a run.
 BUILDING = (LOCK, ENVIRONMENT, f".{ENVIRONMENT}.writing", f".{CONFIG}.writing")
 Ending = Literal["finished", "stopped", "failed"]
@@ -40,6 +47,7 @@ class RunFolder:
     def __init__(self, path: Path, lock: Lock) -> None:
         self.path, self._lock = path, lock
         self._metrics, self._samples = lines.Lines(path / METRICS), lines.Lines(path / SAMPLES)
+        self._opened: dict[str, lines.Lines] = {}  # files that not every run has
 
     @classmethod
     def create(
@@ -68,16 +76,19 @@ class RunFolder:
     def reopen(
         cls, path: Path, step: int, environment: Mapping[str, Any], *, say: Callable[[str], None] = print
     ) -> RunFolder:
-        """Continue a run from the checkpoint of `step`; what was logged after it is dropped: there is one history."""
+        """Continue a run from the checkpoint of `step`; what was logged after it is dropped: there is one history.
+
+        From step 0 all is run again, and so is what was logged before the first step.
+        """
         if not (path / CONFIG).exists():
             raise FileNotFoundError(f"{path} is no run folder: it has no {CONFIG}")
         lock = Lock(path, say=say)
         try:
-            for name in (METRICS, SAMPLES):
+            for name in HISTORY:
                 note = lines.read(path / name).note
                 if note is not None:
                     say(note)
-                dropped = lines.keep_until(path / name, step)
+                dropped = lines.keep_until(path / name, step or -1)
                 if dropped:
                     say(f"{name}: {dropped} lines from after step {step} are dropped; those steps are run again")
             starts = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
@@ -96,22 +107,44 @@ class RunFolder:
         """One line of metrics, and when; this makes the folder a Tracker."""
         self._metrics.append({"step": step, "time": round(time.time(), 3), **metrics})
 
-    def sample(self, step: int, record: Mapping[str, Any]) -> None:
-        """Keep one sample: prompt, completion, rewards, whatever the caller finds worth keeping."""
-        self._samples.append({"step": step, **record})
+    def samples(self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES) -> int:
+        """Keep what the policy said in a step: as many records, in their order, as `budget` bytes hold (the first in
+        any case). Each says how many there were (`of`). Returns how many were kept."""
+        return _within(self._samples, step, records, of, budget)
+
+    def answers(self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES) -> int:
+        """The same for answers to held-out prompts."""
+        return _within(self._lines(ANSWERS), step, records, of, budget)
+
+    def warning(self, step: int, record: Mapping[str, Any]) -> None:
+        """A number that has left its range."""
+        self._lines(WARNINGS).append({"step": step, **record})
+
+    def history(self, name: str = METRICS) -> list[lines.Record]:
+        """What was logged so far, in this start of the run and those before."""
+        return lines.read(self.path / name).records
+
+    def _lines(self, name: str) -> lines.Lines:
+        if name not in self._opened:
+            self._opened[name] = lines.Lines(self.path / name)
+        return self._opened[name]
+
+    def write(self, name: str, text: str) -> None:
+        """A file of the run's own, whole or not at all."""
+        _replace(self.path / name, text)
 
     def end(self, ending: Ending, step: int, message: str = "") -> None:
         """Say how the run ended, and draw its curves."""
         outcome = {"ending": ending, "step": step, "message": message, "time": round(time.time(), 3)}
         _replace(self.path / OUTCOME, json.dumps(outcome, indent=1) + "\n")
-        records = [lines.numbers(record) for record in lines.read(self.path / METRICS).records]
+        records = [lines.numbers(record) for record in self.history()]
         if chosen(records):
             draw(records, self.path / CURVES, title=self.path.name)
 
     def close(self) -> None:
         """Sync the files and give the folder free; closing twice does nothing."""
-        self._metrics.close()
-        self._samples.close()
+        for each in (self._metrics, self._samples, *self._opened.values()):
+            each.close()
         self._lock.release()
 
     def __enter__(self) -> RunFolder:
@@ -179,6 +212,8 @@ class Run:
     environment: list[dict[str, Any]]
     metrics: list[dict[str, float]]
     samples: list[dict[str, Any]]
+    answers: list[dict[str, Any]]
+    warnings: list[dict[str, Any]]
     checkpoints: list[int]
     state: str
     message: str
@@ -199,7 +234,7 @@ def read_run(path: Path) -> Run:
     """Read everything but the checkpoints' content; safe while the run is being written."""
     if not (path / CONFIG).exists():
         raise FileNotFoundError(f"{path} is no run folder: it has no {CONFIG}; ascent runs lists the runs of a folder")
-    metrics, samples = lines.read(path / METRICS), lines.read(path / SAMPLES)
+    metrics, samples, answers, warnings = (lines.read(path / name) for name in HISTORY)
     state, message = _state(path)
     saved = path / CHECKPOINTS
     steps = sorted(int(each.name) for each in saved.iterdir() if each.name.isdecimal()) if saved.is_dir() else []
@@ -209,10 +244,12 @@ def read_run(path: Path) -> Run:
         environment=json.loads((path / ENVIRONMENT).read_text(encoding="utf-8")),
         metrics=[lines.numbers(record) for record in metrics.records],
         samples=samples.records,
+        answers=answers.records,
+        warnings=warnings.records,
         checkpoints=steps,
         state=state,
         message=message,
-        notes=[note for note in (metrics.note, samples.note) if note is not None],
+        notes=[each.note for each in (metrics, samples, answers, warnings) if each.note is not None],
     )
 
 
@@ -230,6 +267,18 @@ def list_runs(folder: Path) -> list[Summary]:
         latest = lines.numbers(records[-1]) if records else {}
         found.append(Summary(path.name, path, state, int(latest.get("step", 0)), latest))
     return found
+
+
+def _within(file: lines.Lines, step: int, records: Iterable[Mapping[str, Any]], of: int, budget: int) -> int:
+    kept = 0
+    for record in records:
+        whole = lines.line({"step": step, **record, "of": of}, compact=True)
+        budget -= len(whole)
+        if kept and budget < 0:
+            break
+        file.write(whole)
+        kept += 1
+    return kept
 
 
 def _state(path: Path) -> tuple[str, str]:

@@ -35,13 +35,24 @@ class Lines:
         self._file = path.open("ab", buffering=0)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        self._file.write((json.dumps(_plain(record), allow_nan=False, ensure_ascii=False) + "\n").encode())
+        self.write(line(record))
+
+    def write(self, whole: bytes) -> None:
+        """Append a line that `line` has made."""
+        self._file.write(whole)
 
     def close(self) -> None:
         """Sync and close; closing twice does nothing."""
         if not self._file.closed:
             os.fsync(self._file.fileno())
             self._file.close()
+
+
+def line(record: Mapping[str, Any], *, compact: bool = False) -> bytes:
+    """A record as its line; `compact` leaves out the spaces, which counts where most of it is numbers."""
+    separators = (",", ":") if compact else None
+    text = json.dumps(_plain(record), allow_nan=False, ensure_ascii=False, separators=separators)
+    return text.encode(errors="replace") + b"\n"
 
 
 def read(path: Path) -> Read:
@@ -57,21 +68,21 @@ def read(path: Path) -> Read:
 def keep_until(path: Path, step: int) -> int:
     """Drop the records of later steps, so that a resumed run has one history; how many were dropped.
 
-    The file is replaced by a rename: killed at any instant, it is the old one or the new one.
+    What stays keeps its bytes. The file is replaced by a rename: killed at any instant, it is the old one or the new.
     """
     if not path.exists():
         return 0
-    records = read(path).records
-    kept = [record for record in records if record["step"] <= step]
-    if len(kept) < len(records):
+    whole = path.read_bytes().rpartition(b"\n")[0]
+    found = whole.split(b"\n") if whole else []
+    kept = [each for number, each in enumerate(found, 1) if _parsed(path, number, each)["step"] <= step]
+    if len(kept) < len(found):
         beside = path.with_name(f".{path.name}.writing")
         beside.unlink(missing_ok=True)
         lines = Lines(beside)
-        for record in kept:
-            lines.append(record)
+        lines.write(b"".join(each + b"\n" for each in kept))
         lines.close()
         os.replace(beside, path)
-    return len(records) - len(kept)
+    return len(found) - len(kept)
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:

@@ -1,18 +1,33 @@
-"""Progress in the terminal: a live bar where there is one, one plain line per step where there is not."""
+"""Progress in the terminal: one line a step at a rate that can be read, and below them a live bar.
+
+Where the stream is no terminal the same lines are plain text, without the bar, the colours and the small curve.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
-# Shown in this order, where logged.
-SHOWN = ("loss", "reward", "accuracy", "kl_to_reference_k3", "grad_norm", "learning_rate")
+from ascent.runs.spark import sparkline
+
+# Shown in this order, where logged, under these words.
+SHOWN = {
+    "loss": "loss", "reward": "reward", "correct": "correct", "accuracy": "accuracy", "entropy": "entropy",
+    "length": "length", "truncated": "truncated", "kl_to_reference_k3": "kl", "grad_norm": "grad",
+    "evaluate/loss": "held-out loss", "evaluate/reward": "held-out reward", "evaluate/correct": "held-out correct",
+    "evaluate/accuracy": "held-out accuracy",
+}  # fmt: skip
+QUIET = ("truncated", "skipped")  # shown where they are not 0
+SAME = {"correct": "reward", "evaluate/correct": "evaluate/reward"}  # left out where it is the same number
+MAIN = ("correct", "reward", "loss")  # the first that is logged is the small curve
 SMOOTHING = 0.9
+SECONDS_BETWEEN_LINES = 0.5
 
 
 class Pace:
@@ -42,18 +57,23 @@ class Pace:
 
 
 class Terminal:
-    """A Tracker for people. `done` is the step a resumed run starts from."""
+    """A Tracker for people. `done` is the step a resumed run starts from, `history` its metrics until then."""
 
     def __init__(
         self,
         total: int,
         *,
         done: int = 0,
+        history: Iterable[Mapping[str, float]] = (),
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._total, self._stream = total, sys.stderr if stream is None else stream
+        self._total, self._stream, self._clock = total, sys.stderr if stream is None else stream, clock
         self._pace = Pace(done, clock)
+        self._printed: float | None = None
+        self._curve: list[float] = []
+        for metrics in history:
+            self._remember(metrics)
         self._bar: Progress | None = None
         if self._stream.isatty():
             self._bar = Progress(
@@ -67,24 +87,54 @@ class Terminal:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._pace.tick(step, metrics.get("tokens"))
-        words = self.words(metrics)
+        self._remember(metrics)
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, description=words)
-        else:
-            print(f"step {step}/{self._total}  {words}", file=self._stream, flush=True)
+            small = f"{sparkline(self._curve)}  " if self._curve else ""
+            self._bar.update(self._task, completed=step, description=f"{small}{self._pace.left(self._total)} left")
+        if self._due(step, metrics):
+            self._print(f"step {step}/{self._total}  {self.words(metrics)}")
+
+    def note(self, text: str) -> None:
+        """A warning, above the bar."""
+        self._print(text, "yellow")
 
     def words(self, metrics: Mapping[str, float]) -> str:
         """The shown metrics, tokens/s and time left, as one line."""
-        shown = [f"{name} {metrics[name]:.4g}" for name in SHOWN if name in metrics]
-        shown += [f"skipped {metrics['skipped']:.4g}"] if metrics.get("skipped") else []
-        evaluated = [f"{name} {value:.4g}" for name, value in metrics.items() if name.startswith("evaluate/")]
+        shown = [
+            f"{word} {metrics[name]:.4g}"
+            for name, word in {**SHOWN, "skipped": "skipped"}.items()
+            if name in metrics
+            and not (name in QUIET and metrics[name] == 0)
+            and not (name in SAME and metrics[name] == metrics.get(SAME[name]))
+        ]
         speed = self._pace.tokens_per_second
         pace = [] if speed is None else [f"{speed:,.0f} tokens/s"]
-        return "  ".join([*shown, *evaluated, *pace, f"{self._pace.left(self._total)} left"])
+        small = [sparkline(self._curve)] if self._curve and self._bar is not None else []
+        return "  ".join([*small, *shown, *pace, f"{self._pace.left(self._total)} left"])
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+    def _remember(self, metrics: Mapping[str, float]) -> None:
+        main = next((metrics[name] for name in MAIN if name in metrics), None)
+        if main is not None:
+            self._curve.append(main)
+
+    def _due(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Lines may be left out where steps are fast, never the first, the last, or one with an evaluation."""
+        now = self._clock()
+        told = step == self._total or any(name.startswith("evaluate/") for name in metrics)
+        if not told and self._printed is not None and now - self._printed < SECONDS_BETWEEN_LINES:
+            return False
+        self._printed = now
+        return True
+
+    def _print(self, text: str, style: str = "") -> None:
+        if self._bar is not None:
+            self._bar.console.print(Text(text, style=style))
+        else:
+            print(text, file=self._stream, flush=True)
 
 
 def _smoothed(before: float | None, now: float) -> float:

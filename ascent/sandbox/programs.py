@@ -101,6 +101,11 @@ class Sandbox:
         if self.sandbox == "bubblewrap":
             self._try()
 
+    @property
+    def size(self) -> int:
+        """How many programs run at once."""
+        return self._pool.size
+
     def _try(self) -> None:
         """Whatever keeps bubblewrap from working is known now, not at the first program."""
         tried = self.run("")

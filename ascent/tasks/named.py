@@ -14,7 +14,7 @@ from ascent.tasks import TASKS, find_task
 from ascent.tasks.reasoning import PREFIX, Reasoning
 from ascent.tasks.task import SPLITS, Split, Task
 
-KINDS = ("prompts", "examples", "pairs", "rankings", "unpaired")
+KINDS = ("prompts", "examples", "pairs", "rankings", "unpaired", "steps")
 _NAME = re.compile(rf"(?P<task>[a-z_]+|{PREFIX}[a-z0-9_]+)(@(?P<split>[a-z]+))?(:(?P<count>\d+))?")
 
 
@@ -53,6 +53,8 @@ def from_name(name: str, kind: str, *, seed: int = 0, count: int = 2048, split: 
     makers = {"prompts": task.prompts, "examples": task.demonstrations}
     if isinstance(task, Task):
         makers |= {"pairs": task.pairs, "rankings": task.rankings, "unpaired": task.judged}
+        makers |= {} if task.steps is None else {"steps": task.stepwise}
     if kind not in makers:
-        raise ValueError(f"{name} has no {kind}: reasoning-gym knows no preferences; it has {' and '.join(makers)}")
+        why = "its verifier scores no steps" if kind == "steps" else "reasoning-gym knows no preferences"
+        raise ValueError(f"{name} has no {kind}: {why}; it has {', '.join(makers)}")
     return makers[kind](named.split or split, count if named.count is None else named.count, seed)

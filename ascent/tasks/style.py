@@ -6,6 +6,8 @@ learned from preferences shows it: its share of ascending lists is its win rate.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ascent.tasks.noise import Noise
 from ascent.tasks.task import Problem, Task, overlap
 
@@ -45,4 +47,34 @@ STYLE = Task(
     attempt=attempt,
     demonstrate=attempt,
     utility={"ascending": 1.0},
+)
+
+
+def backwards(noise: Noise) -> Problem:
+    """The same problems, to be answered in descending order."""
+    problem = draw(noise)
+    return replace(problem, answer=" ".join(reversed(problem.answer.split(" "))))
+
+
+def descending(answer: str, text: str) -> dict[str, float]:
+    """correct: the digits in descending order; listed: in either order; digits: share of right ones."""
+    found = parts(answer, text)  # which calls the style of the answer, whichever it is, ascending
+    return {"correct": found["ascending"], "listed": found["correct"], "digits": found["digits"]}
+
+
+def mostly_ascending(problem: Problem, noise: Noise) -> str:
+    """What people wrote before anyone asked them what they prefer."""
+    digits = problem.answer.split(" ")
+    return " ".join(digits[::-1] if noise.unit() < 0.7 else digits)
+
+
+# For the quick start with feedback: what was demonstrated is not what is wanted.
+CONTRARY = replace(
+    STYLE,
+    name="contrary",
+    summary="list digits in descending order, although 70% of the demonstrations ascend",
+    draw=backwards,
+    parts=descending,
+    demonstrate=mostly_ascending,
+    utility={"correct": 1.0},
 )

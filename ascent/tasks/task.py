@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, StepReward
+from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, StepReward, Steps
 from ascent.tasks.noise import Noise, hashed
 
 Split = Literal["train", "heldout"]
@@ -93,6 +93,18 @@ class Task:
             text = self.attempt(problem, noise)
             good = noise.unit() < self.approval(prompt, text, strength=strength)
             found.append(Judged(prompt, _reply(text), good))
+        return tuple(found)
+
+    def stepwise(self, split: Split, count: int, seed: int = 0) -> tuple[Steps, ...]:
+        """One answer of mixed quality in steps, each judged right or wrong by the task itself."""
+        found = []
+        for index in _indices(count):
+            prompt, problem = self._prompt(split, index, seed)
+            text = self.attempt(problem, self._noise("stepwise", split, seed, index))
+            scores = self.verify_steps(prompt, text)
+            starts = (0, *(score.end for score in scores))
+            pieces = tuple(text[start : score.end].strip() for start, score in zip(starts, scores, strict=False))
+            found.append(Steps(prompt, pieces, tuple(score.value for score in scores)))
         return tuple(found)
 
     def verify(self, prompt: Prompt, text: str) -> dict[str, float]:

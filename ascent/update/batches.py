@@ -1,6 +1,6 @@
 """What a learner does to a packed batch besides training on it: put it on a device, and stand in for its outputs.
 
-Axes: T flat tokens, B sequences.
+Axes: T flat tokens, B sequences, V vocabulary, C classes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def _moved(value: Any, device: torch.device) -> Any:
         return Segments(_moved(value.lengths_B, device), _moved(value.ids_T, device))
     if isinstance(value, Groups):
         return Groups(_moved(value.ids_B, device), value.count)
+    if isinstance(value, tuple):
+        return tuple(_moved(each, device) for each in value)
     return on_device(value, device) if isinstance(value, Mapping) else value
 
 
@@ -39,9 +41,9 @@ def stand_in(batch: Batch, want: Iterable[str], dtype: torch.dtype) -> dict[str,
     any finite number will do; -1 is a legal log-probability, which 0 is not for every loss.
     """
     segments: Segments = batch["segments"]
-    sizes = {"T": segments.total, "B": segments.count}
+    sizes = {"T": (segments.total,), "B": (segments.count,), "TV": (segments.total, 1), "TC": (segments.total, 2)}
     device = segments.ids_T.device
-    return {name: torch.full((sizes[name[-1]],), -1.0, dtype=dtype, device=device) for name in want}
+    return {name: torch.full(sizes[name.rpartition("_")[2]], -1.0, dtype=dtype, device=device) for name in want}
 
 
 def tokens_of(batch: Batch) -> tuple[int, Tensor]:

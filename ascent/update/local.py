@@ -90,11 +90,29 @@ class LocalLearner:
                 microbatch.scaled(terms, totals, objective.weights).backward()
                 self.optimizer.collect()
                 tally.add(terms)
+            beside = self._beside(batches, objective, totals, tally)
         finally:
             self.model.eval()
         tally.check()
-        metrics = tally.metrics() | _reported(batches, known)
+        metrics = tally.metrics() | _reported(batches, known) | beside
         return metrics | self._apply(metrics)
+
+    def _beside(
+        self, batches: Sequence[dict[str, Any]], objective: Objective, totals: Mapping[str, Tensor], tally: _Accumulated
+    ) -> dict[str, Tally]:
+        """Add the gradient of the text that is mixed in; both gradients' norms, by which to judge its weight."""
+        extra = objective.beside
+        texts = [] if extra is None else extra.texts(batches)
+        if extra is None or not texts:
+            return {}
+        own = {name: None if each.grad is None else each.grad.clone() for name, each in self.optimizer.masters.items()}
+        policy = self.optimizer.norm()
+        for text in texts:
+            terms = extra.terms({**text, **self.model.outputs(text, extra.want, 1.0)})
+            microbatch.scaled(terms, totals, objective.weights).backward()
+            self.optimizer.collect()
+            tally.add(terms)
+        return {"grad_norm/rollouts": _one(policy), f"grad_norm/{extra.companion}": _one(self.optimizer.norm(own))}
 
     def _apply(self, metrics: Metrics) -> dict[str, Tally]:
         """The optimizer step itself, or its refusal."""
@@ -185,10 +203,15 @@ class LocalLearner:
     def _denominators(
         self, batches: Sequence[dict[str, Any]], objective: Objective, known: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
-        return microbatch.denominators(
+        found = [
             objective.terms({**batch, **about, **stand_in(batch, objective.want, self._dtype)})
             for batch, about in zip(batches, known, strict=True)
-        )
+        ]
+        extra = objective.beside
+        for text in [] if extra is None else extra.texts(batches):
+            assert extra is not None
+            found.append(extra.terms({**text, **stand_in(text, extra.want, self._dtype)}))
+        return microbatch.denominators(found)
 
     def weights(self) -> Weights:
         """The live weights, as the model names them: no copies, and they change with every step."""
@@ -253,6 +276,7 @@ class _Accumulated:
         values = {}
         for name, loss in self._seen.items():
             found[f"loss/{name}"] = Mean(loss.numerator, self._totals[name].clamp(min=1))
+            found[f"denominator/{name}"] = _one(self._totals[name])
             values[name] = self._weights.get(name, 1.0) * loss.numerator / self._totals[name].clamp(min=1)
         found["loss"] = _one(torch.stack(list(values.values())).sum())
         return found

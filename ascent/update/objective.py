@@ -5,18 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from ascent.algorithms import Row
-from ascent.losses.loss import Terms
-from ascent.losses.objective import file_terms, mismatched_score, policy_terms, step_statistics
+from ascent.cells import Cell
+from ascent.losses.loss import Terms, summed
+from ascent.losses.objective import file_terms, mismatched_score, policy_terms, step_statistics, value_terms
+from ascent.update import taught
 
 # What a model can be asked for. Axes: T flat tokens, B sequences.
-MODEL_OUTPUTS = frozenset({"logprobs_T", "entropy_T", "scores_B", "values_T"})
+MODEL_OUTPUTS = frozenset({"logprobs_T", "entropy_T", "log_collision_T", "scores_B", "values_T", "logits_TV"})
+MODEL_OUTPUTS |= {"step_logits_TC"}
 
 # Slots whose cells run inside the loss; the others are finished before a batch is cut.
 LOSS_SLOTS = ("mismatch", "ratio", "gate", "focus", "aggregate", "kl", "value", "entropy", "auxiliary", "loss")
@@ -40,6 +43,21 @@ class Statistic:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Terms of other text that a step trains on too: micro-batches may carry packed batches under this name.
+
+    Each has a forward and a backward pass of its own, at temperature 1, and adds its gradient to the step's.
+    """
+
+    companion: str
+    want: frozenset[str]
+    terms: Callable[[Mapping[str, Any]], Terms]
+
+    def texts(self, batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [text for batch in batches for text in batch.get(self.companion, ())]
+
+
+@dataclass(frozen=True)
 class Objective:
     """`terms` maps everything known about one micro-batch to its loss terms; `want` are the model outputs it reads.
 
@@ -55,6 +73,7 @@ class Objective:
     coupling: Callable[[Mapping[str, Any]], dict[str, Tensor]] | None = None
     coupling_want: frozenset[str] = frozenset()
     carried: tuple[str, ...] = ()
+    beside: Beside | None = None
 
     def __post_init__(self) -> None:
         for want in (self.want, *(each.want for each in self.statistics)):
@@ -76,13 +95,42 @@ def _mismatched_pair(available: Mapping[str, Any]) -> Tensor:
 MISMATCHED = Statistic("mismatched_score", "mismatched", frozenset({"logprobs_T"}), _mismatched_pair)
 STATISTICS = (MISMATCHED,)
 
+# Text of pretraining data, as batches carry it and as the loss names what the model says about it.
+PRETRAINING, PRETRAINING_LOGPROBS = "pretraining", "pretraining_logprobs_X"
 
-def objective_of(row: Row) -> Objective:
-    """The loss half of a row: of rollouts, or of files."""
+
+def critic_objective(row: Row) -> Objective:
+    """What a critic with weights of its own minimises: the row's value loss alone, with nothing to weigh it by."""
+    if row.value is None:
+        raise ValueError(f"row {row.name!r} has no value loss; a critic has nothing to learn")
+    value = row.value
+    return Objective(lambda known: value_terms(known, value=value), {"value": 1.0}, frozenset({"values_T"}))
+
+
+def objective_of(row: Row, *, critic: bool = True) -> Objective:
+    """The loss half of a row: of rollouts, or of files. Without `critic` another model learns the values."""
+    weights = row.weights
+    row = row if critic else replace(row, value=None)
+    texts = [each for each in row.auxiliary if PRETRAINING_LOGPROBS in each.required]
+    row = replace(row, auxiliary=tuple(each for each in row.auxiliary if each not in texts))
+    return replace(_objective_of(row), weights=weights, beside=_beside(texts))
+
+
+def _beside(texts: Sequence[Cell]) -> Beside | None:
+    def terms(known: Mapping[str, Any]) -> Terms:
+        own = {PRETRAINING_LOGPROBS: known["logprobs_T"], "pretraining_trained_X": known["trained_T"]}
+        return {each.name: summed(each(own)) for each in texts}
+
+    return Beside(PRETRAINING, frozenset({"logprobs_T"}), terms) if texts else None
+
+
+def _objective_of(row: Row) -> Objective:
     cells = [each for slot, each in row.cells() if slot in LOSS_SLOTS]
     inputs = {name for each in cells for name in each.inputs}
     want = inputs & MODEL_OUTPUTS
-    if row.loss is None or "logprobs_B" in inputs:
+    if row.loss is None:
+        want |= {"logprobs_T", "entropy_T"}  # every policy's entropy is logged, whether or not it is paid for
+    elif "logprobs_B" in inputs:
         want |= {"logprobs_T"}
     statistics = tuple(each for each in STATISTICS if each.name in inputs)
     coupled = {name: each for cell in cells for name, each in cell.statistics.items()}
@@ -103,7 +151,10 @@ def objective_of(row: Row) -> Objective:
 def _terms_of(row: Row) -> Callable[[Mapping[str, Any]], Terms]:
     if row.loss is not None:
         loss = row.loss
-        return lambda available: file_terms(available, loss=loss, focus=row.focus, auxiliary=row.auxiliary)
+        how = taught.in_pieces if taught.STUDENT in loss.inputs else Cell.__call__
+        return lambda available: file_terms(
+            available, loss=loss, focus=row.focus, auxiliary=row.auxiliary, evaluate=how
+        )
     mismatch, ratio, gate, aggregate = row.mismatch, row.ratio, row.gate, row.aggregate
     if mismatch is None or ratio is None or gate is None or aggregate is None:
         raise ValueError(f"row {row.name!r} has neither a loss nor all of mismatch, ratio, gate and aggregate")

@@ -79,9 +79,14 @@ class AdamW:
             weight.grad = None
             self.masters[name].grad = None
 
-    def norm(self) -> Tensor:
-        """The norm of the whole gradient."""
-        gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+    def norm(self, since: Mapping[str, Tensor | None] | None = None) -> Tensor:
+        """The norm of the whole gradient, or of what was added to it since it was as given."""
+        before = since or {}
+        gradients = [
+            master.grad if before.get(name) is None else master.grad - before[name]  # type: ignore[operator]
+            for name, master in self.masters.items()
+            if master.grad is not None
+        ]
         return get_total_norm(gradients)
 
     def broken(self) -> list[str]:

@@ -76,3 +76,15 @@ def test_a_missing_input_is_named() -> None:
     known = batch()
     with pytest.raises(KeyError, match="values_T"):
         estimate(known, shapes=(), credit=cell(returns.gae), normalise=NONE)
+
+
+def test_rewards_are_whitened_last_with_the_kl_in_them_and_without_what_is_unscored() -> None:
+    """Token rewards 0 1 | .1 | 0 .5 with KL; the third sequence unscored leaves 0 1 .1: mean .36667, std .55076."""
+    known = batch()
+    known["rewards_B"][2] = float("nan")
+    shapes = (cell(shape.kl_penalty, beta=0.1), cell(shape.whiten_rewards))
+    result = estimate(known, shapes=shapes, credit=cell(returns.reward_to_go), normalise=NONE)
+    white = [0.366667 + (each - 0.366667) / 0.550757 for each in (0.0, 1.0, 0.1)]
+    assert result.advantages_T.tolist() == pytest.approx([white[0] + white[1], white[1], white[2], 0, 0], abs=1e-5)
+    assert result.rewards_B.tolist()[:2] == pytest.approx([white[0] + white[1], white[2]], abs=1e-5)
+    assert result.rewards_B.isnan().tolist() == [False, False, True]

@@ -70,3 +70,10 @@ def test_kl_in_the_reward_carries_no_gradient_and_no_negative_beta() -> None:
 def test_eos_scale_keeps_a_share_of_what_never_ended() -> None:
     rewards, cut = torch.tensor([1.0, -2.0, 1.0]), torch.tensor([True, True, False])
     assert shape.eos_scale(rewards, cut, factor=0.25).tolist() == [0.25, -0.5, 1.0]
+
+
+def test_reward_whitening_scales_and_leaves_the_mean() -> None:
+    """Rewards 0 0 0 1 and one outside the mask: mean .25, sample std .5."""
+    rewards = torch.tensor([0.0, 0.0, 0.0, 1.0, 99.0], dtype=torch.float64)
+    kept = torch.tensor([True, True, True, True, False])
+    assert shape.whiten_rewards(rewards, kept).tolist() == pytest.approx([-0.25, -0.25, -0.25, 1.75, 0], abs=1e-6)

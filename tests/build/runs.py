@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from ascent.algorithms import TABLE
 from ascent.build import Plan, resolve
 from ascent.config.load import merged
 from ascent.config.validate import validate
@@ -21,7 +22,14 @@ TINY: dict[str, Any] = {
 
 
 def tiny_plan(**changes: Any) -> Plan:
-    return resolve(validate(merged(TINY, changes)))
+    recipe = merged(TINY, changes)
+    if TABLE[recipe["algorithm"]].needs & {"teacher", "teacher_distribution"}:
+        recipe = merged({"model": {"teacher": "tiny:qwen2"}}, recipe)
+    if recipe["data"].get("own_answers", TABLE[recipe["algorithm"]].defaults.get("data.own_answers")):
+        recipe = merged({"rollouts": {"max_new_tokens": 8}}, recipe)
+    if TABLE[recipe["algorithm"]].source == "steps":
+        recipe = merged(recipe, {"data": {"train": "running_sum:64", "evaluate": "running_sum@heldout:8"}})
+    return resolve(validate(recipe))
 
 
 def tiny_recipe(folder: Path, **changes: Any) -> str:

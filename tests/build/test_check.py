@@ -7,6 +7,8 @@ import math
 import pytest
 
 from ascent.build.check import check
+from ascent.build.plan import resolve
+from ascent.config.load import load_config
 from tests.build.runs import tiny_plan
 
 
@@ -38,3 +40,13 @@ def test_bad_data_is_found_before_a_run(tmp_path) -> None:
     file.write_text('{"prompt": "a", "chosen": "x", "rejected": "x"}\n')
     with pytest.raises(ValueError, match=r"pairs\.jsonl.*1"):
         check(tiny_plan(algorithm="dpo", data={"train": str(file)}))
+
+
+def test_rollouts_without_any_signal_are_said_to_have_none() -> None:
+    plan = resolve(
+        load_config(
+            "quickstart_rlvr", ["model.policy=tiny:digits", "rollouts.prompts_per_step=2", "rollouts.group_size=2"]
+        )
+    )
+    with pytest.raises(ValueError, match="no answer of 5 rollout steps was better or worse"):
+        check(plan)

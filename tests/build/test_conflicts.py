@@ -66,7 +66,56 @@ def test_a_critic_is_trained_or_absent():
     words = refusal("grpo", cells={"value": {"use": "mse", "weight": 1.0}})
     assert words.startswith("cells.value has no effect: cells.credit centre uses no critic")
     assert "'bootstrap' asks a critic" in refusal("grpo", rollouts={"truncation": "bootstrap"})
-    assert resolve(validate({**least("ppo"), "rollouts": {"truncation": "bootstrap"}}))
+    bootstrapped = {"rollouts": {"truncation": "bootstrap"}}
+    assert resolve(validate({**least("vpg"), **bootstrapped}))
+    assert "cells.shape.eos_replace scores it; use one of them" in refusal("ppo", **bootstrapped)
+    assert resolve(validate({**least("ppo"), **bootstrapped, "cells": {"shape": {"eos_replace": False}}}))
+
+
+def test_a_critic_does_not_warm_up_for_the_whole_run():
+    words = refusal("ppo", update={"critic_warmup_steps": 5}, run={"steps": 5})
+    assert words.startswith("update.critic_warmup_steps=5 of run.steps=5 leaves no step for the policy")
+
+
+def test_old_rollouts_need_a_ratio():
+    assert "reinforce has no ratio to account for that" in refusal("reinforce", rollouts={"max_staleness": 1})
+    assert resolve(validate({**least("ppo"), "rollouts": {"max_staleness": 1}}))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "cells", "words"),
+    [
+        (
+            "ppo",
+            {"controller": {"use": "ppo_penalty"}},
+            "looks at KL to the sampling policy, but ppo penalises KL to the",
+        ),
+        (
+            "ppo_penalty",
+            {"controller": {"use": "ziegler_token"}},
+            "looks at KL to the reference, but ppo_penalty penalises",
+        ),
+        ("grpo", {"controller": {"use": "ppo_penalty"}}, "use ziegler_sequence"),
+        (
+            "ppo",
+            {"controller": {"use": "ziegler_sequence"}, "kl": {"use": "k2", "weight": 0.1}},
+            "steers one coefficient, but ppo has KL in the reward",
+        ),
+        (
+            "ppo",
+            {"controller": {"use": "ziegler_sequence"}, "shape": {"kl_penalty": {"beta": 0.0}}},
+            "0 stays 0; give cells.shape.kl_penalty.beta a start above 0",
+        ),
+        ("ppo_penalty", {"kl": {"weight": 0.0}}, "0 stays 0; give cells.kl.weight a start above 0"),
+    ],
+)
+def test_a_controller_steers_the_kl_it_looks_at(algorithm, cells, words):
+    assert words in refusal(algorithm, cells=cells)
+
+
+def test_controllers_that_steer_something():
+    for algorithm, use in (("ppo", "ziegler_sequence"), ("grpo", "ziegler_token"), ("ppo_penalty", "ppo_penalty")):
+        assert resolve(validate({**least(algorithm), "cells": {"controller": {"use": use}}})).row.controller.name == use
 
 
 def test_a_controller_needs_something_to_steer():
@@ -94,6 +143,18 @@ def test_rewards_come_from_somewhere():
     assert words == "rewards uses reward_model, but model.reward_model is not set; name the model"
     scored = {"model": {"policy": "p", "reward_model": "m"}, "rewards": []}
     assert resolve(validate({**least("grpo"), **scored})).config.model.reward_model == "m"
+
+
+@pytest.mark.parametrize("algorithm", ["rlsd", "gkd", "kd"])
+def test_a_teacher_is_named(algorithm):
+    words = refusal(algorithm, model={"policy": "p"})
+    assert words == f"model.teacher is missing: {algorithm} learns from a frozen teacher; name the model"
+
+
+def test_own_answers_are_the_last_ones():
+    words = refusal("gkd", data={"train": "t", "train_on": "assistant"})
+    assert words.startswith("data.own_answers=0.5 with data.train_on=assistant: the student answers the last question")
+    assert resolve(validate({**least("gkd"), "data": {"train": "t", "train_on": "assistant", "own_answers": 0.0}}))
 
 
 def test_pretraining_text_is_named():

@@ -31,8 +31,14 @@ def with_key(algorithm, key, value, **extra):
         ("dapo", "model.reference", "r", "no cell of dapo compares with a reference model; add a KL cell"),
         ("simpo", "model.reference", "r", "no cell of simpo compares with a reference model"),
         ("grpo", "model.critic", "head", "grpo has no critic"),
+        ("sft", "model.teacher", "b", "no cell of sft asks a teacher"),
+        ("sft", "data.own_answers", 0.5, "sft has no teacher to say what it thinks of other answers"),
+        ("kd", "rollouts.max_new_tokens", 64, "kd learns from files (examples), not from rollouts"),
         ("grpo", "model.critic_from", "c", "grpo has no critic with weights of its own"),
         ("grpo", "update.critic_learning_rate", 1e-6, "grpo has no critic with weights of its own"),
+        ("grpo", "update.critic_warmup_steps", 2, "grpo has no critic with weights of its own"),
+        ("dapo", "run.stop_at_kl", 0.5, "dapo knows no reference to be far from"),
+        ("dpo", "run.stop_at_kl", 0.5, "dpo knows no reference to be far from"),
         ("grpo", "model.reward_model", "m", "grpo does not score with it; add {use: reward_model} to rewards"),
         ("dpo", "model.reward_model", "m", "dpo does not score with it"),
         ("grpo", "rollouts.refill_tries", 3, "no filter of grpo drops whole groups; add cells.filter.varied"),
@@ -63,8 +69,15 @@ def test_a_key_without_effect_is_refused_with_the_reason(algorithm, key, value, 
         ("dpo", "model.reference", "r", {}),
         ("dapo", "model.reference", "r", {"cells": {"kl": {"use": "k2", "weight": 0.1}}}),
         ("ppo", "model.critic", "head", {}),
+        ("gkd", "model.teacher", "b", {}),
+        ("gkd", "data.own_answers", 0.25, {}),
+        ("gkd", "rollouts.max_new_tokens", 64, {}),
+        ("grpo", "model.teacher", "b", {"cells": {"focus": {"teacher_agreement": {}}}}),
         ("ppo", "model.critic_from", "c", {}),
         ("ppo", "update.critic_learning_rate", 1e-6, {}),
+        ("ppo", "update.critic_warmup_steps", 2, {}),
+        ("ppo", "run.stop_at_kl", 0.5, {}),
+        ("instructgpt", "data.batch_size", 4, {}),
         ("dapo", "rollouts.refill_tries", 3, {}),
         ("grpo", "run.evaluate_every", 5, {"data": {"train": "t", "evaluate": "e"}}),
         ("grpo", "model.reward_model", "m", {"rewards": [{"use": "reward_model"}, {"use": "exact"}]}),
@@ -87,6 +100,12 @@ def test_a_head_is_no_second_model():
         ValueError, match=r"model.critic_from='c' has no effect: ppo has no critic with weights of its own"
     ):
         with_key("ppo", "model.critic_from", "c", model={"policy": "p", "critic": "head"})
+
+
+@pytest.mark.parametrize("key", ["update.critic_learning_rate", "update.critic_warmup_steps"])
+def test_a_head_learns_with_its_trunk(key):
+    with pytest.raises(ValueError, match=rf"{key}=1(\.0)? has no effect: ppo has no critic with weights of its own"):
+        with_key("ppo", key, 1, model={"policy": "p", "critic": "head"})
 
 
 def test_removing_the_kl_removes_the_need_for_a_reference():

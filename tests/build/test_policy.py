@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from ascent.build import use
 from ascent.build.check import check
-from ascent.build.policy import load_policy, reference_of
+from ascent.build.policy import initial, load_policy, reference_of
 from ascent.build.training import assemble, resume, train
 from ascent.models.load import load
 from ascent.models.lora import WithoutAdapter
@@ -72,7 +72,7 @@ def test_the_reference_of_an_adapter_is_the_model_without_it(tmp_path: Path) -> 
     assert isinstance(reference.model, WithoutAdapter)
     batch = assemble(tiny_plan(algorithm="dpo"), tmp_path / "plain").source.next(1)[0]
     want = frozenset({"logprobs_T"})
-    base_T = load(folder / "initial").outputs(batch, want)["logprobs_T"]
+    base_T = load(folder / "initial" / "llama").outputs(batch, want)["logprobs_T"]
     assert torch.equal(reference.model.outputs(batch, want)["logprobs_T"], base_T)
     assert not torch.equal(policy.outputs(batch, want)["logprobs_T"], base_T)
 
@@ -149,3 +149,10 @@ def test_code_that_comes_with_a_model_runs_only_where_the_recipe_says_so(
     shutil.rmtree(tmp_path / "run/checkpoints/3")
     resume(tmp_path / "run", say=quiet)
     assert weights_of(tmp_path / "run", 3) == final
+
+
+def test_tiny_models_of_other_names_are_other_models(tmp_path: Path) -> None:
+    small, digits = (initial(f"tiny:{name}", tmp_path, seed=0) for name in ("llama", "digits"))
+    assert len(load(small).tokenizer) == 258 and len(load(digits).tokenizer) == 275
+    with pytest.raises(ValueError, match="no tiny model named 'lama'; there are llama"):
+        initial("tiny:lama", tmp_path, seed=0)

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from ascent.build.records import loaded
+from ascent.build.training import assemble, train
+from ascent.models.load import load
 from ascent.records import Example, Judged, Pair, Ranking
+from tests.build.runs import tiny_plan
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,36 @@ def test_anything_else_is_a_file(tmp_path: Path) -> None:
     assert len(loaded(str(file), "examples", seed=0).records) == 1
     with pytest.raises(ValueError, match="no file or folder at"):
         loaded(str(tmp_path / "missing.jsonl"), "examples", seed=0)
+
+
+def judged_file(folder: Path, labels: list[float | bool | None]) -> str:
+    file = folder / "steps.jsonl"
+    file.write_text(json.dumps({"prompt": "add 3 8 =", "completions": ["3", "11", "12"], "labels": labels}) + "\n")
+    return str(file)
+
+
+def test_judged_steps_are_classes_for_one_row_and_probabilities_for_the_other(tmp_path: Path) -> None:
+    """The first class is "right", so that a score is the log-odds of a right step in both."""
+    found = {}
+    for name in ("prm", "prm_soft"):
+        data = {"train": judged_file(tmp_path, [True, None, False]), "evaluate": None, "batch_size": 1}
+        plan = tiny_plan(algorithm=name, run={"evaluate_every": 20}, **{"data": {}})
+        plan = type(plan)(plan.config.model_copy(update={"data": plan.config.data.model_copy(update=data)}), plan.row)
+        batch = assemble(plan, tmp_path / name).source.next(1)[0]
+        found[name] = batch["step_labels_T"][batch["step_ends_T"]].tolist()
+    assert found["prm"] == [0.0, -1.0, 1.0]
+    assert found["prm_soft"][::2] == [1.0, 0.0]
+    assert found["prm_soft"][1] != found["prm_soft"][1]  # NaN
+
+
+def test_a_probability_is_no_class(tmp_path: Path) -> None:
+    plan = tiny_plan(algorithm="prm")
+    data = plan.config.data.model_copy(update={"train": judged_file(tmp_path, [1, 0.5, 0]), "evaluate": None})
+    with pytest.raises(ValueError, match=r"a step is judged 0\.5, between wrong and right; .* use prm_soft"):
+        assemble(type(plan)(plan.config.model_copy(update={"data": data}), plan.row), tmp_path / "run")
+
+
+def test_a_model_that_judged_steps_is_a_reward_model_of_answers(tmp_path: Path) -> None:
+    train(tiny_plan(algorithm="prm"), tmp_path / "run", say=lambda line: None)
+    judge = load(tmp_path / "run", head="scalar")
+    assert not [note for note in judge.notes if "head is new" in note]

@@ -95,7 +95,7 @@ def test_a_start_that_was_killed_before_there_was_a_run_is_started_again(tmp_pat
     for name in ("initial", "reference.safetensors", "environment.json", "lock"):  # as far as a start may have come
         source = tmp_path / "whole" / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, _made(killed) / name)
-    (killed / "initial" / "model.safetensors").write_bytes(b"half")
+    (killed / "initial" / "llama" / "model.safetensors").write_bytes(b"half")
     with pytest.raises(ValueError, match=r"started again with ascent train and the same --run"):
         resume(killed, say=quiet)
     said: list[str] = []

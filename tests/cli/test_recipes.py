@@ -1,3 +1,6 @@
+from importlib import resources
+from pathlib import Path
+
 from typer.testing import CliRunner
 
 from ascent.cli.main import app
@@ -11,6 +14,10 @@ def test_recipes_lists_each_with_its_first_line():
     assert lines == shipped_recipes()
 
 
-def test_recipes_without_a_measured_result_say_so():
+def test_a_recipe_says_where_its_result_is_or_that_there_is_none():
     for name, line in shipped_recipes().items():
-        assert "No result measured yet" in line, name
+        text = resources.files("ascent").joinpath("recipes", f"{name}.yaml").read_text(encoding="utf-8")
+        measured = [each for each in text.splitlines() if each.startswith("# Measured: ")]
+        assert len(measured) == ("No result measured yet" not in line), name
+        for each in measured:
+            assert Path(each.removeprefix("# Measured: ").split()[0]).is_file(), each

@@ -23,12 +23,17 @@ def example(length: int) -> Item:
     return Item("examples", (rendered(length),))
 
 
-def pair(won: int, lost: int, margin: float | None = None) -> Item:
-    return Item("pairs", (rendered(won), rendered(lost)), margin=margin)
+def pair(won: int, lost: int, margin: float | None = None, gold: int | None = None) -> Item:
+    lengths = (won, lost) if gold is None else (won, lost, gold)
+    return Item("pairs", tuple(rendered(length) for length in lengths), margin=margin)
 
 
 def ranking(lengths: Sequence[int]) -> Item:
     return Item("rankings", tuple(rendered(length) for length in lengths))
+
+
+def steps(length: int, ends: Sequence[int], labels: Sequence[float | None]) -> Item:
+    return Item("steps", (rendered(length),), ends=tuple(ends), labels=tuple(labels))
 
 
 def judged(length: int, good: bool = True, prompt: int = 2) -> Item:

@@ -21,11 +21,17 @@ LATER = {
     "scores_B",
     "chosen_B",
     "mismatched_score",
+    "log_collision_T",
+    "logits_TV",
+    "teacher_TV",
+    "step_logits_TC",
 }
 SAMPLES = {
     "examples": [made.example(4), made.example(3)],
     "pairs": [made.pair(4, 3, 0.5), made.pair(2, 5, 1.0)],
+    "pairs with gold": [made.pair(4, 3, gold=2), made.pair(2, 5, gold=4)],
     "rankings": [made.ranking([3, 4, 2]), made.ranking([2, 2])],
+    "steps": [made.steps(5, [2, 4], [1.0, None]), made.steps(3, [2], [0.25])],
     "unpaired": mismatch([made.judged(4), made.judged(5, good=False)], max_tokens=99)[0],
 }
 
@@ -54,13 +60,30 @@ def test_pairs_rankings_and_thumbs() -> None:
     assert collate(SAMPLES["unpaired"])["desirable_B"].tolist() == [True, False]
 
 
+def test_judged_steps_carry_their_verdicts_at_their_ends() -> None:
+    batch = collate(SAMPLES["steps"])
+    assert batch["step_ends_T"].nonzero()[:, 0].tolist() == [2, 4, 7]
+    assert torch.equal(batch["trained_T"], batch["step_ends_T"])
+    assert batch["step_labels_T"][[2, 7]].tolist() == [1.0, 0.25]
+    assert batch["step_labels_T"].isnan().nonzero().tolist() == [[4]]
+
+
 FROM_FILES = [row for row in TABLE.values() if row.source != "rollouts" and not row.needs & set(UNSUPPLIED)]
 
 
 @pytest.mark.parametrize("row", FROM_FILES, ids=lambda row: row.name)
 def test_every_row_that_trains_from_files_finds_what_it_needs(row) -> None:
     of_the_step = {name for _, cell in row.cells() for name in cell.statistics}
-    assert row.inputs - LATER - of_the_step <= set(collate(SAMPLES[row.source]))
+    items = SAMPLES["pairs with gold" if "gold_answers" in row.needs else row.source]
+    assert row.inputs - LATER - of_the_step <= set(collate(items))
+
+
+def test_a_gold_answer_is_the_third_of_its_pair() -> None:
+    batch = collate(SAMPLES["pairs with gold"])
+    assert (batch["chosen_P"].tolist(), batch["rejected_P"].tolist()) == ([0, 3], [1, 4])
+    assert batch["gold_B"].tolist() == [False, False, True] * 2
+    assert batch["groups"].ids_B.tolist() == [0, 0, 0, 1, 1, 1]
+    assert "gold_B" not in collate(SAMPLES["pairs"])
 
 
 def test_first_tokens_are_never_trained() -> None:

@@ -10,7 +10,7 @@ from ascent.data.convert import recognise
 from ascent.data.errors import RowError
 from ascent.data.fields import Fields
 from ascent.data.layouts import LAYOUTS, Record
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking
+from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
 
 U, A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 B = {"role": "assistant", "content": "b"}
@@ -30,6 +30,26 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("pairs", {"chosen": [U, A], "rejected": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
     ("pairs", {"prompt": "q", "chosen": [U, A], "rejected": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
     ("unpaired", {"prompt": "q", "completion": "a", "label": True}, Judged(PROMPT, (ANSWERED,), True)),
+    (
+        "pairs",
+        {"prompt": "q", "chosen": "a", "rejected": "b", "reference": "g"},
+        Pair(Prompt("id", (ASKED,), "g"), (ANSWERED,), (OTHER,)),
+    ),
+    (
+        "pairs",
+        {"chosen": [U, A], "rejected": [U, B], "gold": [U, A]},
+        Pair(Prompt("id", (ASKED,), "a"), (ANSWERED,), (OTHER,)),
+    ),
+    (
+        "steps",
+        {"prompt": "q", "completions": ["a", "b"], "labels": [True, False]},
+        Steps(PROMPT, ("a", "b"), (1.0, 0.0)),
+    ),
+    (
+        "steps",
+        {"problem": "q", "completions": ["a", "b", "c"], "labels": [0.75, None, 0]},
+        Steps(PROMPT, ("a", "b", "c"), (0.75, None, 0.0)),
+    ),
     ("prompts", {"prompt": "q"}, PROMPT),
     # verl
     (

@@ -8,7 +8,7 @@ from ascent.data.errors import Report, RowError
 from ascent.data.load import from_records
 from ascent.data.prepare import Limits, fingerprint, item_of, prepare, prepare_prompts, shortened
 from ascent.data.render import Renderer
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking
+from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
 from ascent.tasks import TASKS
 from tests.data import chat
 
@@ -32,6 +32,22 @@ def test_rankings_thumbs_and_examples() -> None:
     assert item_of(Example("e", (*PROMPT.messages, *A)), RENDERER, ROOM).kind == "examples"
     with pytest.raises(ValueError, match="a prompt alone"):
         item_of(PROMPT, RENDERER, ROOM)
+
+
+def test_a_gold_answer_comes_third_where_one_is_wanted() -> None:
+    pair = Pair(Prompt("p", PROMPT.messages, "3 2 1"), A, B)
+    assert len(item_of(pair, RENDERER, ROOM).sequences) == 2
+    gold = item_of(pair, RENDERER, ROOM, gold=True).sequences[2]
+    assert RENDERER.tokenizer.decode(gold.tokens[gold.trained].tolist()) == "3 2 1<|end|>"
+    with pytest.raises(RowError, match="no gold answer, which this algorithm imitates beside every pair; add a column"):
+        item_of(Pair(PROMPT, A, B), RENDERER, ROOM, gold=True)
+
+
+def test_judged_steps_are_one_sequence_and_their_verdicts_count_in_the_fingerprint() -> None:
+    item = item_of(Steps(PROMPT, ("1 2", "3"), (1.0, None)), RENDERER, ROOM)
+    assert (item.kind, len(item.sequences), len(item.ends), item.labels) == ("steps", 1, 2, (1.0, None))
+    other = item_of(Steps(PROMPT, ("1 2", "3"), (0.0, None)), RENDERER, ROOM)
+    assert fingerprint([item]) != fingerprint([other])
 
 
 def test_too_long_is_refused_at_exactly_the_limit() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ascent.data.errors import RowError
 from ascent.data.render import Renderer, load_tokenizer
+from ascent.models.tiny import tiny_tokenizer
 from ascent.records import Message
 from tests.data import chat
 
@@ -196,3 +197,58 @@ def test_a_tokenizer_is_loaded_from_a_folder(tmp_path) -> None:
     assert Renderer(load_tokenizer(str(tmp_path))).prompt(messages[:1]) == CHAT.prompt(messages[:1])
     with pytest.raises(ValueError, match="no tokenizer in"):
         load_tokenizer(str(tmp_path / "gone"))
+
+
+# Between two turns.
+
+
+def asked_again(role: str = "user") -> list[Message]:
+    return [Message("user", "sort 2 1"), Message("assistant", "as sampled"), Message(role, "in order")]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (chat.CHATML, "\n<|start|>user\nin order<|end|>\n<|start|>assistant\n"),
+        (chat.SPOKEN, "\nuser: in order\nassistant: "),
+        (None, "in order"),
+    ],
+)
+def test_the_tokens_between_two_turns_are_those_of_the_whole_conversation(template, text):
+    """As imitation would render them: what follows the first answer's end, up to the second answer."""
+    renderer = Renderer(chat.tokenizer(template))
+    between = renderer.between(asked_again())
+    assert renderer.tokenizer.decode(list(between)) == text
+    whole = renderer.example([*asked_again(), Message("assistant", "1 2")])
+    read = [int(token) for token, trained in zip(whole.tokens, whole.trained, strict=True) if not trained]
+    assert tuple(read[-len(between) :]) == between
+
+
+def test_a_conversation_that_cannot_go_on_is_refused_by_name():
+    with pytest.raises(ValueError, match="changes earlier turns once a user message follows"):
+        Renderer(chat.tokenizer(chat.FORGETFUL)).between(asked_again())
+    with pytest.raises(ValueError, match="turns not be joined"):
+        Renderer(chat.spaced()).between(asked_again())
+    with pytest.raises(RowError, match="control token"):
+        Renderer(chat.tokenizer()).between([*asked_again()[:2], Message("user", "<|end|>")])
+
+
+def test_control_tokens_of_a_reply_are_taken_apart():
+    renderer = Renderer(chat.tokenizer())
+    assert renderer.harmless("a <|end|><<|end|>") == "a < |end|><< |end|>"
+    assert renderer.harmless("nothing <b>here</b>") == "nothing <b>here</b>"
+
+
+@pytest.mark.parametrize("renderer", [CHAT, BASE], ids=["template", "base"])
+def test_steps_are_judged_at_their_line_breaks_and_the_last_at_the_answers_end(renderer: Renderer) -> None:
+    asked, steps = (Message("user", "1 + 2 + 3 ="),), ["1 + 2 = 3", "3", "3 + 3 = 6"]
+    rendered, ends = renderer.steps(asked, steps)
+    assert rendered.tokens.tolist() == renderer.answer(asked, (Message("assistant", "\n".join(steps)),)).tokens.tolist()
+    said = [str(renderer.tokenizer.decode(rendered.tokens[rendered.prompt : end + 1].tolist())) for end in ends]
+    assert said == ["1 + 2 = 3\n", "1 + 2 = 3\n3\n", "1 + 2 = 3\n3\n3 + 3 = 6<|end|>"]
+
+
+def test_steps_that_end_in_one_token_are_refused() -> None:
+    tokenizer = tiny_tokenizer(["a\n\n\nb a\n\n\nb"] * 4, vocabulary=262)
+    with pytest.raises(RowError, match="two steps end in one token"):
+        Renderer(tokenizer).steps((Message("user", "q"),), ["a", "", "", "b"])

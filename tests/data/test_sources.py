@@ -54,6 +54,7 @@ MAKERS = {
     "examples": lambda n: made.example(3 + n % 7),
     "pairs": lambda n: made.pair(3 + n % 5, 4 + n % 3, float(n)),
     "rankings": lambda n: made.ranking([3, 3 + n % 4, 2]),
+    "steps": lambda n: made.steps(4 + n % 5, [2, 3], [1.0, 0.0]),
     "unpaired": lambda n: made.judged(4 + n % 5, good=n % 2 == 0),
 }
 

@@ -24,6 +24,7 @@ import ascent.runs.folder
 from ascent.build import training
 from ascent.build.plan import resolve
 from ascent.checkpoints import disk
+from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read
 
@@ -37,22 +38,44 @@ _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["tests.end_to_end.warm"])
 
 
-# Rows that sample: several updates a step, so that a kill also falls between them.
-SAMPLED = {"grpo": "", "ppo": ", critic: head"}
+# Runs that sample: several updates a step, so that a kill also falls between them. Each is a row and what it changes.
+# rlhf: a critic of its own that learns alone first, a KL coefficient that moves, values where completions are cut.
+# ptx: pretraining text in every update, of a stream of its own; the value head's trunk is the policy's.
+# lagging: rollouts that wait a step or two, in the checkpoint too.
+# talking: several turns, whose replies come in another order every time.
+SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
+    "grpo": ("grpo", {"rollouts.group_size": 4}),
+    "ppo": ("ppo", {"model.critic": "head"}),
+    "rlhf": (
+        "ppo",
+        {
+            "update.critic_learning_rate": 1e-2, "update.critic_warmup_steps": 1, "rollouts.truncation": "bootstrap",
+            "cells.shape.eos_replace": False, "cells.controller": {"use": "ziegler_sequence", "horizon": 16},
+        },
+    ),
+    "ptx": ("instructgpt", {"model.critic": "head", "data.pretraining": "arithmetic:20", "data.batch_size": 3}),
+    "lagging": ("ppo_penalty", {"rollouts.max_staleness": 2}),
+    "talking": (
+        "grpo",
+        {
+            "rollouts.group_size": 4, "rollouts.max_new_tokens": 60, "update.tokens_per_microbatch": 1024,
+            "env": {"use": f"{Path(__file__).with_name('rewarded.py')}:again", "max_turns": 3, "max_tokens": 200},
+        },
+    ),
+}  # fmt: skip
 REWARD = f"{Path(__file__).with_name('rewarded.py')}:even"
 
 
 def recipe(row: str, *, keep: int = 2) -> str:
     if row in SAMPLED:
-        return f"""
-algorithm: {row}
-model: {{policy: 'tiny:llama'{SAMPLED[row]}}}
-data: {{train: 'sort_digits:10'}}
-rewards: [{{use: '{REWARD}'}}]
-rollouts: {{prompts_per_step: 4, group_size: {4 if row == "grpo" else 1}, max_new_tokens: 6}}
-update: {{learning_rate: 3.0e-3, epochs: 2, minibatches: 2, tokens_per_microbatch: 256}}
-run: {{steps: {STEPS}, save_every: {SAVED_EVERY}, keep: {keep}}}
-"""
+        algorithm, changes = SAMPLED[row]
+        settings = {
+            "algorithm": algorithm, "model.policy": "tiny:llama", "data.train": "sort_digits:10",
+            "rewards": [{"use": REWARD}], "rollouts.prompts_per_step": 4, "rollouts.max_new_tokens": 6,
+            "update.learning_rate": 3e-3, "update.epochs": 2, "update.minibatches": 2,
+            "update.tokens_per_microbatch": 256, "run.steps": STEPS, "run.save_every": SAVED_EVERY, "run.keep": keep,
+        }  # fmt: skip
+        return json.dumps(nested({**settings, **changes}))
     return f"""
 algorithm: {row}
 model: {{policy: 'tiny:llama'}}

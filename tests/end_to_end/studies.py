@@ -19,6 +19,7 @@ import torch
 from ascent.algorithms import TABLE
 from ascent.build import resolve
 from ascent.build.training import train
+from ascent.config.load import merged
 from ascent.config.validate import validate
 from ascent.data.collate import collate
 from ascent.data.prepare import Limits, item_of
@@ -27,6 +28,7 @@ from ascent.engines.hf import HFSampler
 from ascent.models import tiny
 from ascent.models.load import load
 from ascent.records import Judged, Pair, Prompt, Ranking, Request
+from ascent.runs.folder import read_run
 from ascent.tasks.noise import Noise
 from ascent.tasks.sort_digits import SORT_DIGITS
 from ascent.tasks.style import STYLE
@@ -67,7 +69,16 @@ def supervised(task: Task, recipe: Recipe, folder: Path, seed: int) -> Path:
     return trained("sft", recipe, f"{task.name}:{recipe.records}", begin, folder / "sft", seed)
 
 
-def trained(algorithm: str, recipe: Recipe, data: str, policy: Path, folder: Path, seed: int) -> Path:
+def trained(
+    algorithm: str,
+    recipe: Recipe,
+    data: str,
+    policy: Path,
+    folder: Path,
+    seed: int,
+    *,
+    more: Mapping[str, Any] | None = None,
+) -> Path:
     """One run, quietly; its folder can be the next one's policy."""
     config = {
         "algorithm": algorithm,
@@ -83,7 +94,7 @@ def trained(algorithm: str, recipe: Recipe, data: str, policy: Path, folder: Pat
         "run": {"steps": recipe.steps, "save_every": recipe.steps},
     }
     with contextlib.redirect_stderr(io.StringIO()):  # the progress lines
-        last = train(resolve(validate(config)), folder, say=lambda line: None)
+        last = train(resolve(validate(merged(config, dict(more or {})))), folder, say=lambda line: None)
     if last != recipe.steps:
         raise RuntimeError(f"{folder} ended at step {last} of {recipe.steps}")
     return folder
@@ -209,12 +220,13 @@ PREFERENCES = {
     "orpo": replace(_PREFERENCE, learning_rate=3e-4),
     "cpo": replace(_PREFERENCE, learning_rate=3e-4),
 }
+TPO = replace(_PREFERENCE, learning_rate=3e-4)
 # The other rows that learn from pairs or thumbs, each from one seed: enough to see that it learns at all.
 # DiscoPOP is not among them: it starts the wrong way (its row says so), and APO-down lowers what is preferred too.
 MORE_PREFERENCES = {
     **dict.fromkeys(("robust_dpo", "nca", "bco_pair", "aot", "aot_unpaired", "slic", "f_dpo", "ld_dpo"), _PREFERENCE),
     **dict.fromkeys(("exo", "apo_zero", "apo_zero_unpaired", "bco", "mpo"), _PREFERENCE),
-    **dict.fromkeys(("dpo_norm", "sppo", "alphapo"), _PREFERENCE),
+    **dict.fromkeys(("dpo_norm", "sppo", "alphapo", "wpo"), _PREFERENCE),
     "cpo_simpo": replace(_PREFERENCE, learning_rate=3e-4),
 }
 
@@ -249,6 +261,64 @@ def share(task: Task, part: str, prompts: Sequence[Prompt], texts: Sequence[str]
     return sum(task.verify(prompt, text)[part] for prompt, text in zip(prompts, texts, strict=True)) / len(texts)
 
 
+# --- stage: distillation and judged steps ----------------------------------------------------------------------------
+
+DISTILLED = Recipe(steps=100, learning_rate=3e-3, records=6400)
+OWN_ANSWERS = Recipe(steps=40, learning_rate=1e-3, records=1280, batch_size=32)
+JUDGED = Recipe(steps=60, learning_rate=3e-3, records=3840)
+
+
+def distilled(algorithm: str, teacher: Path, student: Path, folder: Path, seed: int) -> list[float]:
+    """The held-out loss half way and at the end, of a student that starts elsewhere and reads the records' answers."""
+    more: dict[str, Any] = {
+        "model": {"teacher": str(teacher)},
+        "data": {"evaluate": "sort_digits@heldout:128"},
+        "run": {"evaluate_every": DISTILLED.steps // 2},
+    }
+    if "data.own_answers" in TABLE[algorithm].defaults:
+        more["data"]["own_answers"] = 0.0
+    trained(algorithm, DISTILLED, f"sort_digits:{DISTILLED.records}", student, folder, seed, more=more)
+    return evaluated(folder, "loss")
+
+
+def answered_anew(teacher: Path, student: Path, folder: Path, seed: int) -> tuple[float, float]:
+    """How far a student is from its teacher in the answers it gives itself, in the first ten steps and the last ten."""
+    more = {
+        "model": {"teacher": str(teacher)},
+        "data": {"own_answers": 1.0},
+        "rollouts": {"max_new_tokens": ANSWER_TOKENS},
+    }
+    trained("gkd", OWN_ANSWERS, f"sort_digits:{OWN_ANSWERS.records}", student, folder, seed, more=more)
+    losses = [line["loss"] for line in read_run(folder).metrics]
+    return sum(losses[:10]) / 10, sum(losses[-10:]) / 10
+
+
+def rising(count: int, seed: int, *, sure: float = 1.0) -> Iterable[dict[str, Any]]:
+    """Digits line by line: a step is right where its digit is not below the one before, as far as one can be sure."""
+    noise = Noise("rising", seed)
+    for _ in range(count):
+        digits = [noise.whole(0, 9) for _ in range(6)]
+        right = [later >= earlier for earlier, later in zip([0, *digits], digits, strict=False)]
+        labels = [each if sure == 1 else sure if each else 1 - sure for each in right]
+        yield {"prompt": "count up:", "completions": [str(digit) for digit in digits], "labels": labels}
+
+
+def judged_steps(algorithm: str, folder: Path, seed: int, *, sure: float = 1.0) -> dict[str, float]:
+    """Held-out accuracy and loss of a process reward model, from random weights."""
+    files = [
+        write(folder / f"{name}.jsonl", rising(count, number, sure=sure))
+        for name, count, number in (("train", JUDGED.records, seed), ("heldout", 128, seed + 1000))
+    ]
+    begin = start(SORT_DIGITS, folder / "start", seed)
+    more = {"data": {"evaluate": str(files[1])}, "run": {"evaluate_every": JUDGED.steps}}
+    trained(algorithm, JUDGED, str(files[0]), begin, folder / algorithm, seed, more=more)
+    return {name: evaluated(folder / algorithm, name)[-1] for name in ("accuracy", "loss")}
+
+
+def evaluated(folder: Path, name: str) -> list[float]:
+    return [line[f"evaluate/{name}"] for line in read_run(folder).metrics if f"evaluate/{name}" in line]
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -257,7 +327,8 @@ def swapped(pair: Pair) -> Pair:
 
 
 def pair_row(pair: Pair) -> dict[str, Any]:
-    return {"prompt": asked(pair.prompt), "chosen": pair.chosen[0].content, "rejected": pair.rejected[0].content}
+    answers = {"chosen": pair.chosen[0].content, "rejected": pair.rejected[0].content}
+    return {"prompt": asked(pair.prompt), **answers, "gold": pair.prompt.answer}  # the last for TPO alone
 
 
 def ranking_row(ranking: Ranking) -> dict[str, Any]:
@@ -320,7 +391,7 @@ def study_preference(root: Path, seed: int, algorithm: str) -> dict[str, float]:
     found = {"sft_ascending": share(STYLE, "ascending", prompts, theirs)}
     for name, shuffled in (("", False), ("shuffled_", True)):
         folder = root / f"preference-{seed}"
-        recipe = (PREFERENCES | MORE_PREFERENCES)[algorithm]
+        recipe = (PREFERENCES | MORE_PREFERENCES | {"tpo": TPO})[algorithm]
         run = preferred(STYLE, algorithm, recipe, sft, folder, seed, shuffled=shuffled)
         ours = answers(run, prompts, greedy=False, seed=seed, sample=1)
         found[f"{name}win"] = win_rate(STYLE, prompts, ours, theirs)

@@ -56,7 +56,7 @@ def ends_alike(folder: Path, expected: Undisturbed) -> None:
     assert differences(outcome(folder), expected.outcome) == [], said(folder)
 
 
-@pytest.mark.parametrize("row", [*ROWS, "grpo"])
+@pytest.mark.parametrize("row", [*ROWS, "grpo", "rlhf"])
 def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed: Any) -> None:
     """Step 4 is in the second epoch. Two wrecks of the same content are one: resuming sees nothing but the content."""
     folder, wrecks = tmp_path / "run", tmp_path / "wrecks"
@@ -70,6 +70,7 @@ def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed:
         "manifest.json",
         "checkpoints",
     }
+    assert (("write", "critic") in announced) == (row == "rlhf")
     assert ("rename", "4") in announced and len(announced) >= 18
     assert ("open", "config.json") in [(kind, name) for _, kind, name in kills]  # inside the model's own writing
     distinct = {digest(wrecks / number): wrecks / number for number, _, _ in kills}
@@ -91,6 +92,14 @@ def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed:
         ("dpo", 6),
         ("grpo", 6),
         ("ppo", 6),
+        ("rlhf", 6),
+        ("ptx", 6),
+        ("lagging", 6),
+        ("talking", 6),
+        pytest.param("talking", 20, marks=pytest.mark.learning),
+        pytest.param("rlhf", 20, marks=pytest.mark.learning),
+        pytest.param("ptx", 20, marks=pytest.mark.learning),
+        pytest.param("lagging", 20, marks=pytest.mark.learning),
         pytest.param("grpo", 20, marks=pytest.mark.learning),
         pytest.param("ppo", 20, marks=pytest.mark.learning),
         pytest.param("reward_model", 20, marks=pytest.mark.learning),

@@ -118,6 +118,13 @@ def test_the_other_preference_losses_learn_too(root, algorithm):
     assert found["win"] - found["shuffled_win"] >= 0.08, found
 
 
+@pytest.mark.learning
+def test_a_gold_answer_is_imitated_beside_its_pair(root):
+    """Measured on seed 1: .725, and .729 with a coin's labels: gold answers, always ascending, outweigh a pair."""
+    found = studies.study_preference(root, 1, "tpo")
+    assert found["win"] >= 0.60, found
+
+
 @pytest.mark.slow
 def test_dft_goes_on_from_where_sft_stopped(tmp_path):
     """Measured on seeds 0, 1, 2: .473 to .523, .531 to .582, .562 to .586 of 256 held-out problems."""

@@ -77,7 +77,7 @@ TRL = (
         ("XPO sigmoid", "`row xpo`"),
         ("XPO ipo", "`row xpo` with `loss.ipo_sum`"),
         ("Nash-MD", "`row nash_md`"),
-        ("A2PO", "`row a2po`"),
+        ("A2PO", "`row a2po`", "prompts that the reference never answers rightly stay; V* is 0 there"),
     ),
     *_options(
         "supervised, rewards, distillation",
@@ -85,6 +85,12 @@ TRL = (
         ("SFT dft", "`row dft`"),
         ("reward model, margin, center_rewards_coefficient", "`row reward_model`"),
         ("GKD beta 0 to 1", "`row gkd`", "temperature reaches the loss; TRL's trainer never passes its own"),
+        ("GKD lmbda", "data.own_answers", "a share of every step's records; TRL tosses a coin for each whole step"),
+        (
+            "PRM (stepwise supervision)",
+            "`row prm`",
+            "one score, the log-odds that a step is right; TRL has two classes",
+        ),
     ),
     *_options(
         "GRPO loss_type",
@@ -252,7 +258,11 @@ OPENRLHF = (
         ("DPOLoss ipo", "`loss.ipo_sum`"),
         ("KTOLoss (0.9.6)", "`row kto`"),
         ("KDLoss (0.9.6)", "`row kd`"),
-        ("PRMLoss hard, vocabulary (0.9.6)", "`row prm`"),
+        (
+            "PRMLoss hard, vocabulary (0.9.6)",
+            "`row prm`",
+            "a scalar head judges, read at a line break; there two words",
+        ),
         ("PRMLoss soft (0.9.6)", "`row prm_soft`", "NaN is an unknown label; there -100 is taken for a probability"),
     ),
     *_options(

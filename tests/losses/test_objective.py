@@ -88,6 +88,18 @@ def test_the_metrics_every_run_logs() -> None:
     assert found["mismatch"] == pytest.approx((1.5 + 0.4) / 5)
     assert found["mismatch_largest"] == pytest.approx(1.5)
     assert found["kl_to_reference_k1"] == pytest.approx(float((d + 0.1).mean()))
+    weight = torch.tensor([1.5, 0, 0, 0, -0.4], dtype=torch.float64).exp()  # trainer over sampler
+    assert found["mismatch_weight"] == pytest.approx(float(weight.mean()))
+    assert found["mismatch_effective"] == pytest.approx(float(weight.sum() ** 2 / (5 * (weight**2).sum())))
+    assert found["entropy"] == pytest.approx(3.0)
+
+
+def test_explained_variance_is_formed_over_the_step() -> None:
+    known = {**batch(), "values_T": torch.tensor([1.0, 0, 0, 0, 0], dtype=torch.float64),
+             "returns_T": torch.tensor([2.0, 0, 0, 0, 0], dtype=torch.float64)}  # fmt: skip
+    metrics = policy_terms(known, **CELLS, value=cell(values.mse))["value"].metrics
+    assert metrics["explained_variance"].value() == pytest.approx(0.75)
+    assert metrics["return"].value() == pytest.approx(0.4)
 
 
 def test_only_the_policy_critic_and_entropy_get_gradients() -> None:

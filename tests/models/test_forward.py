@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ascent.maths.segments import Segments
-from ascent.models.forward import hidden_states, inside, logprobs_and_entropy, recompute_activations
+from ascent.models.forward import hidden_states, inside, recompute_activations, token_outputs
 from ascent.models.model import output_head
 from ascent.models.seams import FAST
 from tests.models.packing import FAMILIES, batch_of, one_by_one, random_model, stock_twin
@@ -90,7 +90,7 @@ def test_the_head_runs_on_trained_rows_alone():
 
     hidden_TD = hidden_states(model.module.base_model, batch)
     spied = replace(head, form=replace(FAST, product=counting))
-    logprobs_T, _ = logprobs_and_entropy(hidden_TD, {**batch, "trained_T": trained_T}, spied)
+    logprobs_T = token_outputs(hidden_TD, {**batch, "trained_T": trained_T}, spied)["logprobs_T"]
     assert rows == [3]
     kept_T = trained_T & inside(batch["segments"])
     torch.testing.assert_close(logprobs_T[kept_T], full_T[kept_T], rtol=0, atol=1e-6)

@@ -13,7 +13,7 @@ from ascent.models.model import LanguageModel, longest, output_head
 from ascent.models.tiny import create, tiny_tokenizer
 from tests.models.packing import FAMILIES, Meter, batch_of, one_by_one, random_model
 
-ALL = frozenset({"logprobs_T", "entropy_T"})
+ALL = frozenset({"logprobs_T", "entropy_T", "log_collision_T", "logits_TV"})
 SMOLLM2 = os.environ.get("ASCENT_SMOLLM2", "")
 
 
@@ -21,10 +21,10 @@ def test_what_a_model_offers_depends_on_its_heads(tmp_path):
     create(tmp_path, hidden=16, heads=2, key_value_heads=1, layers=1)
     policy, critic = load(tmp_path), load(tmp_path, head="scalar")
     assert policy.offers == ALL
-    assert critic.offers == {"scores_B", "values_T"}
-    with pytest.raises(ValueError, match=r"want=\['scores_B'\]: LlamaForCausalLM offers \['entropy_T', 'logprobs_T'\]"):
+    assert critic.offers == {"scores_B", "values_T", "step_logits_TC"}
+    with pytest.raises(ValueError, match=r"want=\['scores_B'\]: LlamaForCausalLM offers \['entropy_T', 'log_coll"):
         policy.outputs(batch_of(), frozenset({"scores_B"}))
-    with pytest.raises(ValueError, match=r"LlamaForSequenceClassification offers \['scores_B', 'values_T'\]"):
+    with pytest.raises(ValueError, match=r"LlamaForSequenceClassification offers \['scores_B', 'step_log"):
         critic.outputs(batch_of(), ALL)
     with pytest.raises(ValueError, match=r"want=\[\]"):
         policy.outputs(batch_of(), frozenset())

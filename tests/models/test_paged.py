@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from ascent.models.attention import Call
-from ascent.models.paged import STEP, allocate, decode_on_cpu, grouped, new_slots, rounded
+from ascent.models.paged import STEP, Block, allocate, can_lie_in_order, decode_on_cpu, grouped, new_slots, rounded
 
 LENGTHS = [1, 5, 31, 32, 33, 64, 100, 257]
 
@@ -71,6 +71,27 @@ def test_masked_padding_changes_no_bit(heads: int, together: int, size: int) -> 
         alone = run(rounded(length), slice(1, 2))
         for padded in (rounded(length) + STEP, 640, 1024):
             assert torch.equal(run(padded, slice(0, 3))[1:2], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pages_in_order_are_read_where_they_lie_with_the_bits_of_gathered_ones(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    pool = allocate([(2, 8, 8)], 6, 64, dtype=dtype, device=torch.device("cpu"))
+    for store in (*pool.keys, *pool.values):
+        store.copy_(torch.randn(store.shape, generator=generator))
+    table, lengths = torch.arange(1, 5, dtype=torch.int32)[:, None], torch.tensor([64, 3, 17, 33])
+    q_BHD = torch.randn(4, 6, 8, generator=generator).to(dtype)
+    (gathered,) = decode_on_cpu(pool, table, lengths - 1).blocks
+    in_order = Block(torch.arange(4), None, lengths, gathered.length)
+    assert torch.equal(in_order.attend(q_BHD, pool, call()), gathered.attend(q_BHD, pool, call()))
+    pool.copy_pages([2, 2, 4], [1, 5, 3], 9)
+    pages = pool.keys[0].view(6, 64, 2, 8)
+    assert torch.equal(pages[[1, 5, 3], :9], pages[[2, 2, 4], :9])
+    assert not torch.equal(pages[1, 9:], pages[2, 9:])
+
+
+def test_a_page_can_lie_in_order_if_rounding_never_passes_its_end() -> None:
+    assert [can_lie_in_order(n) for n in (16, 32, 100, 128, 144, 160)] == [False, True, False, True, False, True]
 
 
 def test_new_slots() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ascent.maths.divergence import entropy
+from ascent.maths.divergence import entropy, log_collision
 from ascent.maths.logprobs import token_logprobs
 from ascent.models.token_scores import Head, TokenScores, tiles, token_scores
 from tests.models.packing import Meter
@@ -15,7 +15,9 @@ def whole(hidden_ND, tokens_N, head, temperature):
     if head.softcap is not None:
         logits_NV = head.softcap * torch.tanh(logits_NV / head.softcap)
     return TokenScores(
-        token_logprobs(logits_NV, tokens_N, temperature=temperature), entropy(logits_NV, temperature=temperature)
+        token_logprobs(logits_NV, tokens_N, temperature=temperature),
+        entropy(logits_NV, temperature=temperature),
+        log_collision(logits_NV / temperature).detach(),
     )
 
 
@@ -42,13 +44,15 @@ def test_the_small_budget_cuts_both_ways():
 def test_tiles_equal_the_whole(budget, bias, scale, softcap):
     hidden_ND, tokens_N, weight_VD, bias_V = case(bias=bias)
     head = Head(weight_VD, bias_V, scale, softcap)
-    ours = token_scores(hidden_ND, tokens_N, head, temperature=0.7, entropy=True, budget_bytes=budget)
+    asked = {"entropy": True, "collision": True, "budget_bytes": budget}
+    ours = token_scores(hidden_ND, tokens_N, head, temperature=0.7, **asked)
     theirs = whole(hidden_ND, tokens_N, head, 0.7)
     leaves = [x for x in (hidden_ND, weight_VD, bias_V) if x is not None]
     mix_2N = torch.randn(2, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
-    grads, wanted = (torch.autograd.grad((torch.stack(list(x)) * mix_2N).sum(), leaves) for x in (ours, theirs))
+    grads, wanted = (torch.autograd.grad((torch.stack(list(x[:2])) * mix_2N).sum(), leaves) for x in (ours, theirs))
+    assert not ours.log_collision_N.requires_grad
     for mine, other in zip(grads, wanted, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
 
@@ -60,7 +64,7 @@ def test_gradients_against_finite_differences(wants_entropy):
     def scores(hidden_ND, weight_VD, bias_V):
         head = Head(weight_VD, bias_V, 0.8, 4.0)
         out = token_scores(hidden_ND, tokens_N, head, temperature=1.3, entropy=wants_entropy, budget_bytes=700)
-        return out if wants_entropy else out.logprobs_N
+        return out[:2] if wants_entropy else out.logprobs_N
 
     assert torch.autograd.gradcheck(scores, (hidden_ND, weight_VD, bias_V), atol=1e-7)
 
@@ -100,9 +104,15 @@ def test_weight_gradients_in_bfloat16_are_rounded_once():
 
 def test_extreme_logits_stay_finite():
     hidden_ND, tokens_N = torch.full((2, 1), 300.0), torch.tensor([0, 1])
-    scores = token_scores(hidden_ND, tokens_N, Head(torch.tensor([[1.0], [-1.0]])), entropy=True)
+    scores = token_scores(hidden_ND, tokens_N, Head(torch.tensor([[1.0], [-1.0]])), entropy=True, collision=True)
     assert scores.logprobs_N.tolist() == [0.0, -600.0]
     assert scores.entropy_N.tolist() == [0.0, 0.0]
+    assert scores.log_collision_N.tolist() == [0.0, 0.0]
+
+
+def test_two_draws_from_four_equal_tokens_agree_a_quarter_of_the_time():
+    scores = token_scores(torch.zeros(1, 2), torch.tensor([0]), Head(torch.ones(4, 2)), collision=True)
+    assert scores.log_collision_N.exp().tolist() == pytest.approx([0.25])
 
 
 def test_no_rows_still_have_a_graph():
@@ -118,7 +128,8 @@ def above_inputs(tokens: int, vocabulary: int, budget: int, hidden: int = 32) ->
         rows=tokens, hidden=hidden, vocabulary=vocabulary, dtype=torch.float32, bias=False
     )
     with Meter() as meter:
-        scores = token_scores(hidden_ND, tokens_N, Head(weight_VD), entropy=True, budget_bytes=budget)
+        asked = {"entropy": True, "collision": True, "budget_bytes": budget}
+        scores = token_scores(hidden_ND, tokens_N, Head(weight_VD), **asked)
         (scores.logprobs_N + scores.entropy_N).sum().backward()
     return meter
 
@@ -129,7 +140,7 @@ def test_memory_stays_under_the_budget(tokens, vocabulary):
     budget, hidden = 2**20, 32
     meter = above_inputs(tokens, vocabulary, budget, hidden)
     gradients = 4 * hidden * (tokens + vocabulary)
-    per_token = 4 * tokens * 16  # log-probs, entropy, log-sum-exp, mean, and what the caller adds up
+    per_token = 4 * tokens * 16  # log-probs, entropy, collision, log-sum-exp, mean, and what the caller adds up
     assert meter.peak <= budget + gradients + per_token
     assert meter.peak > gradients  # the meter does see something
     assert meter.largest <= max(budget, gradients)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from ascent.rewards import Unscored, batched
-from ascent.rewards.calls import MOST_ABANDONED, score_all
+from ascent.rewards import Batch, Unscored, batched
+from ascent.rewards.calls import MOST_ABANDONED, Rule, Scoring, score_all
 from ascent.rewards.outcome import RewardFailed, Tally
 from tests.rewards.rollouts import rollout
 
@@ -128,3 +128,90 @@ def test_a_reward_that_always_hangs_stops_the_run():
     with pytest.raises(RewardFailed, match="each call still holds a thread"):
         score_all({"always_hangs": lambda each: wait.wait()}, many, timeout=0.01)
     wait.set()
+
+
+# Scoring while others are still being sampled.
+
+
+def scored_as(rewards, rollouts, order, *, pause=0.0, rules=None):
+    """Given in another order, and slowly."""
+    scoring = Scoring(rewards, rules or dict.fromkeys(rewards, Rule(0.3, "never")), len(rollouts))
+    tally = Tally()
+    for place in order:
+        scoring.add(place, rollouts[place])
+        time.sleep(pause)
+    return scoring.finish(tally), tally
+
+
+class Pieces(Batch):
+    """Says who was asked together with whom, and lies about the count where one of them says so."""
+
+    def __init__(self, together):
+        self.together, self.at_once = together, 2
+
+    def score(self, rollouts):
+        if any(each.text == "hang" for each in rollouts):
+            return [0.0]
+        return [float(sum(int(other.prompt.id[1:]) for other in rollouts)) for _ in rollouts]
+
+
+def test_the_order_of_arrival_changes_nothing():
+    """Outcomes, counts and examples are those of scoring all at once, failures included."""
+    rewards = {"plain": misbehave, "later": misbehave_async, "threes": Pieces(3), "all": Pieces(0)}
+    backwards = range(len(ROLLOUTS) - 1, -1, -1)
+    shuffled = [3, 0, 7, 5, 1, 6, 4, 2]
+    at_once = score_all(rewards, ROLLOUTS, timeout=0.3, stop_on="never", tally=(whole := Tally()))
+    for order in (backwards, shuffled):
+        found, tally = scored_as(rewards, ROLLOUTS, order)
+        assert found == at_once
+        assert tally == whole
+    # p0 p1 p2 | p3 (lies) p4 p5 | p6 p7
+    kinds = [each["threes"].failure.kind if each["threes"].failure else None for each in at_once]
+    assert kinds == [None] * 3 + ["wrong_count"] * 3 + [None] * 2
+    assert [each["threes"].parts.get("") for each in at_once] == [3.0, 3.0, 3.0, None, None, None, 13.0, 13.0]
+
+
+def test_scoring_overlaps_sampling():
+    """Sixteen rollouts arrive one every 50 ms, each takes 200 ms to score: together little more than the arriving."""
+
+    def slow(each):
+        time.sleep(0.2)
+        return 1.0
+
+    many = [rollout(name=f"p{n}") for n in range(16)]
+    rules = {"slow": Rule(5.0)}
+    start = time.monotonic()
+    found, _ = scored_as({"slow": slow}, many, range(16), pause=0.05, rules=rules)
+    overlapped = time.monotonic() - start
+    start = time.monotonic()
+    assert score_all({"slow": slow}, many, timeout=5) == found
+    afterwards = time.monotonic() - start
+    print(f"arriving 0.8 s; overlapped {overlapped:.2f} s; scored afterwards 0.8 + {afterwards:.2f} s")
+    assert overlapped < 0.8 + afterwards - 0.3
+
+
+def test_policies_hold_for_each_reward_by_itself():
+    rules = {"strict": Rule(1.0, "failures"), "lax": Rule(1.0, "never")}
+    good = [rollout("1", name="p0"), rollout("2", name="p1")]
+    _, tally = scored_as({"strict": misbehave, "lax": misbehave}, good, [1, 0], rules=rules)
+    assert tally.counters() == {"rewards/lax/scored": 2, "rewards/strict/scored": 2}
+    with pytest.raises(RewardFailed, match="reward strict on prompt 'p1', sample 0: raised"):
+        scored_as({"strict": misbehave, "lax": misbehave}, ROLLOUTS[:2], [1, 0], rules=rules)
+    _, tally = scored_as({"lax": misbehave}, ROLLOUTS[:2], [1, 0], rules=rules)
+    assert tally.counters() == {"rewards/lax/scored": 1, "rewards/lax/unscored/raised": 1}
+
+
+def test_a_skipped_place_is_asked_of_nobody():
+    scoring = Scoring({"threes": Pieces(3)}, {"threes": Rule(1.0)}, 4)
+    scoring.skip(1)
+    for place in (3, 2, 0):
+        scoring.add(place, ROLLOUTS[place + 4] if place == 3 else ROLLOUTS[place])
+    assert [each.get("threes") and each["threes"].parts for each in scoring.finish()] == [
+        {"": 2.0}, None, {"": 2.0}, {"": 7.0}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": 0.0}, {"timeout": "soon"}, {"timeout": 1.0, "stop_on": "sometimes"}])
+def test_a_rule_that_cannot_be(wrong):
+    with pytest.raises(ValueError, match=r"timeout=|stop_on="):
+        Rule(**wrong)

@@ -5,8 +5,10 @@ import importlib.metadata
 import pytest
 
 from ascent.rewards import Batch, Unscored, batched, find
-from ascent.rewards.registry import BUILT_IN, GROUP
+from ascent.rewards.registry import BUILT_IN
 from tests.rewards.rollouts import rollout
+
+GROUP = "ascent.rewards"
 
 FILE = """
 from ascent.rewards import Batch, batched

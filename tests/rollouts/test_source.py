@@ -11,6 +11,10 @@ import pytest
 import torch
 
 from ascent.algorithms import TABLE
+from ascent.build.overrides import with_cells
+from ascent.checkpoints.resume import read_state
+from ascent.checkpoints.save import save
+from ascent.config.schema import Cells
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.tally import Mean
 from ascent.models.load import load
@@ -18,6 +22,7 @@ from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
 from ascent.records import Message, Prompt, Rollout
 from ascent.rollouts.collect import Asked, Settings
+from ascent.rollouts.control import Steering
 from ascent.rollouts.evaluate import Evaluation
 from ascent.rollouts.source import MOST_IDLE, Models, Plan, RolloutSource
 from ascent.update.local import LocalLearner
@@ -170,3 +175,87 @@ def test_evaluation_is_greedy_and_repeatable(folder: Path) -> None:
     judge = Evaluation(asked(), source.sampler, even, source.settings, source.text)
     assert judge(1) == judge(2)
     assert judge(1)["evaluate/reward"] == sum(each.reward or 0 for each in judge.rollouts) / 8
+
+
+def lagging(folder: Path, staleness: int) -> tuple[RolloutSource, LocalLearner]:
+    return make(folder, "grpo", replace(PLAN, staleness=staleness))
+
+
+def test_with_staleness_a_step_trains_on_what_an_older_policy_sampled(folder: Path) -> None:
+    """Step k trains on rollouts of version max(0, k - 1 - n); their own log-probs stay the ratio's denominator."""
+    source, learner = lagging(folder, 2)
+    objective, lags, sampled = objective_of(source.row), [], []
+    for step in range(1, 6):
+        batches = source.next(step)
+        sampled.append(len(source.rollouts))
+        lags.append(source.report()["staleness"].value())
+        versions = {int(each) for batch in batches for each in batch["versions_T"][batch["trained_T"]]}
+        assert versions == {max(0, step - 3)}
+        assert all(batch["old_T"].equal(batch["rollout_T"]) for batch in batches)
+        stats = learner.step(batches, objective)
+        away = stats["ratio_largest"].value() - 1
+        assert away < 1e-5 if step == 1 else away > 1e-3  # only the first policy has not moved since
+        assert source.more(stats) == []
+        source.refresh(learner.weights())
+    assert lags == [0, 1, 2, 2, 2]
+    assert sampled == [36, 12, 12, 12, 12]
+
+
+def test_where_the_samplers_log_probs_will_not_do_they_are_computed_before_the_policy_moves(folder: Path) -> None:
+    source, learner = lagging(folder, 1)
+    source.models = replace(source.models, recorded=False)
+    objective = objective_of(source.row)
+    for step in (1, 2):
+        batches = source.next(step)
+        for batch in batches:
+            assert torch.allclose(batch["old_T"], batch["rollout_T"], atol=1e-5)
+            now_T = learner.logprobs(batch)[batch["trained_T"]]
+            assert torch.allclose(now_T, batch["old_T"][batch["trained_T"]], atol=1e-5) == (step == 1)
+        learner.step(batches, objective)
+        source.refresh(learner.weights())
+
+
+def test_what_waits_is_restored_with_the_rest(folder: Path, tmp_path: Path) -> None:
+    whole_source, whole_learner = lagging(folder, 2)
+    train(whole_source, whole_learner, range(1, 3))
+    save(tmp_path, 2, {"source": whole_source.state(), "learner": whole_learner.state()}, {})
+    held = weights(whole_learner)
+    rest = train(whole_source, whole_learner, range(3, 7))
+    source, learner = lagging(folder, 2)
+    with torch.no_grad():
+        for name, weight in learner.model.named_parameters():
+            weight.copy_(torch.tensor(held[name]).view(weight.shape))
+    state = read_state(tmp_path / "2")
+    learner.load_state(state["learner"])
+    source.load_state(state["source"])
+    assert train(source, learner, range(3, 7)) == rest
+    assert weights(learner) == weights(whole_learner)
+
+
+def test_drift_from_the_reference_ends_the_run_and_is_remembered(folder: Path) -> None:
+    source, learner = make(folder, "grpo", replace(PLAN, stop_at_kl=1e-4))
+    assert source.halted == ""
+    train(source, learner, range(1, 2))
+    assert source.halted == ""  # sampled by the reference itself
+    train(source, learner, range(2, 3))
+    assert "nats a token from its reference, more than run.stop_at_kl=0.0001; raise it" in source.halted
+    again, _ = make(folder, "grpo", replace(PLAN, stop_at_kl=1e-4))
+    again.load_state(source.state())
+    assert again.halted == source.halted
+    further, _ = make(folder, "grpo", replace(PLAN, stop_at_kl=1.0))
+    further.load_state(source.state())
+    assert further.halted == ""
+
+
+def test_a_controller_moves_the_coefficient_after_each_step_and_it_is_restored(folder: Path) -> None:
+    row = with_cells(TABLE["grpo"], Cells.model_validate({"controller": {"use": "ziegler_sequence", "horizon": 60}}))
+    source, learner = make(folder, "grpo")
+    source.row, source.steering = row, Steering(row)
+    train(source, learner, range(1, 3))
+    # Twelve sequences, far below 6 nats each: 1 - .2 * 12 / 60 a step.
+    assert source.steering.value == pytest.approx(TABLE["grpo"].weights["kl"] * 0.96**2, rel=1e-12)
+    assert source.report()["kl_coefficient"].value() == pytest.approx(TABLE["grpo"].weights["kl"] * 0.96, rel=1e-12)
+    again, _ = make(folder, "grpo")
+    again.steering = Steering(row)
+    again.load_state(source.state())
+    assert again.steering.value == source.steering.value

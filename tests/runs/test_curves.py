@@ -13,8 +13,15 @@ from ascent.runs.curves import chosen, draw
 def test_main_metrics_come_first_and_others_fill_up() -> None:
     records = [{"step": 1.0, "time": 5.0, "odd": 1.0, "loss": 2.0, "reward": math.nan}, {"step": 2.0, "reward": 0.5}]
     assert chosen(records) == ["reward", "loss", "odd"]
-    many = [{"step": 1.0, **{f"m{n}": 1.0 for n in range(20)}}]
+    many = [{"step": 1.0, **{f"m{n}": float(n) for n in range(20)}}]
     assert len(chosen(many)) == 6
+
+
+def test_held_out_numbers_share_the_panel_and_equal_curves_are_drawn_once() -> None:
+    records = [{"step": 1.0, "reward": 0.5, "correct": 0.5, "evaluate/reward": 0.1, "evaluate/loss": 2.0}]
+    assert chosen(records) == ["reward", "evaluate/loss"]
+    differing = [*records, {"step": 2.0, "reward": 0.5, "correct": 0.4}]
+    assert chosen(differing) == ["reward", "correct", "evaluate/loss"]
 
 
 def test_a_png_is_drawn_and_holes_are_left_out(tmp_path: Path) -> None:

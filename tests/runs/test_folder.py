@@ -24,7 +24,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         tracker: Tracker = folder
         tracker.log(1, {"loss": 2.0, "accuracy": math.nan})
         tracker.log(2, {"loss": 1.0})
-        folder.sample(2, {"prompt": "1+1", "completion": "2", "reward": 1.0})
+        folder.samples(2, [{"prompt": "1+1", "completion": "2", "reward": 1.0}], of=4)
         assert read_run(tmp_path / "one").state == "running"
         folder.checkpoints.mkdir()
         (folder.checkpoints / "2").mkdir()
@@ -34,7 +34,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert (run.config, run.environment) == (CONFIG, [{"python": "3.11"}])
     assert [record["step"] for record in run.metrics] == [1.0, 2.0]
     assert math.isnan(run.metrics[0]["accuracy"]) and run.metrics[0]["time"] > 1e9
-    assert run.samples == [{"step": 2, "prompt": "1+1", "completion": "2", "reward": 1.0}]
+    assert run.samples == [{"step": 2, "prompt": "1+1", "completion": "2", "reward": 1.0, "of": 4}]
+    assert (run.answers, run.warnings) == ([], [])
     assert (run.checkpoints, run.state, run.message, run.notes) == ([2], "finished", "all steps done", [])
     assert (tmp_path / "one/curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -44,7 +45,7 @@ def test_a_killed_run_is_resumed_with_one_history(tmp_path: Path) -> None:
     with created(path) as folder:
         for step in range(1, 8):
             folder.log(step, {"loss": float(step)})
-            folder.sample(step, {"text": "x"})
+            folder.samples(step, [{"text": "x"}], of=1)
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 8, "lo')  # killed in the middle of a line
     before = read_run(path)

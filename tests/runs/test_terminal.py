@@ -1,4 +1,4 @@
-"""Plain lines and a live bar."""
+"""Plain lines; and on a screen a small curve, colours and a live bar."""
 
 from __future__ import annotations
 
@@ -25,12 +25,21 @@ def test_plain_lines_tell_metrics_speed_and_time_left() -> None:
     clock.now = 2.0
     terminal.log(11, {"loss": 1.23456, "tokens": 3000.0, "skipped": 0.0, "other": 1.0})
     clock.now = 4.0
-    terminal.log(12, {"loss": 1.0, "tokens": 3000.0, "skipped": 1.0, "evaluate/accuracy": 0.5})
+    terminal.log(12, {"loss": 1.0, "tokens": 3000.0, "skipped": 1.0, "evaluate/accuracy": 0.5, "evaluate/odd": 1.0})
+    terminal.note("warning x")
     terminal.close()
     assert stream.getvalue().splitlines() == [
         "step 11/100  loss 1.235  1,500 tokens/s  0:02:58 left",
-        "step 12/100  loss 1  skipped 1  evaluate/accuracy 0.5  1,500 tokens/s  0:02:56 left",
+        "step 12/100  loss 1  held-out accuracy 0.5  skipped 1  1,500 tokens/s  0:02:56 left",
+        "warning x",
     ]
+
+
+def test_a_reward_of_right_or_wrong_is_told_once_and_nothing_cut_is_not_told() -> None:
+    stream = io.StringIO()
+    terminal = Terminal(1, stream=stream, clock=Clock())
+    terminal.log(1, {"reward": 0.5, "correct": 0.5, "truncated": 0.0, "length": 12.0, "kl_to_reference_k3": 0.01})
+    assert stream.getvalue() == "step 1/1  reward 0.5  length 12  kl 0.01  ? left\n"
 
 
 def test_speed_is_smoothed_over_steps_and_a_clock_that_stands_still_does_no_harm() -> None:
@@ -46,10 +55,34 @@ def test_speed_is_smoothed_over_steps_and_a_clock_that_stands_still_does_no_harm
     assert third == "step 3/10  9 tokens/s  0:00:13 left"  # 0.9 * 1 + 0.1 * 10 = 1.9 s a step, 7 steps
 
 
-def test_on_a_screen_a_bar_is_drawn() -> None:
-    stream = Screen()
-    terminal = Terminal(4, stream=stream, clock=Clock())
-    terminal.log(4, {"loss": 0.25})
+def test_fast_steps_are_not_all_told_but_the_first_the_last_and_evaluations_are() -> None:
+    stream, clock = io.StringIO(), Clock()
+    terminal = Terminal(100, stream=stream, clock=clock)
+    for step in range(1, 101):
+        clock.now = step * 0.1
+        terminal.log(step, {"loss": 1.0, **({"evaluate/loss": 2.0} if step == 42 else {})})
+    told = [int(line.split("/")[0].removeprefix("step ")) for line in stream.getvalue().splitlines()]
+    assert told[0] == 1 and told[-1] == 100 and 42 in told
+    assert 18 <= len(told) <= 24  # ten seconds, two lines in each
+
+
+def test_on_a_screen_there_are_a_curve_of_the_main_quantity_a_bar_and_colours() -> None:
+    stream, clock = Screen(), Clock()
+    terminal = Terminal(4, done=1, history=[{"reward": 0.0}], stream=stream, clock=clock)
+    for step in (2, 3, 4):
+        clock.now = float(step)
+        terminal.log(step, {"loss": 9.0, "reward": step / 4})
+    terminal.note("warning truncation")
     terminal.close()
-    assert "step 4/4" in stream.getvalue()
-    assert "loss 0.25" in stream.getvalue()
+    shown = stream.getvalue()
+    assert "▁▅▇█" in shown  # 0, .5, .75, 1, the first of them from before the resume
+    assert "step 4/4" in shown and "reward 1" in shown
+    assert "\x1b[33mwarning truncation" in shown
+
+
+def test_plain_text_has_no_curve_and_no_colours() -> None:
+    stream = io.StringIO()
+    terminal = Terminal(2, stream=stream, clock=Clock())
+    terminal.log(1, {"loss": 0.25})
+    terminal.note("warning x")
+    assert stream.getvalue().isascii() and "\x1b" not in stream.getvalue()

@@ -16,6 +16,7 @@ def test_names_lead_to_records() -> None:
     assert from_name("sort_digits:4", "pairs") == TASK.pairs("train", 4)
     assert from_name("sort_digits:4", "rankings") == TASK.rankings("train", 4)
     assert from_name("sort_digits:4", "unpaired") == TASK.judged("train", 4)
+    assert from_name("running_sum:4", "steps") == TASKS["running_sum"].stepwise("train", 4)
     assert from_name("sort_digits:4", "prompts", split="heldout") == TASK.prompts("heldout", 4)
     assert from_name("sort_digits@train", "prompts", count=4, split="heldout") == TASK.prompts("train", 4)
 
@@ -36,6 +37,8 @@ def test_other_names(name: str) -> None:
 
 
 def test_errors() -> None:
+    with pytest.raises(ValueError, match="style has no steps: its verifier scores no steps; it has prompts"):
+        from_name("style", "steps")
     with pytest.raises(ValueError, match="splits train and heldout, not 'odd'"):
         from_name("style@odd", "pairs")
     with pytest.raises(ValueError, match="as 'pears', but it must be one of prompts"):

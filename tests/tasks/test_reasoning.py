@@ -47,7 +47,7 @@ def test_items_splits_and_scores() -> None:
 
 
 def test_what_it_has_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="knows no preferences; it has prompts and examples"):
+    with pytest.raises(ValueError, match="knows no preferences; it has prompts, examples"):
         from_name(NAME, "pairs")
     with pytest.raises(ValueError, match="split='test'"):
         Reasoning("leg_counting").prompts("test", 1)  # type: ignore[arg-type]

@@ -65,7 +65,8 @@ def test_a_tenth_is_held_out(task: Task) -> None:
 def test_demonstrations_are_correct(task: Task, split: str) -> None:
     for prompt, example in zip(task.prompts(split, 200), task.demonstrations(split, 200), strict=True):  # type: ignore[arg-type]
         assert example.messages[:-1] == prompt.messages
-        assert task.verify(prompt, example.messages[-1].content)["correct"] == 1
+        scores = task.verify(prompt, example.messages[-1].content)
+        assert scores.get("listed", scores["correct"]) == 1  # contrary shows, on purpose, what is not wanted
 
 
 @EVERY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ascent.maths.segments import Segments
 from ascent.update.batches import on_device, stand_in, tokens_of
 from tests.update.toy import batch_of, with_companion
 
@@ -34,3 +35,9 @@ def test_tokens_are_counted_with_and_without_a_mask() -> None:
     computed, trained = tokens_of(batch)
     assert (computed, int(trained)) == (batch["segments"].total, int(batch["trained_T"].sum()))
     assert int(tokens_of({"segments": batch["segments"]})[1]) == 0
+
+
+def test_a_tuple_of_batches_moves_too() -> None:
+    inner = {"tokens_T": torch.arange(3), "segments": Segments.from_lengths([3])}
+    (found,) = on_device({"pretraining": (inner,)}, torch.device("meta"))["pretraining"]
+    assert found["tokens_T"].device.type == "meta" and found["segments"].ids_T.device.type == "meta"

@@ -306,3 +306,69 @@ def test_impossible_options_are_refused(options: dict[str, Any], words: str) -> 
         learner_of(Toy(), **options)
     with pytest.raises(ValueError, match="0 micro-batches"):
         learner_of(Toy()).step([], objective_of(TABLE["sft"]))
+
+
+def test_pretraining_text_adds_its_own_gradient_at_temperature_1_however_it_is_cut() -> None:
+    """The gradient of the mixture is that of the rollouts plus 27.8 times that of the text's mean NLL."""
+    row = objective_of(TABLE["instructgpt"], critic=False)
+    rollouts = batch_of(0, dtype=torch.float64)
+    text = {name: value for name, value in batch_of(1, dtype=torch.float64).items() if name in TEXT}
+    halves = tuple(cut(text, [[0, 1], [2, 3, 4, 5]]))
+    gradients = []
+    for pieces, texts in (([[0, 1, 2, 3, 4, 5]], (text,)), ([[0, 1, 2], [3, 4, 5]], halves)):
+        learner, model = _watched()
+        batches = cut(rollouts, pieces)
+        batches[0]["pretraining"] = texts
+        stats = learner.step(batches, row)
+        gradients.append(model.seen)
+        own = torch.cat([(model.seen[name] - each).flatten() for name, each in _gradient(rollouts, row).items()])
+        assert stats["grad_norm/pretraining"].value() == pytest.approx(float(own.norm()), rel=1e-9)
+        assert stats["loss/pretraining_nll"].value() == pytest.approx(_nll(text), rel=1e-9)
+    plain = Toy(dtype=torch.float64)
+    (27.8 * _mean_nll(plain, text)).backward()
+    rollouts_alone = _gradient(rollouts, row)
+    for name, weight in plain.named_parameters():
+        expected = rollouts_alone[name] + (0 if weight.grad is None else weight.grad)
+        for found in gradients:
+            assert torch.allclose(found[name], expected, atol=1e-11), name
+
+
+TEXT = ("segments", "groups", "tokens_T", "trained_T", "chosen_P", "rejected_P")
+
+
+class Watched(Toy):
+    """Remembers the gradient that its optimizer was given."""
+
+    seen: dict[str, torch.Tensor]
+
+
+def _watched() -> tuple[LocalLearner, Watched]:
+    model = Watched(dtype=torch.float64)
+    learner = LocalLearner(model, Schedule(1e-2), temperature=0.7)
+    step = learner.optimizer.step
+
+    def watch(*given: Any, **named: Any) -> None:
+        model.seen = {
+            name: torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
+            for name, weight in learner.optimizer.weights.items()
+        }
+        step(*given, **named)
+
+    learner.optimizer.step = watch  # type: ignore[method-assign]
+    return learner, model
+
+
+def _gradient(batch: dict[str, Any], objective: Objective) -> dict[str, torch.Tensor]:
+    learner, model = _watched()
+    learner.step([batch], objective)
+    return model.seen
+
+
+def _mean_nll(model: Toy, text: dict[str, Any]) -> torch.Tensor:
+    logprobs_T = model.eval().outputs(text, frozenset({"logprobs_T"}), 1.0)["logprobs_T"]
+    return -(logprobs_T * text["trained_T"]).sum() / text["trained_T"].sum()
+
+
+def _nll(text: dict[str, Any]) -> float:
+    with torch.no_grad():
+        return float(_mean_nll(Toy(dtype=torch.float64), text))

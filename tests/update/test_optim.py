@@ -237,3 +237,14 @@ def test_the_weights_with_a_broken_gradient_are_named() -> None:
     optimizer = AdamW(module.named_parameters())
     assert optimizer.broken() == ["1.weight"]
     assert not math.isfinite(float(optimizer.norm()))
+
+
+def test_the_norm_of_what_was_added_since() -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = AdamW([("weight", weight)])
+    weight.grad = torch.tensor([3.0, 4.0])
+    before = {"weight": weight.grad.clone()}
+    weight.grad += torch.tensor([0.0, 2.0])
+    assert float(optimizer.norm()) == pytest.approx(45**0.5)
+    assert float(optimizer.norm(before)) == 2.0
+    assert float(optimizer.norm({"weight": None})) == pytest.approx(45**0.5)

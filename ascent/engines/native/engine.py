@@ -24,10 +24,11 @@ from ascent.engines.native.scheduler import Admission, Move, Scheduler, Sequence
 from ascent.engines.noise import words
 from ascent.models.check import embedding_rows, layer_calls
 from ascent.models.model import LanguageModel, longest
-from ascent.models.paged import allocate
+from ascent.models.paged import allocate, can_lie_in_order, rounded
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, Stop
 
+PROMPTS = 4  # rows for each page that is kept for prompts, where rows have pages of their own
 MEMORY = 0.5  # share of the free memory that the pool may take
 UNBOUNDED = 32768  # tokens of a row where the model names no limit
 
@@ -57,9 +58,10 @@ class Stats:
 class NativeEngine:
     """Implements `protocols.Sampler` on the learner's own modules. `stop_ids` end a completion and belong to it.
 
-    `rows` sequences run at once (512 on CUDA, 64 elsewhere). The pool has `pages` pages of `page` tokens (64 or 16);
-    unless given, it is sized once, from what is free, to hold at most `rows` sequences of `longest_sequence` tokens.
-    The host looks at the device every `steps` tokens (16 or 1).
+    `rows` sequences run at once (512 on CUDA, 64 elsewhere). The pool has `pages` pages of `page` tokens; unless given,
+    it is sized once, from what is free, to hold at most `rows` sequences of `longest_sequence` tokens. On CUDA a page
+    has 64 tokens; elsewhere it holds a whole sequence, or 16 tokens where so much memory is not free. The host looks at
+    the device every `steps` tokens; on a CPU earlier, once enough rows have ended.
     """
 
     def __init__(
@@ -77,26 +79,36 @@ class NativeEngine:
         self.model, self.stop_ids, self.version = model, frozenset(stop_ids), 0
         cuda = model.device.type == "cuda"
         self.rows = rows or (512 if cuda else 64)
-        self.steps = steps or (16 if cuda else 1)
-        page = page or (64 if cuda else 16)
+        self.steps = steps or 16
         self.longest = min(longest_sequence or UNBOUNDED, longest(model.module.config) or UNBOUNDED)
         self._refuse(memory)
         self._layers = _cached(model)
-        size = sum(heads * (key + value) for heads, key, value in self._layers) * model.module.dtype.itemsize * page
-        wanted = 1 + self.rows * -(-self.longest // page)
-        count = pages or min(wanted, int(memory * _free_bytes(model.device)) // size)
-        if pages is None and count < 2:
-            raise ValueError(
-                f"{_free_bytes(model.device) / 2**20:.0f} MiB are free, {memory:.0%} of which hold no page of {size} "
-                "bytes; free some memory, or raise memory="
-            )
-        self._pages = Pages(count, page)
+        self._pages = self._sized(page, pages, memory)
         self._scheduler = Scheduler(self._pages, self.rows)
         self._history = History(max(self.rows, FEWEST_ROWS))
         self._runner: Runner | None = None
         self._computed = self._prefilled = self._tokens = self._requests = self._most_used = self._most_shared = 0
         self._seconds = 0.0
         self._known: set[tuple[str, int]] = set()
+
+    def _sized(self, page: int | None, pages: int | None, memory: float) -> Pages:
+        """The pages. On a CPU each row has one of its own if that fits, and prompts that wait share some more."""
+        cuda, free = self.model.device.type == "cuda", _free_bytes(self.model.device)
+        token = sum(heads * (key + value) for heads, key, value in self._layers) * self.model.module.dtype.itemsize
+        room, rows = int(memory * free) // token, max(self.rows, FEWEST_ROWS)
+        every = 1 + rows + max(2, rows // PROMPTS)
+        if page is None:
+            whole = not cuda and (pages or every) * rounded(self.longest) <= room
+            page = rounded(self.longest) if whole else 64 if cuda else 16
+        own = not cuda and page >= self.longest and can_lie_in_order(page)
+        wanted = every if own else 1 + self.rows * -(-self.longest // page)
+        count = pages or min(wanted, room // page)
+        if pages is None and count < 2:
+            raise ValueError(
+                f"{free / 2**20:.0f} MiB are free, {memory:.0%} of which hold no page of {token * page} bytes; free "
+                "some memory, or raise memory="
+            )
+        return Pages(count, page, homes=rows if own and count > 1 + rows else 0)
 
     def _refuse(self, memory: float) -> None:
         if "logprobs_T" not in self.model.offers:
@@ -161,7 +173,10 @@ class NativeEngine:
                 first = self._preempt(runner, stopped, first)
             self._list_pages(runner)
             if scheduler.running:
-                runner.decode(len(scheduler.running), cut=any(each.request.truncates for each in scheduler.running))
+                cut = any(each.request.truncates for each in scheduler.running)
+                texts = any(each.request.stop for each in scheduler.running)  # only the host can tell when they come
+                enough = len(scheduler.running) if texts else scheduler.enough
+                runner.decode(len(scheduler.running), cut=cut, enough=enough)
             self._most_used = max(self._most_used, self._pages.used)
             done = self._collect(runner, first)
         self._seconds += time.perf_counter() - began
@@ -219,7 +234,8 @@ class NativeEngine:
         for prefix, hidden in zip(admission.prefilled, runner.prefill(prompts), strict=True):
             prefix.last = hidden
         if admission.copies:
-            runner.pool.copy_pages(*(list(pages) for pages in zip(*admission.copies, strict=True)))
+            longest = max(len(prefix.tokens) for _, prefix in admission.started)
+            runner.pool.copy_pages(*_columns(admission.copies), longest if self._pages.homes else None)
         self._most_shared = max(self._most_shared, self._pages.shared)
         cut = any(sequence.request.truncates for sequence, _ in admission.started)
         rows = range(old, old + len(admission.started))
@@ -268,9 +284,12 @@ class NativeEngine:
         self._history.append(runner.drawn(), first, counts, self.version)
 
     def _close(self, runner: Runner, moves: list[Move]) -> None:
-        for move in moves:
-            runner.rows.move(*move)
-            self._history.move(*move)
+        if pages := [move.pages for move in moves if move.pages]:
+            stored = max(int(runner.rows.host("stored")[move.source]) for move in moves)
+            runner.pool.copy_pages(*_columns(pages), stored)
+        for source, target, _ in moves:
+            runner.rows.move(source, target)
+            self._history.move(source, target)
         runner.rows.clear(range(len(self._scheduler.running), runner.rows.count))
         runner.rows.push()
 
@@ -298,6 +317,10 @@ class NativeEngine:
         if self._runner is not None:
             self._runner.rows.clear(range(self._runner.rows.count))
             self._runner.rows.push()
+
+
+def _columns(pairs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    return [first for first, _ in pairs], [second for _, second in pairs]
 
 
 def _until_text(model: LanguageModel, tokens: list[int], request: Request) -> int | None:

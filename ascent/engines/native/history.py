@@ -44,8 +44,7 @@ class History:
 
     def append(self, drawn: dict[str, NDArray[Any]], first: NDArray[Any], counts: NDArray[Any], version: int) -> None:
         """`drawn` holds (K, B) arrays; row b gets its lines first[b] to first[b] + counts[b]."""
-        lines = len(drawn["made"])
-        for line in range(lines):
+        for line in range(int((first + counts).max(initial=0))):
             rows = np.flatnonzero((first <= line) & (line < first + counts))
             places = self.made[rows] + line - first[rows]
             for name, store in self._stores().items():

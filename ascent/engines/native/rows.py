@@ -85,6 +85,7 @@ class Rows:
         self.table[row] = 0
 
     def move(self, source: int, target: int) -> None:
+        """One row takes the place of another."""
         self.words[:, target] = self.words[:, source]
         self.table[target] = self.table[source]
 

@@ -1,9 +1,10 @@
 """The forwards: prompts packed and stored, then one token of every row at a time.
 
 The modules are the learner's own. On CUDA a step (forward, attention, draw, bookkeeping) is one graph per batch size,
-captured when first needed; the weights are read where they lie, so an update needs no new graph. On a CPU the same
-step runs as it is, or is replayed from a recording where the model is small. Batches are filled up to one of a few
-sizes: graphs and recordings have fixed ones, and on a CPU the product of a single row rounds by itself.
+captured when first needed; the weights are read where they lie, so an update needs no new graph. On a CPU the forward
+runs as it is, or is replayed from a recording where the model is small, and what surrounds it is in `host`. Batches are
+filled up to one of a few sizes: graphs and recordings have fixed ones, and on a CPU the product of a single row rounds
+by itself.
 
 Axes: T packed tokens, N prompts, B rows, D hidden size, V vocabulary.
 """
@@ -17,17 +18,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ascent.engines.native.host import HostStep
 from ascent.engines.native.recorded import Forward, forward_of, recorded, worth_recording
 from ascent.engines.native.rows import Rows, asked
 from ascent.engines.native.sampling import Drawn, draw
 from ascent.maths.segments import Segments
 from ascent.models.attention import attending, packed
 from ascent.models.model import LanguageModel, output_head
-from ascent.models.paged import Decode, Pool, Prefill, decode_on_cpu, new_slots
+from ascent.models.paged import Decode, Pool, Prefill, new_slots
 from ascent.models.token_scores import head_logits
 
 FEWEST_ROWS = 2
 PREFILL_TOKENS = 16384  # prompts run together up to this many tokens
+RECORDED_TOKENS = 256  # prompts of at most so many are replayed, at most so many tokens together
 PROGRAMS = 1024  # on CUDA: attention is cut into about this many pieces of work
 
 
@@ -48,53 +51,69 @@ class Runner:
         self.logprobs_KB = torch.zeros(shape, device=device)
         self.log_mass_KB = torch.zeros(shape, device=device)
         self._line = torch.zeros(1, dtype=torch.int64, device=device)
-        self._own = forward_of(model)
+        self._own, self._head = forward_of(model), output_head(model.module)
         self._replays: dict[int, Forward] = {}
         self._records = worth_recording(model)
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         self._memory: Any = None  # graphs run one after the other, so all may use the first one's memory
         self.computed = 0  # rows run, fillers included
+        self._host = None if device.type == "cuda" else HostStep(pool, rows)
 
     def prefill(self, prompts: Sequence[Stored]) -> list[Tensor]:
         """Store these prompts; the hidden state at each one's last token."""
-        last: list[Tensor] = []
-        chunk: list[Stored] = []
-        for prompt in prompts:
-            if chunk and sum(len(each.tokens) for each in chunk) + len(prompt.tokens) > PREFILL_TOKENS:
-                last += self._prefill(chunk)
-                chunk = []
-            chunk.append(prompt)
-        return last + (self._prefill(chunk) if chunk else [])
+        # Which forward a prompt gets depends on its own length, never on the prompts beside it.
+        short = [self._records and len(prompt.tokens) <= RECORDED_TOKENS for prompt in prompts]
+        last: dict[int, Tensor] = {}
+        for replayed, most in ((True, RECORDED_TOKENS), (False, PREFILL_TOKENS)):
+            for chunk in _chunks([n for n, each in enumerate(short) if each == replayed], prompts, most):
+                last.update(zip(chunk, self._prefill([prompts[n] for n in chunk], replayed), strict=True))
+        return [last[n] for n in range(len(prompts))]
 
     def first(self, hidden: Sequence[Tensor], rows: range, *, cut: bool) -> None:
         """Draw the first token of rows that start, from their prompts' last hidden states."""
+        size, count = self._size(len(rows)), len(rows)
+        logits_BV = head_logits(torch.stack([*hidden, *[hidden[-1]] * (size - count)]), self._head)
+        if self._host is not None:
+            self._host.first(logits_BV, rows, self.drawn(), cut=cut)
+            return
         wanted = torch.arange(rows.start, rows.stop, device=self.rows.device)
-        filled = wanted[torch.arange(self._size(len(rows)), device=wanted.device).clamp(max=len(rows) - 1)]
-        hidden_BD = torch.stack([*hidden, *[hidden[-1]] * (len(filled) - len(hidden))])
-        drawn = draw(head_logits(hidden_BD, output_head(self.model.module)), asked(self.rows, filled), cut=cut)
+        filled = wanted[torch.arange(size, device=wanted.device).clamp(max=count - 1)]
+        drawn = draw(logits_BV, asked(self.rows, filled), cut=cut)
         self._line.zero_()
-        count = len(rows)
         self._advance(drawn, slice(rows.start, rows.stop), count, stores=False)
 
-    def decode(self, count: int, *, cut: bool) -> None:
-        """`steps` tokens for the first `count` rows; those that end on the way stand still."""
+    def decode(self, count: int, *, cut: bool, enough: int) -> None:
+        """`steps` tokens for the first `count` rows; those that end on the way stand still.
+
+        On a CPU, where looking costs nothing, fewer steps if no more than `enough` rows are left or fewer would fill a
+        smaller batch.
+        """
         size = self._size(count)
-        self._line.fill_(1)
-        if self.rows.device.type == "cuda":
+        if self._host is None:
+            self._line.fill_(1)
             graph = self._graphs.get((size, cut)) or self._capture(size, cut)
             for _ in range(self.steps):
                 graph.replay()
-        else:
-            for _ in range(self.steps):
-                self._step(size, cut)
-        self.computed += size * self.steps
+            self.computed += size * self.steps
+            return
+        self._host.begin(size)
+        lines = self.drawn()
+        for line in range(1, self.steps + 1):
+            tokens_B, places_B, context = self._host.context(size)
+            with attending(context):
+                hidden_BD = self._forward(tokens_B, places_B)
+            self._host.draw(head_logits(hidden_BD, self._head), size, lines, line, cut=cut)
+            self.computed += size
+            left = self._host.left(count)
+            if left <= enough or self._size(left) < size:
+                break
 
     def drawn(self) -> dict[str, NDArray[Any]]:
         """What the last look's steps drew, on the host."""
         lines = {"made": self.tokens_KB, "logprobs": self.logprobs_KB, "log_mass": self.log_mass_KB}
         return {name: line_KB.cpu().numpy() for name, line_KB in lines.items()}
 
-    def _prefill(self, prompts: Sequence[Stored]) -> list[Tensor]:
+    def _prefill(self, prompts: Sequence[Stored], replayed: bool) -> list[Tensor]:
         lengths = [len(each.tokens) for each in prompts]
         tokens = [token for each in prompts for token in each.tokens]
         slots = [slot for each in prompts for slot in each.slots]
@@ -105,35 +124,35 @@ class Runner:
         segments = Segments.from_lengths(lengths)
         positions = [place for length in lengths for place in range(length)]
         context = Prefill(packed(segments, device), self.pool, torch.tensor(slots, device=device))
+        size = max(16, 1 << (len(tokens) - 1).bit_length())  # few sizes: each is recorded once
+        run = self._replay(size) if replayed else self._own
         with attending(context):
-            hidden_TD = self._own(torch.tensor(tokens, device=device), torch.tensor(positions, device=device))
+            hidden_TD = run(torch.tensor(tokens, device=device), torch.tensor(positions, device=device))
         ends = torch.tensor(lengths[: len(prompts)]).cumsum(0) - 1
         return list(hidden_TD[ends.to(device)].clone().unbind())
 
     def _step(self, size: int, cut: bool) -> None:
-        """One token of the first `size` rows. On CUDA this is captured: Python values must not change between calls."""
+        """One token of the first `size` rows on CUDA. It is captured: Python values must not change between calls."""
         rows = self.rows
         alive_B = rows["done"][:size] == 0
         stored_B = torch.where(alive_B, rows["stored"][:size], 0)
         table_BP = rows.table_BP[:size]
-        if rows.device.type == "cuda":
-            slots_B = torch.where(alive_B, new_slots(table_BP, stored_B, self.pool.page), 0)
-            splits = max(1, min(64, PROGRAMS // (size * self.pool.keys[0].shape[1])))
-            context = Decode(self.pool, slots_B, stored_B + 1, table_BP, splits=splits)
-        else:
-            context = decode_on_cpu(self.pool, table_BP * alive_B[:, None], stored_B)
+        slots_B = torch.where(alive_B, new_slots(table_BP, stored_B, self.pool.page), 0)
+        splits = max(1, min(64, PROGRAMS // (size * self.pool.keys[0].shape[1])))
+        context = Decode(self.pool, slots_B, stored_B + 1, table_BP, splits=splits)
         with attending(context):
-            hidden_BD = self._forward(rows["token"][:size].long(), stored_B.long())
-        drawn = draw(head_logits(hidden_BD, output_head(self.model.module)), asked(rows, slice(size)), cut=cut)
+            hidden_BD = self._own(rows["token"][:size].long(), stored_B.long())
+        drawn = draw(head_logits(hidden_BD, self._head), asked(rows, slice(size)), cut=cut)
         self._advance(drawn, slice(size), size, stores=True)
 
     def _forward(self, tokens_B: Tensor, places_B: Tensor) -> Tensor:
-        if not self._records:
-            return self._own(tokens_B, places_B)
-        size = len(tokens_B)
+        run = self._replay(tokens_B.shape[0]) if self._records else self._own
+        return run(tokens_B, places_B)
+
+    def _replay(self, size: int) -> Forward:
         if size not in self._replays:
-            self._replays[size] = recorded(self._own, tokens_B, places_B)
-        return self._replays[size](tokens_B, places_B)
+            self._replays[size] = recorded(self._own, size)
+        return self._replays[size]
 
     def _size(self, count: int) -> int:
         """The size at which that many rows run."""
@@ -177,6 +196,19 @@ class Runner:
         self._line.copy_(before[1])
         self._graphs[size, cut], self._memory = graph, graph.pool()
         return graph
+
+
+def _chunks(places: Sequence[int], prompts: Sequence[Stored], most: int) -> list[list[int]]:
+    """These prompts in order, cut where they would pass `most` tokens."""
+    chunks: list[list[int]] = []
+    tokens = 0
+    for n in places:
+        tokens += len(prompts[n].tokens)
+        if not chunks or tokens > most:
+            chunks.append([])
+            tokens = len(prompts[n].tokens)
+        chunks[-1].append(n)
+    return chunks
 
 
 def bucket(count: int) -> int:

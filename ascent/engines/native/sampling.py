@@ -9,8 +9,9 @@ Axes: B rows, V tokens, S stop ids. p is the softmax times a constant of the row
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,36 +32,57 @@ def draw(logits_BV: Tensor, ask: Asked, *, cut: bool) -> Drawn:
 
         return Drawn(*draw_whole(logits_BV, ask), None)
     logits_BV.div_(ask.temperature_B[:, None])
-    top_B1 = logits_BV.amax(1, keepdim=True)
-    p_BV = logits_BV.sub_(top_B1).exp()
+    p_BV = logits_BV.sub_(logits_BV.amax(1, keepdim=True)).exp()
     mass_B = p_BV.sum(1)
     log_mass_B = None
     open_BV = p_BV
     if cut:
         open_BV = _open(p_BV, ask)
         log_mass_B = (open_BV.sum(1) / mass_B).log()
-    tokens_B = _winners(logits_BV, open_BV, ask)
+    tokens_B = (_winners_on_cuda if logits_BV.is_cuda else _winners)(logits_BV, open_BV, ask)
     logprobs_B = logits_BV.gather(1, tokens_B[:, None])[:, 0] - mass_B.log()
     return Drawn(tokens_B, logprobs_B, log_mass_B)
 
 
-def _winners(logits_BV: Tensor, open_BV: Tensor, ask: Asked) -> Tensor:
-    if logits_BV.is_cuda:
-        from ascent.engines.native.kernels import exponentials_on_cuda
+def draw_plainly(logits_BV: Tensor, words_B2: Any, position_B: Any, temperature_B: Any | None) -> tuple[Any, Any]:
+    """`draw` on a CPU where no row is greedy or cut: the same bits, sooner. `temperature_B`: None where all are 1.
 
-        raced_B = (open_BV / exponentials_on_cuda(ask, open_BV.shape[1])).argmax(1)
-        return torch.where(ask.greedy_B.bool(), _likeliest(logits_BV, open_BV), raced_B)
-    greedy_B = ask.greedy_B.bool()
-    if bool(greedy_B.all()):
+    Everything here is numpy's, which begins quickly, except what torch has as a vector kernel.
+    """
+    z_BV = logits_BV.numpy()
+    if temperature_B is not None:
+        np.divide(z_BV, temperature_B[:, None], z_BV)
+    np.subtract(z_BV, z_BV.max(1, keepdims=True), z_BV)
+    p_BV = logits_BV.exp()
+    race_BV = exponentials(words_B2, position_B, z_BV.shape[1]).numpy()
+    np.divide(p_BV.numpy(), race_BV, race_BV)
+    tokens_B = race_BV.argmax(1)
+    return tokens_B, z_BV[np.arange(len(tokens_B)), tokens_B] - p_BV.sum(1).log_().numpy()
+
+
+def _winners(logits_BV: Tensor, open_BV: Tensor, ask: Asked) -> Tensor:
+    greedy_B = ask.greedy_B.numpy() != 0
+    if greedy_B.all():
         return _likeliest(logits_BV, open_BV)
-    words = torch.stack([ask.word0_B, ask.word1_B], 1).numpy().view("uint32")
-    raced_B = (open_BV / exponentials(words, ask.position_B.numpy(), open_BV.shape[1])).argmax(1)
-    return torch.where(greedy_B, _likeliest(logits_BV, open_BV), raced_B) if bool(greedy_B.any()) else raced_B
+    words_B2 = np.stack([ask.word0_B.numpy(), ask.word1_B.numpy()], 1).view(np.uint32)
+    race_BV = exponentials(words_B2, ask.position_B.numpy(), open_BV.shape[1]).numpy()
+    np.divide(open_BV.numpy(), race_BV, race_BV)
+    raced_B = torch.from_numpy(race_BV.argmax(1))
+    if not greedy_B.any():
+        return raced_B
+    return torch.where(torch.from_numpy(greedy_B), _likeliest(logits_BV, open_BV), raced_B)
+
+
+def _winners_on_cuda(logits_BV: Tensor, open_BV: Tensor, ask: Asked) -> Tensor:
+    from ascent.engines.native.kernels import exponentials_on_cuda
+
+    raced_B = (open_BV / exponentials_on_cuda(ask, open_BV.shape[1])).argmax(1)
+    return torch.where(ask.greedy_B.bool(), _likeliest(logits_BV, open_BV), raced_B)
 
 
 def _likeliest(logits_BV: Tensor, open_BV: Tensor) -> Tensor:
     """By the logits, not by p: the exponential rounds neighbours together."""
-    return logits_BV.masked_fill(open_BV == 0, -torch.inf).argmax(1) if open_BV is not None else logits_BV.argmax(1)
+    return logits_BV.masked_fill(open_BV == 0, -torch.inf).argmax(1)
 
 
 def _open(p_BV: Tensor, ask: Asked) -> Tensor:

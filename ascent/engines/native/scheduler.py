@@ -4,6 +4,10 @@ A prompt is prefilled once and becomes a `Prefix`; every sample of it shares the
 copy of the last page where that is not full (the last sample takes the page itself). Requests start in the order in
 which they came. When pages run out, prefixes that nobody runs on go first, then the sequence that started last: it
 waits at the head of the queue with what it has sampled, and later starts again as a longer prompt.
+
+Where pages are kept for rows, one page holds a whole sequence, and a row's tokens lie in its own page as far as that is
+possible: rows can then be read without being gathered. Every sample gets a copy of its prompt there, and a row that
+moves takes its tokens along.
 """
 
 from __future__ import annotations
@@ -53,10 +57,11 @@ class Prefix:
 
 
 class Move(NamedTuple):
-    """A row takes another's place in the batch."""
+    """A row takes another's place in the batch, and where `pages` says so its tokens move from page to page."""
 
     source: int
     target: int
+    pages: tuple[int, int] | None = None
 
 
 @dataclass
@@ -79,6 +84,7 @@ class Scheduler:
         self._turns = 0
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
         self._wanted: Counter[tuple[int, ...]] = Counter()  # how many wait for each prompt
+        self._leaving: list[int] = []  # pages of prompts that are copied for the last time
 
     def add(self, request: Request) -> None:
         sequence = Sequence(request)
@@ -88,6 +94,13 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         return not self.waiting and not self.running
+
+    @property
+    def enough(self) -> int:
+        """With so many rows left it pays to look: others could start."""
+        if not self.waiting:
+            return 0
+        return max(min(len(self.running) - 1, self.rows - -(-self.rows // FEWEST_TOGETHER)), 0)
 
     def admit(self) -> Admission:
         """Start whoever waits, in order, until rows or pages run out.
@@ -104,20 +117,25 @@ class Scheduler:
             whole, rest = divmod(len(sequence.tokens), self.pages.size)
             build = 0 if prefix else whole + bool(rest)
             last = self._wanted[sequence.tokens] == 1
-            # Everyone who runs, the new one included, must be able to grow by a page, or it would soon be preempted.
-            spare = len(self.running) + 1 if self.running else 0
+            takes, spare = last, 0  # the last sample takes the prompt's pages as they are
+            if self.pages.homes:
+                takes = False
+            elif self.running:  # everyone who runs, the new one included, must be able to grow by a page
+                spare = len(self.running) + 1
             busy |= {prefix} if prefix else set()
-            if not self._make_room(build + bool(rest and not last) + spare, busy):
+            if not self._make_room(build + bool(rest and not takes) + spare, busy):
                 if self.running or not self._make_room(build, busy):
                     break
-                last = True  # alone in too small a pool: it takes the prompt's pages, and the next sample prefills anew
+                takes = True  # alone in too small a pool: it takes the pages, and the next sample prefills anew
             self.waiting.popleft()
             self._wanted[sequence.tokens] -= 1
             if prefix is None:
                 prefix = self._prefixes[sequence.tokens] = Prefix(sequence.tokens, self.pages.take(build))
                 admission.prefilled.append(prefix)
             busy.add(prefix)
-            self._start(sequence, prefix, whole, last, admission)
+            self._start(sequence, prefix, takes, admission)
+            if last and not takes:
+                self._leaving += self._prefixes.pop(prefix.tokens).pages
         return admission
 
     def grow(self, stored: SequenceOf[int], steps: int) -> list[int]:
@@ -125,6 +143,8 @@ class Scheduler:
 
         `stored[i]` tokens of row i are in the pool. Those rows must be preempted or finished before anything else.
         """
+        self.pages.drop(self._leaving)
+        self._leaving = []
         by_turn = sorted(range(len(self.running)), key=lambda row: self.running[row].turn)
         stopped: list[int] = []
         while len(stopped) < len(by_turn):
@@ -156,20 +176,23 @@ class Scheduler:
         """Forget everybody."""
         for pages in [each.pages for each in self.running] + [each.pages for each in self._prefixes.values()]:
             self.pages.drop(pages)
+        self.pages.drop(self._leaving)
+        self._leaving = []
         self.running.clear()
         self.waiting.clear()
         self._prefixes.clear()
         self._wanted.clear()
 
-    def _start(self, sequence: Sequence, prefix: Prefix, whole: int, last: bool, admission: Admission) -> None:
-        if last:
+    def _start(self, sequence: Sequence, prefix: Prefix, takes: bool, admission: Admission) -> None:
+        whole = len(prefix.tokens) // self.pages.size
+        if takes:
             del self._prefixes[prefix.tokens]
             sequence.pages = list(prefix.pages)  # and with them the prefix's hold
         else:
             sequence.pages = prefix.pages[:whole]
             self.pages.share(sequence.pages)
             if whole < len(prefix.pages):
-                (own,) = self.pages.take(1)
+                own = self.pages.home(len(self.running)) or self.pages.take(1)[0]
                 admission.copies.append((prefix.pages[whole], own))
                 sequence.pages.append(own)
         self._turns += 1
@@ -190,13 +213,26 @@ class Scheduler:
         return False
 
     def _close(self, rows: SequenceOf[int]) -> list[Move]:
-        moves = []
-        for row in sorted(rows, reverse=True):
-            last = self.running.pop()
-            if row < len(self.running):
-                self.running[row] = last
-                moves.append(Move(len(self.running), row))
+        """Fill the gaps of these rows with the last rows that stay."""
+        gone, moves = set(rows), []
+        count = len(self.running) - len(gone)
+        staying = (row for row in range(count, len(self.running)) if row not in gone)
+        for source, target in zip(staying, sorted(row for row in gone if row < count), strict=True):
+            self.running[target] = self.running[source]
+            moves.append(Move(source, target, self._moved_home(self.running[target], target)))
+        # Only now: a page that somebody leaves must not be given to the next, or copies would depend on their order.
+        self.pages.drop(move.pages[0] for move in moves if move.pages)
+        del self.running[count:]
         return moves
+
+    def _moved_home(self, sequence: Sequence, row: int) -> tuple[int, int] | None:
+        """From which page to which a sequence's tokens must be copied, now that it has this row."""
+        home = self.pages.home(row) if sequence.pages else None
+        if home is None:
+            return None
+        (old,) = sequence.pages
+        sequence.pages, sequence.listed = [home], 0
+        return old, home
 
     def _make_room(self, need: int, keep: AbstractSet[Prefix] = frozenset()) -> bool:
         """Free pages by dropping prefixes that only wait; they are prefilled again when their turn comes."""

@@ -176,7 +176,7 @@ class TestCompositionDoesNotMatter:
 
 def test_a_weight_update_is_seen_by_the_very_next_token(folders: dict[str, Path]) -> None:
     model = load(folders["llama"])
-    engine = NativeEngine(model, ENDS, rows=8, longest_sequence=128)
+    engine = NativeEngine(model, ENDS, rows=8, longest_sequence=128, steps=1)
     request = Request("p", 0, (5, 6, 7), 12, seed=0, greedy=True)
     engine.add(request)
     for _ in range(3):

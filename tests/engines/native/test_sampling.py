@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from transformers import (
 )
 
 from ascent.engines.native.rows import Rows, asked
-from ascent.engines.native.sampling import Drawn, draw
+from ascent.engines.native.sampling import Drawn, draw, draw_plainly
 from ascent.engines.noise import words
 from ascent.records import Request
 
@@ -120,6 +121,17 @@ def test_a_plain_row_does_not_notice_a_neighbour_that_is_cut() -> None:
     assert torch.equal(alone.logprobs_B[::2], beside.logprobs_B[::2])
     assert beside.log_mass_B is not None
     assert beside.log_mass_B[::2].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("temperatures", [(1.0, 1.0, 1.0, 1.0), (0.5, 1.0, 1.3, 2.0)])
+def test_drawing_plainly_gives_the_same_bits(temperatures: tuple[float, ...]) -> None:
+    requests = [Request("p", n, (5,), 8, seed=1, temperature=t) for n, t in enumerate(temperatures)]
+    out = drawn(logits(), requests, made=3, cut=False)
+    keys = np.array([words(1, "p", n) for n in range(4)], dtype=np.uint32)
+    warm = np.array(temperatures, dtype=np.float32) if set(temperatures) != {1.0} else None
+    tokens, logprobs = draw_plainly(logits(), keys, np.full(4, 3, dtype=np.int32), warm)
+    assert tokens.tolist() == out.tokens_B.tolist()
+    assert logprobs.tolist() == out.logprobs_B.tolist()
 
 
 def test_greedy_takes_the_likeliest_even_of_logits_that_the_exponential_cannot_tell_apart() -> None:

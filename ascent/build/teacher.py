@@ -1,0 +1,43 @@
+"""The frozen model that a row learns from: loaded as the recipe names it, and asked in the policy's own tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascent.build.critic import refuse_other_words
+from ascent.build.plan import Plan
+from ascent.build.policy import device, initial
+from ascent.models import load as models
+from ascent.models.model import LanguageModel
+from ascent.update.batches import Batch, on_device
+from ascent.update.taught import STUDENT, TEACHER
+
+
+class Teacher:
+    """Adds a frozen model's distributions to packed batches, those of their trained tokens."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch) -> dict[str, Any]:
+        said = self.model.outputs(on_device(batch, self.model.device), frozenset({STUDENT}))[STUDENT]
+        return {**batch, TEACHER: said.detach()}
+
+
+def teacher_of(plan: Plan, folder: Path, policy: LanguageModel) -> LanguageModel:
+    """ValueError where it reads other words than the policy writes. Its weights are no part of a checkpoint."""
+    settings = plan.config.model
+    assert settings.teacher is not None, f"row {plan.row.name} needs a teacher"
+    found = models.load(
+        initial(settings.teacher, folder, plan.config.seed),
+        dtype=settings.dtype,
+        device=device(),
+        seed=plan.config.seed,
+        trust_remote_code=settings.trust_remote_code,
+    )
+    refuse_other_words(found, policy, f"the teacher (model.teacher {settings.teacher})", "name another teacher")
+    return found.eval()

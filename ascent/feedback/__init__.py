@@ -1,0 +1,1 @@
+"""Preferences from people, judges and simulated annotators: questions, verdicts, agreement, win rates. No torch."""

@@ -1,0 +1,100 @@
+"""What an annotator said, as a line of a file that training reads as it is.
+
+A choice is `prompt`, `chosen`, `rejected`; a ranking `prompt`, `responses`, `ranks`; ratings `prompt`, `responses`,
+`ratings`. What says no preference (a tie, both bad, skipped) or was asked again only to see whether the annotator
+agrees with itself has a reason in the column `set_aside`: it stays in the file, and reading the file for training
+leaves it out and counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ascent.feedback.questions import Form, Shown
+from ascent.records import Message, Prompt
+
+CHOICES = ("first", "second")
+NO_PREFERENCE = {"tie": "tie", "both_bad": "both bad", "skip": "skipped"}
+SET_ASIDE = "set_aside"
+AGAIN = "asked again"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`word` is first, second, tie, both_bad or skip; ranked or rated come with a number for every answer.
+
+    Ranks count from 1, the best; equal ones are ties. Of ratings the higher is the better.
+    """
+
+    word: str
+    numbers: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unjudged:
+    """A judge that gave no verdict, and why: never a tie, never written down, asked again next time."""
+
+    why: str
+
+
+def order_of(numbers: Sequence[float], *, high_is_good: bool) -> tuple[float, ...]:
+    """Ranks from 1; equal numbers share the rank of the first of them: 3, 9, 9 -> 3, 1, 1."""
+    keys = [-each if high_is_good else each for each in numbers]
+    return tuple(float(1 + sum(other < key for other in keys)) for key in keys)
+
+
+def row_of(shown: Shown, verdict: Verdict, *, form: Form, annotator: str, time: str) -> dict[str, Any]:
+    """One line of the file. Which model wrote what stands beside the verdict; the annotator has not seen it."""
+    texts = [answer.text for answer in shown.answers]
+    row: dict[str, Any] = {"prompt": _asked(shown.question.prompt)}
+    aside = _aside(shown, verdict)
+    if aside is not None:
+        row |= {"answers": texts, SET_ASIDE: aside}
+        if verdict.numbers:
+            row["numbers"] = list(verdict.numbers)
+    elif form == "pairs":
+        won = CHOICES.index(verdict.word)
+        row |= {"chosen": _answer(texts[won]), "rejected": _answer(texts[1 - won])}
+    else:
+        column = "ranks" if verdict.word == "ranked" else "ratings"
+        row |= {"responses": texts, column: list(verdict.numbers)}
+    row |= {"id": shown.question.id, "form": form, "annotator": annotator, "time": time, "verdict": verdict.word}
+    row |= {"shown": [answer.id for answer in shown.answers], "models": [answer.model for answer in shown.answers]}
+    if shown.repeat:
+        row["repeat"] = shown.repeat
+    return row
+
+
+def numbers_in(row: Mapping[str, Any]) -> list[float]:
+    """The ranks or ratings of a row, in the order its answers were shown."""
+    return list(row.get("ranks") or row.get("ratings") or row.get("numbers") or [])
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[str, int]:
+    return row["id"], row.get("repeat", 0)
+
+
+def _aside(shown: Shown, verdict: Verdict) -> str | None:
+    if verdict.word in NO_PREFERENCE:
+        return NO_PREFERENCE[verdict.word]
+    if verdict.numbers and len(set(verdict.numbers)) == 1:
+        return NO_PREFERENCE["tie"]
+    return AGAIN if shown.repeat else None
+
+
+def _asked(prompt: Prompt) -> str | list[dict[str, str]]:
+    only = prompt.messages[0] if len(prompt.messages) == 1 else None
+    if only is not None and only.role == "user":
+        return only.content
+    return [_message(each) for each in prompt.messages]
+
+
+def _answer(text: str) -> str | list[dict[str, str]]:
+    """Text; as a message where reading it as text would take it for a transcript."""
+    return [_message(Message("assistant", text))] if text.startswith("\n\nHuman:") else text
+
+
+def _message(message: Message) -> dict[str, str]:
+    return {"role": message.role, "content": message.content}

@@ -1,0 +1,117 @@
+"""Answers to held-out prompts before and after training: what became right, what became wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+MOST = 5  # rows of each kind in the terminal
+WIDE = 60  # characters of one answer there
+
+
+class Change(NamedTuple):
+    """One prompt and its two greedy answers; a score of None could not be had."""
+
+    prompt: str
+    before: str
+    after: str
+    score_before: float | None
+    score_after: float | None
+
+    @property
+    def gain(self) -> float:
+        if self.score_before is None or self.score_after is None:
+            return 0.0
+        return self.score_after - self.score_before
+
+
+class Changes(NamedTuple):
+    """`changes` has those that gained most first, then those that lost most, then the others."""
+
+    first: int
+    last: int
+    changes: list[Change]
+
+    def better(self) -> list[Change]:
+        return [each for each in self.changes if each.gain > 0]
+
+    def worse(self) -> list[Change]:
+        return [each for each in self.changes if each.gain < 0]
+
+
+def changes(records: Sequence[Mapping[str, Any]]) -> Changes | None:
+    """The first evaluation against the last; None where there are not two of them."""
+    steps = sorted({record["step"] for record in records})
+    if len(steps) < 2:
+        return None
+    first, last = (
+        {record["place"]: record for record in records if record["step"] == step} for step in (steps[0], steps[-1])
+    )
+    both = [_change(first[place], last[place]) for place in sorted(first.keys() & last.keys())]
+    better = sorted((each for each in both if each.gain > 0), key=lambda each: -each.gain)
+    worse = sorted((each for each in both if each.gain < 0), key=lambda each: each.gain)
+    return Changes(steps[0], steps[-1], [*better, *worse, *(each for each in both if each.gain == 0)])
+
+
+def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
+    return Change(before["prompt"], before["completion"], after["completion"], before["correct"], after["correct"])
+
+
+def words(found: Changes) -> tuple[str, str]:
+    """What a gain and a loss are called: right and wrong where every score is 1 or 0."""
+    scores = {score for each in found.changes for score in (each.score_before, each.score_after)}
+    return ("wrong -> right", "right -> wrong") if scores <= {0.0, 1.0, None} else ("better", "worse")
+
+
+def summary(found: Changes) -> str:
+    gained, lost = words(found)
+    before = _mean([each.score_before for each in found.changes])
+    after = _mean([each.score_after for each in found.changes])
+    return (
+        f"{len(found.changes)} held-out prompts, step {found.first} against step {found.last}: mean {before} before, "
+        f"{after} after; {len(found.better())} {gained}, {len(found.worse())} {lost}"
+    )
+
+
+def table(found: Changes, *, most: int = MOST) -> list[str]:
+    """The summary and a few rows of each kind, as lines of plain text."""
+    told = [summary(found)]
+    for title, part in zip(words(found), (found.better(), found.worse()), strict=True):
+        told += [f"  {title}:"] if part else []
+        for each in part[:most]:
+            told.append(f"    {_short(each.prompt)}")
+            told.append(f"      before {_short(each.before)}  [{_score(each.score_before)}]")
+            told.append(f"      after  {_short(each.after)}  [{_score(each.score_after)}]")
+        told += [f"    and {len(part) - most} more in answers.md"] if len(part) > most else []
+    return told
+
+
+def markdown(found: Changes) -> str:
+    """All of it, for reading and for keeping."""
+    gained, lost = words(found)
+    kinds = [(each, gained if each.gain > 0 else lost if each.gain < 0 else "same") for each in found.changes]
+    rows = [
+        f"| {kind} | {_cell(each.prompt)} | {_cell(each.before)} | {_score(each.score_before)} | {_cell(each.after)} | "
+        f"{_score(each.score_after)} |"
+        for each, kind in kinds
+    ]
+    head = "| | prompt | before | score | after | score |\n|---|---|---|---|---|---|\n"
+    return f"# Before and after\n\n{summary(found)}.\n\n{head}" + "".join(f"{row}\n" for row in rows)
+
+
+def _mean(scores: Sequence[float | None]) -> str:
+    known = [score for score in scores if score is not None]
+    return f"{sum(known) / len(known):.3g}" if known else "unknown"
+
+
+def _score(score: float | None) -> str:
+    return "?" if score is None else f"{score:.3g}"
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= WIDE else f"{flat[: WIDE - 3]}..."
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

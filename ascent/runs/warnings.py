@@ -1,0 +1,184 @@
+"""Numbers that leave their range: which, why that matters, and what to do about it.
+
+A rule speaks after its number has been outside for `patience` logged steps in a row, once; it can speak again after as
+many steps inside. Some ranges follow the run: their edges are multiples of the mean over its first steps, and they say
+nothing before those are over. All of it is a function of the metrics, so a resumed run reads its own history again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+FIRST = 5  # steps whose mean a run is compared with
+SOLVED = 0.9  # a policy that is right this often may be sure of itself
+
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`number` reads the metrics, None where they do not have it. An edge is the larger of the fixed one and
+    `..._times` the mean of the first steps."""
+
+    name: str
+    number: Callable[[Metrics], float | None]
+    reads: str
+    why: str
+    do: str
+    low: float = -math.inf
+    high: float = math.inf
+    low_times: float | None = None
+    high_times: float | None = None
+    patience: int = 3
+
+    @property
+    def relative(self) -> bool:
+        return self.low_times is not None or self.high_times is not None
+
+    def edges(self, first: float | None) -> tuple[float, float]:
+        return _edge(self.low, self.low_times, first), _edge(self.high, self.high_times, first)
+
+    def range(self) -> str:
+        """The range in words."""
+        parts = [_words("at least", self.low, self.low_times), _words("at most", self.high, self.high_times)]
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A number outside its range."""
+
+    rule: Rule
+    step: int
+    value: float
+    low: float
+    high: float
+
+    def record(self) -> dict[str, object]:
+        return {
+            "name": self.rule.name, "reads": self.rule.reads, "value": self.value, "low": self.low, "high": self.high,
+            "why": self.rule.why, "do": self.rule.do,
+        }  # fmt: skip
+
+    def text(self) -> str:
+        edge = f"below {self.low:.4g}" if self.value < self.low else f"above {self.high:.4g}"
+        return (
+            f"warning {self.rule.name} (step {self.step}): {self.rule.reads} is {self.value:.4g}, {edge} for "
+            f"{self.rule.patience} steps. {self.rule.why} {self.rule.do}"
+        )
+
+
+def _get(name: str) -> Callable[[Metrics], float | None]:
+    return lambda metrics: metrics.get(name)
+
+
+def _clipped(metrics: Metrics) -> float | None:
+    sides = [metrics[name] for name in ("clipped_low", "clipped_high") if name in metrics]
+    return math.fsum(sides) if sides else None
+
+
+def _entropy(metrics: Metrics) -> float | None:
+    """A policy that has learnt its task may be sure; elsewhere, being sure is the end of learning."""
+    return None if metrics.get("correct", 0.0) >= SOLVED else metrics.get("entropy")
+
+
+def _without_signal(metrics: Metrics) -> float | None:
+    """The share of groups whose answers are equally good; where nothing is grouped, 1 where all rewards are equal."""
+    if "groups_without_signal" in metrics or "reward_spread" not in metrics:
+        return metrics.get("groups_without_signal")
+    return float(metrics["reward_spread"] == 0)
+
+
+RULES = (
+    Rule(
+        "clip_fraction", _clipped, "clipped_low + clipped_high",
+        "Many tokens have moved as far as one step allows, and their gradient is cut off.",
+        "Lower update.learning_rate, update.epochs or update.minibatches.", high=0.3,
+    ),
+    Rule(
+        "kl_to_old", _get("kl_to_old"), "kl_to_old",
+        "The policy moves far from the one that sampled, so its own samples say little about it.",
+        "Lower update.learning_rate or update.epochs, or set update.target_kl.", high=0.1,
+    ),
+    Rule(
+        "kl_to_reference", _get("kl_to_reference_k3"), "kl_to_reference_k3",
+        "The policy has left the reference far behind, which is how rewards get exploited.",
+        "Read samples (ascent show samples --best), raise the KL weight, or stop earlier.", high=1.0,
+    ),
+    Rule(
+        "entropy", _entropy, "entropy",
+        "Near 0 the policy says the same every time and stops exploring; growing, it turns into noise.",
+        "Falling: a higher cells.gate.high, an entropy bonus, a lower learning rate. Growing: a lower learning rate.",
+        low=0.02, high=1.0, high_times=3.0, patience=5,
+    ),
+    Rule(
+        "length", _get("length"), "length",
+        "Answers have become much shorter or longer; reasoning may grow, but rewards may also pay for length.",
+        "Read samples, and compare correct over the same steps.", low=0.0, low_times=0.25, high=0.0, high_times=4.0,
+    ),
+    Rule(
+        "truncation", _get("truncated"), "truncated",
+        "Answers are cut off by their budget, mostly before they reach their end.",
+        "Raise rollouts.max_new_tokens, mask them (cells.filter.finished), or check the model's end token.",
+        high=0.3,
+    ),
+    Rule(
+        "zero_variance", _without_signal, "groups_without_signal",
+        "Nearly all groups have answers of one quality, all right or all wrong, so steps teach next to nothing.",
+        "Use easier or harder prompts, a larger rollouts.group_size, rollouts.refill_tries, or partial credit.",
+        high=0.9, patience=5,
+    ),
+    Rule(
+        "unscored", _get("unscored"), "unscored",
+        "Answers could not be scored and are left out; the counts by reason are unscored/REWARD/REASON.",
+        "Mend the reward: its first failure was printed when it happened.", high=0.05, patience=1,
+    ),
+)  # fmt: skip
+
+
+@dataclass
+class _Seen:
+    """What one rule remembers."""
+
+    first: list[float] = field(default_factory=list)
+    in_a_row: int = 0
+    outside: bool = False  # as last said
+
+
+class Watch:
+    """Rules over the metrics of one run, step after step."""
+
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        self._rules = {rule: _Seen() for rule in rules}
+
+    def see(self, step: int, metrics: Metrics) -> list[Warned]:
+        """What is to be said after this step."""
+        found = [self._one(rule, seen, step, rule.number(metrics)) for rule, seen in self._rules.items()]
+        return [each for each in found if each is not None]
+
+    def _one(self, rule: Rule, seen: _Seen, step: int, value: float | None) -> Warned | None:
+        if value is None or math.isnan(value):
+            return None
+        if rule.relative and len(seen.first) < FIRST:
+            seen.first.append(value)
+            return None
+        low, high = rule.edges(math.fsum(seen.first) / len(seen.first) if seen.first else None)
+        outside = not low <= value <= high
+        seen.in_a_row = seen.in_a_row + 1 if outside != seen.outside else 0
+        if seen.in_a_row < rule.patience:
+            return None
+        seen.outside, seen.in_a_row = outside, 0
+        return Warned(rule, step, value, low, high) if outside else None
+
+
+def _edge(fixed: float, times: float | None, first: float | None) -> float:
+    return fixed if times is None or first is None else max(fixed, times * first)
+
+
+def _words(side: str, fixed: float, times: float | None) -> str:
+    if times is None:
+        return "" if math.isinf(fixed) else f"{side} {fixed:g}"
+    start = f"{times:g} times the first {FIRST} steps' mean"
+    return f"{side} {start}" if fixed <= 0 else f"{side} {fixed:g} or {start}, whichever is more"

@@ -1,0 +1,35 @@
+"""Recipes of rounds: told from ordinary ones, and wrong keys named."""
+
+from __future__ import annotations
+
+import pytest
+
+from ascent.config.load import load_config, read_recipe
+from ascent.config.rounds import rounds_from
+
+LEAST = {"rounds": 1, "sft": "m", "collect": {"prompts": "style:4"}, "policy": {"algorithm": "dpo"}}
+
+
+def test_the_least_and_the_shipped():
+    assert rounds_from(LEAST, "r").collect.annotator == "person"
+    assert rounds_from(read_recipe("rlhf_iterated"), "r").rounds >= 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rounds": 0}, "r: rounds: Input should be greater than or equal to 1"),
+        ({"colect": {}}, "r: colect: Extra inputs"),
+        ({"collect": {"prompts": "p", "samples": 1}}, "r: collect.samples"),
+    ],
+)
+def test_wrong_keys_are_named(change, words):
+    with pytest.raises(ValueError, match=words):
+        rounds_from(LEAST | change, "r")
+
+
+def test_the_two_kinds_of_recipe_are_not_confused():
+    with pytest.raises(ValueError, match="rlhf_iterated is a recipe of rounds; run it with ascent rounds"):
+        load_config("rlhf_iterated")
+    with pytest.raises(ValueError, match="sft is no recipe of rounds"):
+        rounds_from(read_recipe("sft"), "sft")

@@ -1,0 +1,80 @@
+"""Environments are found by name, in files and among entry points; what does not fit is refused at once."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from ascent.envs import find
+from ascent.records import Message, Prompt
+
+PROMPT = Prompt("p", (Message("user", "?"),), "fox")
+FILE = """
+from ascent.records import Reply
+
+class Echo:
+    def __init__(self, prompt, times):
+        self.prompt, self.times = prompt, times
+    def first(self):
+        return self.prompt
+    def reply(self, text):
+        return Reply(None, {"correct": float(self.times)})
+
+def echo(prompt, *, times=1):
+    return Echo(prompt, times)
+
+class Shared:
+    def __init__(self, *, times):
+        self.times, self.closed = times, False
+    def __call__(self, prompt):
+        return Echo(prompt, self.times)
+    def close(self):
+        self.closed = True
+
+class Uncallable:
+    pass
+
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_a_function_and_a_class_of_a_file(file: str) -> None:
+    assert find(f"{file}:echo")(PROMPT).reply("x").parts == {"correct": 1.0}
+    assert find(f"{file}:echo", times=2)(PROMPT).reply("x").parts == {"correct": 2.0}
+    shared = find(f"{file}:Shared", times=3)
+    assert shared(PROMPT).reply("x").parts == {"correct": 3.0}
+    shared.close()
+    assert shared.make.closed  # type: ignore[attr-defined]
+    find(f"{file}:echo").close()  # nothing to close
+
+
+def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("elsewhere", "ascent.envs.single_turn:SingleTurn", "ascent.envs")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] if group == "ascent.envs" else [])
+    assert find("elsewhere")(PROMPT).first() is PROMPT
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("tols", {}, "no env named 'tols'; did you mean tools"),
+        ("tools", {}, "env tools needs the option tools"),
+        ("tools", {"tools": ["calculator"], "second": 1}, "has no option second; it has tools"),
+        ("{file}:number", {}, "is a int, not a function"),
+        ("{file}:missing", {}, "defines no missing"),
+        ("{file}:Uncallable", {}, "cannot be called with a prompt"),
+        ("{file}:echo", {"time": 2}, "has no option time; it has times"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name: str, options: dict[str, object], words: str, file: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        find(name.format(file=file), **options)

@@ -1,0 +1,48 @@
+"""What happens between scored rollouts and advantages: cut completions, step rewards."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ascent.advantages import normalise, returns
+from ascent.advantages.estimate import estimate
+from ascent.cells import cell
+from ascent.maths.segments import Segments
+from ascent.rollouts.credit import bootstrapped, with_steps
+
+
+def test_the_critic_stands_in_where_a_budget_cut() -> None:
+    """Rewards 1 (ended), .7 (cut), none (cut); values .5 .25 | .1 .2 | 0 0; at the three ends 9, .6, 4.
+
+    Of the second, the score of the half answer is dropped and what follows is worth .6: TD [.1, .4], returns [.2, .6].
+    """
+    whole = bootstrapped(
+        {
+            "segments": Segments.from_lengths([2, 2, 2]),
+            "trained_T": torch.ones(6, dtype=torch.bool),
+            "truncated_B": torch.tensor([False, True, True]),
+            "rewards_B": torch.tensor([1.0, 0.7, math.nan]),
+            "scores_B": torch.tensor([9.0, 0.6, 4.0]),
+            "values_T": torch.tensor([0.5, 0.25, 0.1, 0.2, 0.0, 0.0]),
+        }
+    )
+    assert whole["bootstrap_B"].tolist() == pytest.approx([0, 0.6, 0])
+    assert whole["rewards_B"].tolist() == pytest.approx([1, 0, math.nan], nan_ok=True)
+    assert "scores_B" not in whole
+    found = estimate(whole, shapes=(), credit=cell(returns.td), normalise=cell(normalise.none))
+    assert found.advantages_T.tolist() == pytest.approx([-0.25, 0.75, 0.1, 0.4, 0, 0])
+    assert found.returns_T is not None
+    assert found.returns_T.tolist() == pytest.approx([0.25, 1, 0.2, 0.6, 0, 0])
+
+
+def test_step_rewards_are_there_or_nothing_was_scored() -> None:
+    trained_T = torch.tensor([False, True])
+    with pytest.raises(ValueError, match="learns from a reward at every step, but the rewards gave one number"):
+        with_steps({"trained_T": trained_T, "rewards_B": torch.tensor([1.0])})
+    nothing = with_steps({"trained_T": trained_T, "rewards_B": torch.tensor([math.nan])})
+    assert nothing["step_rewards_T"].tolist() == [0, 0] and not nothing["step_ends_T"].any()
+    given = {"trained_T": trained_T, "rewards_B": torch.tensor([1.0]), "step_rewards_T": torch.ones(2)}
+    assert with_steps(given) is given

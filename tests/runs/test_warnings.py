@@ -1,0 +1,83 @@
+"""Each warning fires where its number is out of range, once for each crossing, and no healthy start sets one off."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from ascent.runs.warnings import FIRST, RULES, Warned, Watch
+
+ROOT = Path(__file__).parents[2]
+HEALTHY = {
+    "clipped_low": 0.01, "clipped_high": 0.02, "kl_to_old": 0.002, "kl_to_reference_k3": 0.05, "entropy": 0.4,
+    "length": 20.0, "truncated": 0.02, "groups_without_signal": 0.5, "unscored": 0.0, "correct": 0.3,
+}  # fmt: skip
+
+
+def watched(*metrics: dict[str, float]) -> list[Warned]:
+    watch = Watch()
+    return [each for step, one in enumerate(metrics, 1) for each in watch.see(step, {**HEALTHY, **one})]
+
+
+def test_numbers_in_range_say_nothing() -> None:
+    assert watched(*[{}] * 50) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("clip_fraction", {"clipped_low": 0.2, "clipped_high": 0.15}),
+        ("kl_to_old", {"kl_to_old": 0.11}),
+        ("kl_to_reference", {"kl_to_reference_k3": 1.5}),
+        ("entropy", {"entropy": 0.01}),
+        ("entropy", {"entropy": 1.3}),  # three times .4 is 1.2
+        ("length", {"length": 4.9}),
+        ("length", {"length": 81.0}),
+        ("truncation", {"truncated": 0.31}),
+        ("zero_variance", {"groups_without_signal": 0.95}),
+        ("unscored", {"unscored": 0.06}),
+    ],
+)
+def test_each_fires_once_for_a_crossing_and_again_for_the_next(name: str, bad: dict[str, float]) -> None:
+    patience = next(rule.patience for rule in RULES if rule.name == name)
+    start: list[dict[str, float]] = [{}] * FIRST
+    assert watched(*start, *[bad] * (patience - 1)) == []
+    (found,) = watched(*start, *[bad] * (patience + 30))
+    assert (found.rule.name, found.step) == (name, FIRST + patience)
+    assert name in found.text() and found.rule.do in found.text()
+    again = watched(*start, *[bad] * patience, *[{}] * patience, *[bad] * patience)
+    assert [each.rule.name for each in again] == [name, name]
+
+
+def test_one_step_inside_neither_ends_a_crossing_nor_hides_one() -> None:
+    bad = {"truncated": 0.9}
+    assert watched(bad, bad, {}, bad, bad) == []  # never three in a row
+    assert len(watched(bad, bad, bad, {}, bad, bad, bad)) == 1  # never three in a row inside
+
+
+def test_a_policy_that_has_learnt_its_task_may_be_sure() -> None:
+    sure = {"entropy": 0.001}
+    assert [each.rule.name for each in watched(*[{}] * FIRST, *[{**sure, "correct": 0.5}] * 9)] == ["entropy"]
+    assert watched(*[{}] * FIRST, *[{**sure, "correct": 0.95}] * 9) == []
+
+
+def test_without_groups_equal_rewards_have_no_signal() -> None:
+    ungrouped = {name: value for name, value in HEALTHY.items() if name != "groups_without_signal"}
+    watch = Watch()
+    found = [each for step in range(9) for each in watch.see(step, {**ungrouped, "reward_spread": 0.0})]
+    assert [each.rule.name for each in found] == ["zero_variance"]
+    assert not any(Watch().see(step, {**ungrouped, "reward_spread": 0.1}) for step in range(9))
+
+
+def test_what_is_missing_or_not_a_number_is_not_judged() -> None:
+    watch = Watch()
+    for step in range(20):
+        assert watch.see(step, {"loss": 1.0, "truncated": math.nan}) == []
+
+
+def test_the_documentation_has_every_rule_with_its_range() -> None:
+    page = (ROOT / "docs/runs.md").read_text(encoding="utf-8")
+    for rule in RULES:
+        assert f"| `{rule.name}` | `{rule.reads}` | {rule.range()} | {rule.patience} |" in page

@@ -1,0 +1,86 @@
+"""What docs/coming-from promises: every key, row and cell it names as ours exists, and every recipe in it resolves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ascent.algorithms import TABLE
+from ascent.build import resolve
+from ascent.build.vocabulary import described
+from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Config, leaves
+from ascent.config.validate import validate
+
+ROOT = Path(__file__).parents[1] / "docs"
+PAGES = sorted((ROOT / "coming-from").glob("*.md"))
+TUTORIALS = sorted((ROOT / "tutorial").glob("*.md"))
+RECIPE = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+QUOTED = re.compile(r"`([^`\n]+)`")
+DOTTED = re.compile(r"[a-z_0-9]+(\.[a-z_0-9]+)+")
+VOCABULARY = described()
+
+
+def known(word: str) -> bool:
+    """A key of the schema, `slot.function`, or `cells.slot` with a function or a number of that slot behind it."""
+    if word in leaves() or word in Config.model_fields:
+        return True
+    first, *rest = word.split(".")
+    if first == "cells":
+        slot, functions = rest[0], VOCABULARY.get(rest[0], {})
+        numbers = {name for each in functions.values() for name in each["numbers"]}
+        inner = {*functions} if slot in SEVERAL_SLOTS else numbers | ({"weight"} if slot in TERM_SLOTS else set())
+        return bool(functions) and len(rest) <= 2 and (len(rest) == 1 or rest[1] in inner)
+    return len(rest) == 1 and rest[0] in VOCABULARY.get(first, {})
+
+
+def ours(text: str) -> list[str]:
+    """The quoted words of the last columns of tables, and the quoted words of prose."""
+    found: list[str] = []
+    for line in FENCE.sub("", text).splitlines():
+        if line.startswith("    "):
+            continue
+        said = line.rstrip("|").rpartition(" | ")[2] if line.startswith("|") else line
+        found += QUOTED.findall(said)
+    return found
+
+
+def is_ours(word: str) -> bool:
+    """Whether a dotted word of prose is meant as ours: it begins like a key or a slot."""
+    sections = {name.partition(".")[0] for name in leaves()} | {"cells"} | set(VOCABULARY)
+    return bool(DOTTED.fullmatch(word)) and word.partition(".")[0] in sections and not word.endswith((".py", ".jsonl"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_key_row_and_cell_exists(page: Path) -> None:
+    words = ours(page.read_text())
+    rows = [word.removeprefix("row ") for word in words if word.startswith("row ")]
+    keys = [word for word in words if is_ours(word)]
+    assert len(rows) > 5 and len(keys) > 30
+    assert [name for name in rows if name not in TABLE] == []
+    assert [word for word in keys if not known(word)] == []
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in (*PAGES, *TUTORIALS) if RECIPE.search(page.read_text())], ids=lambda p: p.stem
+)
+def test_every_recipe_resolves(page: Path) -> None:
+    for text in RECIPE.findall(page.read_text()):
+        resolve(validate(yaml.safe_load(text)))
+
+
+def test_there_is_a_page_for_each_peer() -> None:
+    assert {page.stem for page in PAGES} == {"trl", "verl", "openrlhf", "ms-swift"}
+    for page in PAGES:
+        algorithms = [yaml.safe_load(text)["algorithm"] for text in RECIPE.findall(page.read_text())]
+        assert {"grpo", "dpo"} <= set(algorithms), page.name
+
+
+def test_the_test_would_notice() -> None:
+    assert known("rollouts.group_size") and known("cells.gate.high") and known("gate.dual_clip") and known("env")
+    for word in ("rollouts.groups", "cells.gate.tall", "gate.nothing", "cells.nothing", "cells.gate.high.more"):
+        assert not known(word)
+    assert is_ours("rollouts.groups") and not is_ours("actor_rollout_ref.rollout.n")
