@@ -9,20 +9,24 @@ The same command again skips stages that are finished and resumes one that is no
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+
+import torch
 
 from ascent.build.evaluating import answered, figures
 from ascent.build.plan import Plan, resolve
 from ascent.build.stages import Say, stage
 from ascent.config.load import load_config
-from ascent.config.validate import validate
-from ascent.config.yaml_text import read as read_yaml
 from ascent.maths.estimates import Estimate
 from ascent.records import Rollout
 from ascent.rollouts.collect import Settings
-from ascent.runs.folder import CONFIG, read_run
+from ascent.runs.folder import read_run
 from ascent.tasks import TASKS
 
 PROMPTS = 256
@@ -62,17 +66,19 @@ class Outcome:
 
 
 def sorting(folder: Path, *, seed: int, say: Say, changes: Changes = NONE) -> Outcome:
-    """Imitation on short lists, the verifier on long ones, and imitation for as long as that took."""
+    """Imitation on short lists, then the verifier on long ones and, beside it, imitation for about as long."""
     sft, rl, control = folder / "sft", folder / "rlvr", folder / "control"
     imitate = _plan("quickstart_sft", seed, [], changes)
     practise = _plan("quickstart_rlvr", seed, [f"model.policy={sft}"], changes)
-    say("1 of 3: imitate sorted lists of 2 to 6 digits, from random weights")
+    longer = _plan("quickstart_control", seed + 1, [f"model.policy={sft}"], changes)
+    say("1 of 2: imitate sorted lists of 2 to 6 digits, from random weights")
     stage(imitate, sft, say)
-    say("2 of 3: practise on lists of 7 to 10 digits; a verifier says right or wrong")
-    stage(practise, rl, say)
-    say("3 of 3: the control: imitate short lists for as long again")
-    steps = max(1, round(seconds(rl) / seconds(sft) * imitate.config.run.steps))
-    stage(_control(control, seed, sft, steps, changes), control, say)
+    say("2 of 2: practise on lists of 7 to 10 digits; a verifier says right or wrong. Beside it, in a process of its")
+    say("own, runs the control: the same model goes on imitating short lists, for about as long")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
+        beside = other.submit(_unseen, longer, control)
+        stage(practise, rl, say)
+        beside.result()
     shown = [
         _shown("imitation", sft, "sort_long", seed),
         _shown("imitation, as long again", control, "sort_long", seed),
@@ -80,6 +86,18 @@ def sorting(folder: Path, *, seed: int, say: Say, changes: Changes = NONE) -> Ou
     ]
     tries = (f"ascent train quickstart_rlvr algorithm=grpo model.policy={sft} --run {folder / 'grpo'}",)
     return Outcome("sort_long", "correct", tuple(shown), rl, tries)
+
+
+def _unseen(plan: Plan, folder: Path) -> None:
+    """A stage whose progress nobody watches."""
+    one_thread()
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        stage(plan, folder, lambda line: None)
+
+
+def one_thread() -> None:
+    """Two processes share two cores best with a thread each; and results then do not depend on how many there are."""
+    torch.set_num_threads(1)
 
 
 def feedback(folder: Path, *, seed: int, say: Say, changes: Changes = NONE) -> Outcome:
@@ -110,15 +128,6 @@ def seconds(folder: Path) -> float:
 
 def _plan(recipe: str, seed: int, ours: Sequence[str], changes: Changes) -> Plan:
     return resolve(load_config(recipe, [f"seed={seed}", *ours, *changes.get(recipe, ())]))
-
-
-def _control(folder: Path, seed: int, start: Path, steps: int, changes: Changes) -> Plan:
-    """More of the first stage, in another order; one that was started keeps its number of steps."""
-    if (folder / CONFIG).is_file():
-        return resolve(validate(read_yaml((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))))
-    kept = [each for each in changes.get("quickstart_sft", ()) if not each.startswith("run.")]
-    ours = [f"model.policy={start}", f"run.steps={steps}", f"run.save_every={steps}"]
-    return _plan("quickstart_sft", seed + 1, ours, {"quickstart_sft": kept})
 
 
 def _shown(name: str, folder: Path, task: str, seed: int) -> Shown:

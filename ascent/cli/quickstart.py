@@ -29,6 +29,7 @@ def quickstart(
         from ascent.build import quickstart as stages
         from ascent.build.stages import Stopped
 
+        stages.one_thread()
         folder = run or Path("runs", "quickstart-rlhf" if rlhf else "quickstart")
         try:
             outcome = (stages.feedback if rlhf else stages.sorting)(folder, seed=seed, say=say)

@@ -16,6 +16,7 @@ from ascent.runs.folder import read_run
 SHORT = ["run.steps=2", "run.save_every=1", "update.warmup_steps=0"]
 SMALL = {
     "quickstart_sft": [*SHORT, "data.batch_size=4", "data.train=sort_short:64"],
+    "quickstart_control": [*SHORT, "data.batch_size=4", "data.train=sort_short:64"],
     "quickstart_rlvr": [*SHORT, "rollouts.prompts_per_step=2", "data.evaluate=sort_long@heldout:4"],
     "quickstart_demonstrations": [*SHORT, "data.batch_size=4", "data.train=contrary:64"],
     "quickstart_reward_model": [
@@ -33,7 +34,7 @@ def few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quickstart, "PROMPTS", 4)
 
 
-def test_sorting_has_three_runs_and_a_control_of_its_own_length(tmp_path: Path) -> None:
+def test_sorting_has_three_runs_one_of_them_beside_another(tmp_path: Path) -> None:
     outcome = quickstart.sorting(tmp_path, seed=0, say=lambda line: None, changes=SMALL)
     assert [each.folder.name for each in outcome.shown] == ["sft", "control", "rlvr"]
     assert {read_run(each.folder).state for each in outcome.shown} == {"finished"}
