@@ -1,11 +1,12 @@
-"""Do the algorithms learn? Four studies on tiny models, five seeds each, one CPU thread.
+"""Do the algorithms learn? Five studies on tiny models, five seeds each, one CPU thread.
 
-    python bench/learning.py [sft] [reward] [preference] [talking] [--first-seed N] [--seeds N] [--work FOLDER]
+    python bench/learning.py [sft] [reward] [preference] [talking] [rows] [--first-seed N] [--seeds N] [--work FOLDER]
 
 sft: held-out accuracy before and after. reward: reward models against the Bayes rate, pairwise, K-wise and listwise on
 equally many scored responses. preference: win rate over SFT by the true preference, with a control whose labels are a
-coin's. talking: a maze walked in turns and differences that need a calculator, before and after rewards. Writes
-dated JSON with hardware, command and seeds to bench/results/; tests/end_to_end/{studies,talking}.py is what runs.
+coin's. talking: a maze walked in turns and differences that need a calculator, before and after rewards. rows:
+every algorithm that learns from rollouts, 15 steps on `contrary`. Writes dated JSON with hardware, command and seeds to
+bench/results/; tests/end_to_end/{studies,talking,policies}.py is what runs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import transformers
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.end_to_end import studies, talking  # noqa: E402
+from tests.end_to_end import policies, studies, talking  # noqa: E402
 
 Cell = Callable[[Path, int], dict[str, float]]
 
@@ -57,6 +58,10 @@ def talking_cells() -> dict[str, Cell]:
     return {each.name: lambda root, seed, n=each: talking.study(n, root, seed) for each in both}
 
 
+def row_cells() -> dict[str, Cell]:
+    return {name: lambda root, seed, n=name: policies.practise(root, n, seed) for name in policies.ROWS}
+
+
 STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
     "sft": (sft_cells, {"task": "sort_digits", "problems": studies.PROBLEMS, "sft": studies.SORT_SFT}),
     "reward": (
@@ -73,6 +78,7 @@ STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
         preference_cells,
         {"task": "style", "prompts": studies.PROBLEMS, "sft": studies.STYLE_SFT, **studies.PREFERENCES},
     ),
+    "rows": (row_cells, {name: asdict(each) for name, each in policies.ROWS.items()}),
     "talking": (talking_cells, {each.name: asdict(each) for each in (talking.MAZE, talking.DIFFERENCES)}),
 }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,7 +52,6 @@ REWARDED = Path(__file__).with_name("rewarded.py")
 EXTRA: dict[str, dict[str, Any]] = {
     "instructgpt": {"data": {"pretraining": "contrary:1024"}},
     "gdpo": {"rewards": [{"use": "verifier"}, {"use": f"{REWARDED}:ended", "weight": 0.1}]},
-    "dapo": {"cells": {"shape": {"soft_overlong": {"max_length": 14, "cache": 2}}}},
 }
 
 
@@ -73,13 +71,12 @@ def practise(root: Path, row: str, seed: int, practice: Practice | None = None) 
     practice = practice or ROWS[row]
     start = imitate(root, practice.task)
     folder = root / f"{row}-{seed}"
-    taught = {"model": {"teacher": str(start)}} if "teacher" in TABLE[row].needs else {}
-    quietly(merged(merged(recipe_of(row, practice, start, seed), taught), EXTRA.get(row, {})), folder)
+    quietly(recipe_of(row, practice, start, seed), folder)
     return {"before": accuracy(start, practice), "after": accuracy(folder, practice)}
 
 
 def recipe_of(row: str, practice: Practice, start: Path, seed: int) -> dict[str, Any]:
-    return {
+    recipe = {
         "algorithm": row,
         "seed": seed,
         "model": {"policy": str(start)},
@@ -90,10 +87,18 @@ def recipe_of(row: str, practice: Practice, start: Path, seed: int) -> dict[str,
             "group_size": practice.group_size,
             "max_new_tokens": practice.max_new_tokens,
         },
-        "update": {"learning_rate": practice.learning_rate}
-        | ({} if practice.minibatches is None else {"minibatches": practice.minibatches}),
+        "update": {"learning_rate": practice.learning_rate},
         "run": {"steps": practice.steps, "save_every": practice.steps},
     }
+    more: dict[str, Any] = EXTRA.get(row, {})
+    if practice.minibatches is not None:
+        more = merged(more, {"update": {"minibatches": practice.minibatches}})
+    if "teacher" in TABLE[row].needs:
+        more = merged(more, {"model": {"teacher": str(start)}})
+    if any(each.name == "soft_overlong" for each in TABLE[row].shape):
+        limits = {"max_length": practice.max_new_tokens, "cache": 1}
+        more = merged(more, {"cells": {"shape": {"soft_overlong": limits}}})
+    return merged(recipe, more)
 
 
 def accuracy(folder: Path, practice: Practice) -> float:
@@ -103,13 +108,12 @@ def accuracy(folder: Path, practice: Practice) -> float:
 
 # --- the whole sorting task ------------------------------------------------------------------------------------------
 
-SORTED = ("rlvr", "grpo", "dapo", "ppo", "rloo")
-LONG = Practice(steps=200, sequences=256, task="sort_long", max_new_tokens=14)
+LONG = Practice(steps=200, sequences=256, task="sort_long", max_new_tokens=14, minibatches=2)
 SORT: dict[str, Practice] = {
     "rlvr": LONG,
     "grpo": LONG,
-    "dapo": replace(LONG, learning_rate=1e-4),
-    "ppo": replace(LONG, group_size=1),
+    "dapo": replace(LONG, learning_rate=1e-4, minibatches=None),
+    "ppo": replace(LONG, group_size=1, minibatches=None),
     "rloo": LONG,
 }
 
@@ -120,11 +124,11 @@ def sort(root: Path, row: str, seed: int, *, shuffled: bool = False) -> dict[str
     practice = SORT[row]
     folder = root / f"sort-{row}-{seed}{'-shuffled' if shuffled else ''}"
     recipe = recipe_of(row, practice, start, seed)
-    recipe["update"] |= {"schedule": "linear", "warmup_steps": 20}
-    recipe["data"]["train"] = f"{practice.task}:4096"
+    recipe = merged(recipe, {"update": {"schedule": "linear", "warmup_steps": 20}})
+    recipe = merged(recipe, {"data": {"train": f"{practice.task}:4096"}})
     if shuffled:
         recipe["rewards"] = [{"use": f"{REWARDED}:shuffled"}]
-    quietly(merged(recipe, EXTRA.get(row, {})), folder)
+    quietly(recipe, folder)
     before, after = (greedy(each, practice) for each in (start, folder))
     return {"before": before, "after": after}
 
@@ -138,13 +142,3 @@ def quietly(recipe: Mapping[str, Any], folder: Path) -> None:
     """One run, or the rest of it, or nothing where it is finished."""
     with contextlib.redirect_stderr(io.StringIO()):
         stage(resolve(validate(dict(recipe))), folder, lambda line: None)
-
-
-def kept(root: Path, study: str, row: str, seed: int) -> dict[str, float]:
-    """A study's figures from its file, or by running it: what is done once is not done again."""
-    file = root / f"{study}-{row}-{seed}.json"
-    if not file.is_file():
-        found = {"practise": practise, "sort": sort}[study](root, row, seed)
-        file.write_text(json.dumps(found))
-    known: dict[str, float] = json.loads(file.read_text())
-    return known
