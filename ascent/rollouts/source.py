@@ -144,11 +144,12 @@ class RolloutSource:
         while self._waiting.drawn < step + self.plan.staleness:
             self._waiting.add(self._gathered(self._waiting.drawn + 1))
         whole = self._waiting.pop()
-        self._idle = self._idle + 1 if whole is None else 0
+        solved = self._now.report["correct"].value() == 1  # then a run has come to its end in peace
+        self._idle = self._idle + 1 if whole is None and not solved else 0
         if self._idle >= MOST_IDLE:
             raise ValueError(
                 f"no group of {MOST_IDLE} steps in a row had answers of different quality, so there was nothing to "
-                "learn from: all are right or all are wrong. Use easier or harder prompts, more samples of each "
+                "learn from: each was all right or all wrong. Use easier or harder prompts, more samples of each "
                 "(rollouts.group_size), or a reward with partial credit"
             )
         if self.steering.moves:

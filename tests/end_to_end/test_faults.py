@@ -101,7 +101,7 @@ def test_equal_rewards_without_a_filter_leave_the_weights_to_the_other_terms_and
                update__learning_rate=0.01)  # fmt: skip
     assert "zero_variance" in [each["name"] for each in done.warnings]
     assert all(line["advantage_largest"] == 0 and line["grad_norm"] == 0 for line in done.metrics)
-    before = load(tmp_path / "run/initial").module.state_dict()
+    before = load(tmp_path / "run/initial/llama").module.state_dict()
     after = load(tmp_path / "run/checkpoints/6/model").module.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
 

@@ -148,6 +148,12 @@ def test_no_signal_trains_nothing_and_stops_the_run_in_the_end(folder: Path) -> 
         source.next(MOST_IDLE)
 
 
+def test_a_policy_that_is_always_right_has_nothing_left_to_learn_and_no_fault(folder: Path) -> None:
+    source, _ = make(folder, score=lambda rollouts: [replace(each, reward=1.0) for each in rollouts])
+    for step in range(1, MOST_IDLE + 3):
+        assert source.next(step) == []
+
+
 def test_refilling_replaces_groups_without_signal(folder: Path) -> None:
     def only_p0(rollouts: Sequence[Rollout]) -> list[Rollout]:
         return [r if r.prompt.id.endswith("/p0") else replace(r, reward=1.0) for r in even(rollouts)]
