@@ -84,8 +84,9 @@ def test_the_gradient_of_a_score_ends_at_its_own_sequence(tmp_path):
 def test_a_critic_on_the_policys_trunk(tmp_path):
     create(tmp_path / "base", **NUMBERS)
     model = load(tmp_path / "base", head="both", seed=2)
-    assert model.offers == {"logprobs_T", "entropy_T", "scores_B", "values_T"}
-    out = model.outputs(batch_of(LENGTHS), model.offers)
+    both = {"logprobs_T", "entropy_T", "scores_B", "values_T"}
+    assert both < model.offers
+    out = model.outputs(batch_of(LENGTHS), frozenset(both))
     (out["values_T"].sum() + out["logprobs_T"].sum()).backward()
     assert "value_head.weight" in {name for name, each in model.named_parameters() if each.grad is not None}
     model.save(tmp_path / "saved")
