@@ -119,7 +119,7 @@ SORT: dict[str, Practice] = {
 
 
 def sort(root: Path, row: str, seed: int, *, shuffled: bool = False) -> dict[str, float]:
-    """The quick start's second stage with another row; with `shuffled`, rewards are dealt out anew inside a group."""
+    """The quick start's second stage with another row; with `shuffled`, a fair coin is the reward."""
     start = imitate(root, "sort_short", seed=seed, steps=200)
     practice = SORT[row]
     folder = root / f"sort-{row}-{seed}{'-shuffled' if shuffled else ''}"
