@@ -1,12 +1,15 @@
-"""Do the algorithms learn? Five studies on tiny models, five seeds each, one CPU thread.
+"""Do the algorithms learn? Seven studies on tiny models, five seeds each, one CPU thread a cell.
 
-    python bench/learning.py [sft] [reward] [preference] [talking] [rows] [--first-seed N] [--seeds N] [--work FOLDER]
+    python bench/learning.py [sft] [reward] [preference] [talking] [rows] [sort] [sanity]
+        [--only CELL,CELL] [--jobs N] [--first-seed N] [--seeds N] [--work FOLDER]
 
 sft: held-out accuracy before and after. reward: reward models against the Bayes rate, pairwise, K-wise and listwise on
 equally many scored responses. preference: win rate over SFT by the true preference, with a control whose labels are a
 coin's. talking: a maze walked in turns and differences that need a calculator, before and after rewards. rows:
-every algorithm that learns from rollouts, 15 steps on `contrary`. Writes dated JSON with hardware, command and seeds to
-bench/results/; tests/end_to_end/{studies,talking,policies}.py is what runs.
+every algorithm that learns from rollouts, 15 steps on `contrary`. sort: five of them on lists longer than any that was
+shown, each again with a coin for a reward, and imitation alone. sanity: training prompts that can all be learnt. Writes
+dated JSON with hardware, command and seeds to bench/results/; tests/end_to_end/{studies,talking,policies}.py is what
+runs.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +67,19 @@ def row_cells() -> dict[str, Cell]:
     return {name: lambda root, seed, n=name: policies.practise(root, n, seed) for name in policies.ROWS}
 
 
+def sort_cells() -> dict[str, Cell]:
+    rows: dict[str, Cell] = {name: lambda root, seed, n=name: policies.sort(root, n, seed) for name in policies.SORT}
+    coins: dict[str, Cell] = {
+        f"{name}-shuffled": lambda root, seed, n=name: policies.sort(root, n, seed, shuffled=True)
+        for name in policies.SORT
+    }
+    return {**rows, "imitation": policies.sort_control, **coins}
+
+
+def sanity_cells() -> dict[str, Cell]:
+    return {name: lambda root, seed, n=name: policies.sanity(root, n, seed) for name in policies.SANITY}
+
+
 STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
     "sft": (sft_cells, {"task": "sort_digits", "problems": studies.PROBLEMS, "sft": studies.SORT_SFT}),
     "reward": (
@@ -79,29 +97,65 @@ STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
         {"task": "style", "prompts": studies.PROBLEMS, "sft": studies.STYLE_SFT, **studies.PREFERENCES},
     ),
     "rows": (row_cells, {name: asdict(each) for name, each in policies.ROWS.items()}),
+    "sort": (
+        sort_cells,
+        {"sorting": asdict(policies.SORTING), **{name: asdict(each) for name, each in policies.SORT.items()}},
+    ),
+    "sanity": (
+        sanity_cells,
+        {
+            "sorting": asdict(policies.SORTING),
+            "solvable": asdict(policies.SOLVABLE),
+            **{name: asdict(each) for name, each in policies.SANITY.items()},
+        },
+    ),
     "talking": (talking_cells, {each.name: asdict(each) for each in (talking.MAZE, talking.DIFFERENCES)}),
 }
 
+# Studies whose cells wait for each other where they share a start; those of the others go one after the other.
+LOCKING = ("rows", "sort", "sanity")
 
-def measure(cells: Mapping[str, Cell], seeds: range, root: Path, keep: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Every cell for every seed; what is known so far is kept after each."""
+
+def run_cell(study: str, name: str, seed: int, root: Path) -> dict[str, Any]:
+    cpu, wall = time.process_time(), time.perf_counter()
+    found = STUDIES[study][0]()[name](root, seed)
+    spent = {"cpu_seconds": time.process_time() - cpu, "seconds": time.perf_counter() - wall}
+    return {"algorithm": name, "seed": seed, **found, **spent}
+
+
+def finished(study: str, cells: Sequence[tuple[str, int]], root: Path, jobs: int) -> Iterator[dict[str, Any]]:
+    """Every cell as it ends. A cell that fails stops nothing: what it raised stands in place of its figures."""
+    if study not in LOCKING:
+        jobs = 1
+    one = torch.set_num_threads
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one, initargs=(1,)) as pool:
+        running = {pool.submit(run_cell, study, name, seed, root): (name, seed) for name, seed in cells}
+        for each in as_completed(running):
+            name, seed = running[each]
+            error = each.exception()
+            yield each.result() if error is None else {"algorithm": name, "seed": seed, "failed": repr(error)}
+
+
+def measure(
+    study: str, names: Sequence[str], seeds: range, root: Path, jobs: int, keep: Callable[[list[dict[str, Any]]], None]
+) -> None:
+    """Every cell for every seed; what is known so far is kept after each, in an order that does not depend on luck."""
+    places = {(name, seed): place for place, (seed, name) in enumerate((s, n) for s in seeds for n in names)}
     runs: list[dict[str, Any]] = []
-    for seed in seeds:
-        for name, cell in cells.items():
-            cpu, wall = time.process_time(), time.perf_counter()
-            found = cell(root, seed)
-            spent = {"cpu_seconds": time.process_time() - cpu, "seconds": time.perf_counter() - wall}
-            runs.append({"algorithm": name, "seed": seed, **found, **spent})
-            print(name, seed, " ".join(f"{key} {value:.3f}" for key, value in runs[-1].items() if _number(value)))
-            sys.stdout.flush()
-            keep(runs)
+    # Seeds vary fastest: the starts that the cells of a seed share are then trained side by side.
+    for run in finished(study, [(name, seed) for name in names for seed in seeds], root, jobs):
+        runs = sorted([*runs, run], key=lambda each: places[each["algorithm"], each["seed"]])
+        figures = " ".join(f"{key} {value:.3f}" for key, value in run.items() if _number(value))
+        print(run["algorithm"], run["seed"], run.get("failed", figures), flush=True)
+        keep(runs)
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     """Mean, smallest and largest over the seeds, by algorithm and number."""
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for name in dict.fromkeys(run["algorithm"] for run in runs):
-        mine = [run for run in runs if run["algorithm"] == name]
+    done = [run for run in runs if "failed" not in run]
+    for name in dict.fromkeys(run["algorithm"] for run in done):
+        mine = [run for run in done if run["algorithm"] == name]
         keys = [key for key, value in mine[0].items() if _number(value)]
         values = {key: [run[key] for run in mine] for key in keys}
         found[name] = {
@@ -129,11 +183,10 @@ def hardware() -> dict[str, Any]:
     return {"cpu": named[0] if named else platform.processor(), "cores": os.cpu_count(), "machine": platform.machine()}
 
 
-def record(study: str, seeds: range, runs: list[dict[str, Any]], *, kept: bool) -> dict[str, Any]:
-    """`kept`: run with --work, so SFT models of an earlier study may have been used again (and cost nothing here)."""
-    command = (
-        f"python bench/learning.py {study} --first-seed {seeds.start} --seeds {len(seeds)}" + " --work FOLDER" * kept
-    )
+def record(study: str, seeds: range, runs: list[dict[str, Any]], given: argparse.Namespace) -> dict[str, Any]:
+    """With --work, SFT models of an earlier study may have been used again (and cost nothing here)."""
+    command = f"python bench/learning.py {study} --first-seed {seeds.start} --seeds {len(seeds)} --jobs {given.jobs}"
+    command += f" --only {','.join(given.only)}" * bool(given.only) + " --work FOLDER" * (given.work is not None)
     settings = STUDIES[study][1]
     return {
         "study": study,
@@ -149,30 +202,51 @@ def record(study: str, seeds: range, runs: list[dict[str, Any]], *, kept: bool) 
     }
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("studies", nargs="*", help="which to run; all of them if none is named")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="these cells of the studies")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time, each in a process with one thread")
     parser.add_argument("--first-seed", type=int, default=studies.SEEDS[0], help="0 is the one settings were chosen on")
     parser.add_argument("--seeds", type=int, default=len(studies.SEEDS))
-    parser.add_argument("--work", type=Path, help="where runs are kept; SFT models found there are used again")
+    parser.add_argument("--work", type=Path, help="where runs are kept; what is finished there is not trained again")
     given = parser.parse_args()
     unknown = [name for name in given.studies if name not in STUDIES]
     if unknown:
         parser.error(f"no study named {unknown[0]}; there are {', '.join(STUDIES)}")
+    given.studies = given.studies or list(STUDIES)
+    cells = {name for study in given.studies for name in STUDIES[study][0]()}
+    absent = [name for name in given.only if name not in cells]
+    if absent:
+        parser.error(f"--only {absent[0]}, but {', '.join(given.studies)} has {', '.join(sorted(cells))}")
+    if given.jobs < 1:
+        parser.error(f"--jobs {given.jobs}, but at least one cell must run at a time")
+    return given
+
+
+def main() -> None:
+    given = arguments()
     torch.set_num_threads(1)
     seeds = range(given.first_seed, given.first_seed + given.seeds)
+    failed = 0
     with tempfile.TemporaryDirectory() as temporary:
-        for study in given.studies or STUDIES:
-            path = ROOT / "bench" / "results" / f"{datetime.date.today().isoformat()}-learning-{study}.json"
+        for study in given.studies:
+            today = datetime.date.today().isoformat()
+            part = "-part" if given.only else ""  # never in place of the whole study's figures
+            path = ROOT / "bench" / "results" / f"{today}-learning-{study}{part}.json"
             path.parent.mkdir(exist_ok=True)
-            root = given.work or Path(temporary)
+            names = [name for name in STUDIES[study][0]() if name in (given.only or [name])]
 
             def keep(runs: list[dict[str, Any]], study: str = study, path: Path = path) -> None:
-                path.write_text(json.dumps(record(study, seeds, runs, kept=given.work is not None), indent=1) + "\n")
+                path.write_text(json.dumps(record(study, seeds, runs, given), indent=1) + "\n")
 
-            measure(STUDIES[study][0](), seeds, root, keep)
-            print(table(json.loads(path.read_text())["summary"]))
-            print(f"wrote {path.relative_to(ROOT)}", flush=True)
+            if names:
+                measure(study, names, seeds, given.work or Path(temporary), given.jobs, keep)
+                found = json.loads(path.read_text())
+                failed += sum("failed" in run for run in found["runs"])
+                print(table(found["summary"]))
+                print(f"wrote {path.relative_to(ROOT)}", flush=True)
+    sys.exit(f"{failed} cells failed" if failed else 0)
 
 
 if __name__ == "__main__":

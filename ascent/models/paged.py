@@ -16,16 +16,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ascent.models.attention import Call, Packed
 
-STEP = 32  # tokens: lengths are rounded up to a multiple of this, or of a quarter of their own size
+STEP = 16  # tokens: lengths are rounded up to a multiple of this, or of a quarter of their own size
 WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # to copy numbers of any kind by their size
 BLOCK_COST = 200_000  # numbers that could be gathered in the time that one more block takes
+CUT_COST = 50_000  # the same where nothing is gathered
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Pool:
     keys: tuple[Tensor, ...]  # per layer (S, K, D)
     values: tuple[Tensor, ...]
     page: int
-    views: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)  # made once: see `in_order`
+    views: dict[tuple[int, int, int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)  # see `in_order`
 
     def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
         self.keys[layer].index_copy_(0, slots_T, k_TKD)
@@ -62,14 +66,19 @@ class Pool:
             for source, start, end in runs:
                 plain[start:end, :tokens] = plain[source, :tokens]
 
-    def in_order(self, layer: int, count: int, length: int) -> tuple[Tensor, Tensor]:
-        """The first `length` keys and values of pages 1 to `count` where they lie: each (count, K, length, D)."""
-        key = (layer, count, length)
+    def in_order(self, layer: int, rows: slice, length: int) -> tuple[Tensor, Tensor]:
+        """The first `length` keys and values of these rows' own pages where they lie: each (rows, K, length, D)."""
+        key = (layer, rows.start, rows.stop, length)
         if key not in self.views:
             stores = (store.view(-1, self.page, *store.shape[1:]) for store in (self.keys[layer], self.values[layer]))
-            keys, values = (store[1 : 1 + count, :length].transpose(1, 2) for store in stores)
+            keys, values = (store[1 + rows.start : 1 + rows.stop, :length].transpose(1, 2) for store in stores)
             self.views[key] = keys, values
         return self.views[key]
+
+    @property
+    def width(self) -> int:
+        """How many numbers a layer stores for a token."""
+        return self.keys[0].shape[1] * (self.keys[0].shape[2] + self.values[0].shape[2])
 
     @property
     def pages(self) -> int:
@@ -138,15 +147,18 @@ class Decode:
             return self.blocks[0].attend(q_BHD, self.pool, call)
         out_BHD = q_BHD.new_empty(*q_BHD.shape[:2], size)
         for block in self.blocks:
-            out_BHD[block.rows_N] = block.attend(q_BHD[block.rows_N], self.pool, call)
+            out_BHD[block.rows] = block.attend(q_BHD[block.rows], self.pool, call)
         return out_BHD
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows that are padded to the same L: their past is gathered and run at once; the rest is masked."""
+    """Rows that are padded to the same L and run at once; what lies beyond a row's length is masked.
 
-    rows_N: Tensor
+    Their past is gathered, or read where it lies if the rows follow one another, each in its own page.
+    """
+
+    rows: Tensor | slice
     slots_X: Tensor | None  # N x L slots, flat; beyond a row's length they point at its last page or at page 0
     lengths_N: Tensor
     length: int
@@ -171,7 +183,8 @@ class Block:
         """Keys and values as (N, K, L, D)."""
         count = self.lengths_N.shape[0]
         if self.slots_X is None:
-            return pool.in_order(layer, count, self.length)
+            assert isinstance(self.rows, slice)
+            return pool.in_order(layer, self.rows, self.length)
         gathered = (store.index_select(0, self.slots_X) for store in (pool.keys[layer], pool.values[layer]))
         keys, values = (flat.view(count, self.length, *flat.shape[1:]).transpose(1, 2) for flat in gathered)
         return keys, values
@@ -191,6 +204,22 @@ def rounded(length: int) -> int:
     """A row's length, rounded up: four steps to each doubling."""
     step = max(STEP, 2 ** ((length - 1).bit_length() - 3)) if length > STEP else STEP
     return -(-length // step) * step
+
+
+def cuts(lengths_B: NDArray[Any], width: int) -> list[tuple[int, int, int]]:
+    """Rows in order as one or two blocks: (first, behind the last, padded length), as costs less.
+
+    Those that started last come last and are mostly short, so a second block needs less padding. `width` is how many
+    numbers a token stores.
+    """
+    count, longest = len(lengths_B), rounded(int(lengths_B.max()))
+    behind_B = np.maximum.accumulate(lengths_B[::-1])[::-1]  # the longest from each row on
+    saved_B = (longest - behind_B) * np.arange(count, 0, -1)
+    place = int(saved_B.argmax())
+    length = rounded(int(behind_B[place]))
+    if (longest - length) * (count - place) * width < CUT_COST:
+        return [(0, count, longest)]
+    return [(0, place, longest), (place, count, length)]
 
 
 def can_lie_in_order(page: int) -> bool:
@@ -224,8 +253,7 @@ def decode_on_cpu(pool: Pool, table_BP: Tensor, stored_B: Tensor) -> Decode:
     """The context of one step: `stored_B` tokens of each row lie in the pool, and one more comes."""
     slots_B = new_slots(table_BP, stored_B, pool.page)
     lengths_B = stored_B + 1
-    width = pool.keys[0].shape[1] * (pool.keys[0].shape[2] + pool.values[0].shape[2])
-    groups = grouped(lengths_B.tolist(), width)
+    groups = grouped(lengths_B.tolist(), pool.width)
     blocks = []
     for length, rows in groups.items():
         rows_N = torch.tensor(rows)

@@ -1,26 +1,33 @@
 """Small studies of rows that learn from rollouts, judged by the task's own verifier on held-out prompts.
 
-`practise`: every row on a task of seconds, all from the same few steps of imitation. `sort`: the whole sorting task of
-the quick start, with controls. Rows are trained as the table has them; only what `Practice` names is set. A study is a
-pure function of its seed.
+`practise`: every row on a task of seconds, all from the same few steps of imitation. `sort`: a whole sorting task, with
+controls. `sanity`: training prompts of which the start solves each sometimes, so that all of them can be learnt. Rows
+are trained as the table has them; only what `Practice` names is set. A study is a pure function of its seed. Several
+processes may run studies in one folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
-from collections.abc import Mapping
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ascent.algorithms import TABLE
 from ascent.build import resolve
-from ascent.build.conflicts import UNSUPPLIED
-from ascent.build.evaluating import evaluate
+from ascent.build.evaluating import answered, evaluate
 from ascent.build.stages import stage
 from ascent.config.load import merged, nested, read_recipe
 from ascent.config.validate import validate
+from ascent.records import Prompt
+from ascent.rollouts.collect import GREEDY, Settings
+from ascent.tasks.sort_digits import SORT_DIGITS, between
+from ascent.tasks.task import Split
 
 SEEDS = range(1, 6)  # settings were chosen on seed 0
 PROMPTS, SAMPLES = 128, 4
@@ -41,9 +48,7 @@ class Practice:
 
 ALONE = Practice(group_size=1)  # rows that compare no answers of one prompt
 OFTEN = Practice(learning_rate=1e-4)  # rows with many optimizer steps a rollout step
-ROWS: dict[str, Practice] = {
-    name: Practice() for name, row in TABLE.items() if row.source == "rollouts" and not row.needs & set(UNSUPPLIED)
-}
+ROWS: dict[str, Practice] = {name: Practice() for name, row in TABLE.items() if row.source == "rollouts"}
 ROWS |= {name: ALONE for name in ROWS if TABLE[name].defaults.get("rollouts.group_size") == 1}
 ROWS |= {name: OFTEN for name in ROWS if TABLE[name].defaults.get("update.minibatches", 1) > 4}
 ROWS["grpo_process"] = Practice(task="running_sum", max_new_tokens=16)
@@ -57,22 +62,35 @@ EXTRA: dict[str, dict[str, Any]] = {
 
 def imitate(root: Path, task: str, *, seed: int = 0, steps: int = 300) -> Path:
     """The start of every row: a few steps of imitation, the same for all rows and seeds of a study."""
-    folder = root / f"imitate-{task}-{steps}-{seed}"
-    recipe = merged(
-        read_recipe("quickstart_sft"),
-        nested({"seed": seed, "data.train": f"{task}:16384", "run.steps": steps, "run.save_every": steps}),
-    )
-    quietly(recipe, folder)
+    return imitated(root / f"imitate-{task}-{steps}-{seed}", f"{task}:16384", seed=seed, steps=steps)
+
+
+def imitated(folder: Path, data: str, *, seed: int, steps: int, learning_rate: float = 2e-3) -> Path:
+    """The quick start's first stage on other data. Whoever comes while it is trained waits."""
+    settings = {"seed": seed, "data.train": data, "run.steps": steps, "run.save_every": steps}
+    recipe = merged(read_recipe("quickstart_sft"), nested({**settings, "update.learning_rate": learning_rate}))
+    with alone(folder.with_name(f"{folder.name}.lock")):
+        quietly(recipe, folder)
     return folder
 
 
+@contextlib.contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """One process at a time; the next goes on where this one ends, however it ends."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
 def practise(root: Path, row: str, seed: int, practice: Practice | None = None) -> dict[str, float]:
-    """Held-out accuracy of drawn answers, before and after."""
+    """Held-out accuracy of drawn answers, before and after; and what the training between them took."""
     practice = practice or ROWS[row]
     start = imitate(root, practice.task)
     folder = root / f"{row}-{seed}"
-    quietly(recipe_of(row, practice, start, seed), folder)
-    return {"before": accuracy(start, practice), "after": accuracy(folder, practice)}
+    spent = quietly(recipe_of(row, practice, start, seed), folder)
+    before, after = (accuracy(each, practice) for each in (start, folder))
+    return {"before": before, "after": after, "training_cpu_seconds": spent}
 
 
 def recipe_of(row: str, practice: Practice, start: Path, seed: int) -> dict[str, Any]:
@@ -108,7 +126,25 @@ def accuracy(folder: Path, practice: Practice) -> float:
 
 # --- the whole sorting task ------------------------------------------------------------------------------------------
 
-LONG = Practice(steps=200, sequences=256, task="sort_long", max_new_tokens=14, minibatches=2)
+
+@dataclass(frozen=True)
+class Sorting:
+    """What every row begins with and practises; lists are as long as these two numbers and all between them.
+
+    All lists are split as one family: what is held out was in no stage's data, whatever its length.
+    """
+
+    shown: tuple[int, int] = (2, 6)
+    shown_steps: int = 200
+    shown_learning_rate: float = 2e-3
+    practised: tuple[int, int] = (6, 10)
+    prompts: int = 4096
+    held_out: int = 512
+    control_steps: int = 1050  # of further imitation: about the time of 200 steps of practice
+
+
+SORTING = Sorting()
+LONG = Practice(steps=200, sequences=256, task="sort_digits", max_new_tokens=14, minibatches=2)
 SORT: dict[str, Practice] = {
     "rlvr": LONG,
     "grpo": LONG,
@@ -118,27 +154,146 @@ SORT: dict[str, Practice] = {
 }
 
 
-def sort(root: Path, row: str, seed: int, *, shuffled: bool = False) -> dict[str, float]:
-    """The quick start's second stage with another row; with `shuffled`, a fair coin is the reward."""
-    start = imitate(root, "sort_short", seed=seed, steps=200)
-    practice = SORT[row]
+def sort(
+    root: Path,
+    row: str,
+    seed: int,
+    *,
+    shuffled: bool = False,
+    practice: Practice | None = None,
+    sorting: Sorting = SORTING,
+) -> dict[str, float]:
+    """Imitation of short lists, then a row on longer ones; with `shuffled`, a fair coin is the reward."""
+    practice = practice or SORT[row]
+    start = beginning(root, seed, sorting)
     folder = root / f"sort-{row}-{seed}{'-shuffled' if shuffled else ''}"
     recipe = recipe_of(row, practice, start, seed)
-    recipe = merged(recipe, {"update": {"schedule": "linear", "warmup_steps": 20}})
-    recipe = merged(recipe, {"data": {"train": f"{practice.task}:4096"}})
+    recipe["data"]["train"] = lists(root, sorting.practised, "train", sorting.prompts, seed)
+    recipe = merged(recipe, {"update": {"schedule": "linear", "warmup_steps": practice.steps // 10}})
     if shuffled:
         recipe["rewards"] = [{"use": f"{REWARDED}:shuffled"}]
-    quietly(recipe, folder)
-    before, after = (greedy(each, practice) for each in (start, folder))
-    return {"before": before, "after": after}
+    return judged(root, start, folder, quietly(recipe, folder), sorting)
 
 
-def greedy(folder: Path, practice: Practice) -> float:
-    found = evaluate(str(folder), practice.task, samples=0, limit=256, max_new_tokens=practice.max_new_tokens)
-    return found.figures["greedy/correct"].value
+def sort_control(root: Path, seed: int, sorting: Sorting = SORTING) -> dict[str, float]:
+    """The same start goes on imitating short lists instead, about as long as practice takes."""
+    start = beginning(root, seed, sorting)
+    folder = root / f"sort-control-{seed}"
+    data = lists(root, sorting.shown, "train", 16384, seed)
+    changes = {"seed": seed + 1, "model.policy": str(start), "data.train": data}  # another order of the same lists
+    steps = {"run.steps": sorting.control_steps, "run.save_every": sorting.control_steps}
+    spent = quietly(merged(read_recipe("quickstart_control"), nested({**changes, **steps})), folder)
+    return judged(root, start, folder, spent, sorting)
 
 
-def quietly(recipe: Mapping[str, Any], folder: Path) -> None:
-    """One run, or the rest of it, or nothing where it is finished."""
+def beginning(root: Path, seed: int, sorting: Sorting = SORTING) -> Path:
+    data = lists(root, sorting.shown, "train", 16384, seed)
+    rate = sorting.shown_learning_rate
+    name = f"shown-{Path(data).stem}-{sorting.shown_steps}-{rate:g}"
+    return imitated(root / name, data, seed=seed, steps=sorting.shown_steps, learning_rate=rate)
+
+
+def judged(root: Path, start: Path, folder: Path, spent: float, sorting: Sorting) -> dict[str, float]:
+    """Greedy accuracy on held-out lists, before and after."""
+    data = lists(root, sorting.practised, "heldout", sorting.held_out, 0)
+    found = [evaluate(str(each), data, samples=0, max_new_tokens=14, reward="exact") for each in (start, folder)]
+    before, after = (each.figures["greedy/correct"].value for each in found)
+    return {"before": before, "after": after, "training_cpu_seconds": spent}
+
+
+def lists(root: Path, lengths: tuple[int, int], split: Split, count: int, seed: int) -> str:
+    """A file of lists to sort, as demonstrations, for practice or for questions."""
+    path = root / f"lists-{lengths[0]}-{lengths[1]}-{split}-{count}-{seed}.jsonl"
+    return written(path, replace(SORT_DIGITS, draw=between(*lengths)).prompts(split, count, seed))
+
+
+def written(path: Path, prompts: Iterable[Prompt]) -> str:
+    rows = [{"prompt": each.messages[0].content, "answer": each.answer, "task": "sort_digits"} for each in prompts]
+    with alone(path.with_suffix(".lock")):
+        if not path.is_file():
+            made = path.with_suffix(".part")
+            made.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            made.replace(path)
+    return str(path)
+
+
+# --- prompts that can all be learnt ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Solvable:
+    """Which prompts are kept: those that the start answers rightly in some of its `samples`, and not in all."""
+
+    prompts: int = 64
+    candidates: int = 512
+    samples: int = 32
+    lengths: tuple[int, int] = (5, 8)
+
+
+SOLVABLE = Solvable()
+EASY = Practice(steps=100, sequences=256, task="sort_digits", max_new_tokens=14)
+SANITY: dict[str, Practice] = {
+    **{name: EASY for name in ("rlvr", "grpo", "dr_grpo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo")},
+    "dapo": replace(EASY, learning_rate=1e-4),
+}
+
+
+def sanity(
+    root: Path,
+    row: str,
+    seed: int,
+    *,
+    practice: Practice | None = None,
+    solvable: Solvable = SOLVABLE,
+    sorting: Sorting = SORTING,
+) -> dict[str, float]:
+    """Accuracy on the training prompts themselves: of drawn answers before and after, of greedy ones after.
+
+    `reached`: the most that a whole pass through the prompts had right while training.
+    """
+    practice = practice or SANITY[row]
+    start = beginning(root, seed, sorting)
+    data = solvable_prompts(root, start, seed, solvable)
+    folder = root / f"sanity-{row}-{seed}"
+    recipe = recipe_of(row, practice, start, seed)
+    recipe["data"]["train"] = data
+    spent = quietly(recipe, folder)
+    ways = {"samples": 8, "max_new_tokens": practice.max_new_tokens, "reward": "exact"}
+    before, after = (evaluate(str(each), data, **ways).figures for each in (start, folder))
+    steps = [json.loads(line)["correct"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    a_pass = max(1, solvable.prompts * practice.group_size // practice.sequences)
+    passes = [sum(steps[end - a_pass : end]) / a_pass for end in range(a_pass, len(steps) + 1)]
+    return {
+        "before": before["mean@8/correct"].value,
+        "after": after["mean@8/correct"].value,
+        "greedy": after["greedy/correct"].value,
+        "reached": max(passes),
+        "training_cpu_seconds": spent,
+    }
+
+
+def solvable_prompts(root: Path, start: Path, seed: int, solvable: Solvable) -> str:
+    """A file of training prompts between never and always right; chosen once for all rows of a seed."""
+    path = root / f"solvable-{start.name}-{solvable.lengths[0]}-{solvable.lengths[1]}-{solvable.prompts}-{seed}.jsonl"
+    with alone(root / f"{path.stem}.choice"):
+        if path.is_file():
+            return str(path)
+        task = replace(SORT_DIGITS, draw=between(*solvable.lengths))
+        asked = {each.messages[0].content: each for each in task.prompts("train", solvable.candidates, seed)}
+        settings = Settings(max_new_tokens=14, seed=seed)
+        right = dict.fromkeys(asked, 0.0)
+        for each in answered(str(start), list(asked.values()), solvable.samples, settings):
+            if each.sample != GREEDY:
+                right[each.prompt.messages[0].content] += task.verify(each.prompt, each.text)["correct"]
+        kept = [each for question, each in asked.items() if 0 < right[question] < solvable.samples]
+        if len(kept) < solvable.prompts:
+            raise ValueError(f"{len(kept)} of {len(asked)} prompts are solved sometimes; ask more, or shorter lists")
+        return written(path, kept[: solvable.prompts])
+
+
+def quietly(recipe: Mapping[str, Any], folder: Path) -> float:
+    """One run, or the rest of it, or nothing where it is finished; the CPU seconds that it took."""
+    begun = time.process_time()
     with contextlib.redirect_stderr(io.StringIO()):
         stage(resolve(validate(dict(recipe))), folder, lambda line: None)
+    return time.process_time() - begun

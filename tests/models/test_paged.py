@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from ascent.models.attention import Call
-from ascent.models.paged import STEP, Block, allocate, can_lie_in_order, decode_on_cpu, grouped, new_slots, rounded
+from ascent.models.paged import (
+    STEP,
+    Block,
+    allocate,
+    can_lie_in_order,
+    cuts,
+    decode_on_cpu,
+    grouped,
+    new_slots,
+    rounded,
+)
 
 LENGTHS = [1, 5, 31, 32, 33, 64, 100, 257]
 
@@ -82,8 +93,11 @@ def test_pages_in_order_are_read_where_they_lie_with_the_bits_of_gathered_ones(d
     table, lengths = torch.arange(1, 5, dtype=torch.int32)[:, None], torch.tensor([64, 3, 17, 33])
     q_BHD = torch.randn(4, 6, 8, generator=generator).to(dtype)
     (gathered,) = decode_on_cpu(pool, table, lengths - 1).blocks
-    in_order = Block(torch.arange(4), None, lengths, gathered.length)
-    assert torch.equal(in_order.attend(q_BHD, pool, call()), gathered.attend(q_BHD, pool, call()))
+    in_order = Block(slice(0, 4), None, lengths, gathered.length)
+    expected = gathered.attend(q_BHD, pool, call())
+    assert torch.equal(in_order.attend(q_BHD, pool, call()), expected)
+    behind = Block(slice(1, 4), None, lengths[1:], 48)
+    assert torch.equal(behind.attend(q_BHD[1:], pool, call()), expected[1:])
     pool.copy_pages([2, 2, 4], [1, 5, 3], 9)
     pages = pool.keys[0].view(6, 64, 2, 8)
     assert torch.equal(pages[[1, 5, 3], :9], pages[[2, 2, 4], :9])
@@ -91,7 +105,7 @@ def test_pages_in_order_are_read_where_they_lie_with_the_bits_of_gathered_ones(d
 
 
 def test_a_page_can_lie_in_order_if_rounding_never_passes_its_end() -> None:
-    assert [can_lie_in_order(n) for n in (16, 32, 100, 128, 144, 160)] == [False, True, False, True, False, True]
+    assert [can_lie_in_order(n) for n in (8, 16, 100, 128, 144, 160)] == [False, True, False, True, False, True]
 
 
 def test_new_slots() -> None:
@@ -100,12 +114,21 @@ def test_new_slots() -> None:
 
 
 def test_lengths_are_rounded_four_times_a_doubling() -> None:
-    assert [rounded(n) for n in (1, 32, 33, 128, 129, 257, 1025)] == [32, 32, 64, 128, 160, 320, 1280]
+    assert [rounded(n) for n in (1, 16, 17, 33, 128, 129, 257, 1025)] == [16, 16, 32, 48, 128, 160, 320, 1280]
 
 
 def test_few_short_rows_join_longer_ones_and_many_do_not() -> None:
     lengths = [10] * 3 + [300] * 5
     assert grouped(lengths, width=64) == {320: list(range(8))}
-    assert grouped(lengths, width=6400) == {32: [0, 1, 2], 320: [3, 4, 5, 6, 7]}
+    assert grouped(lengths, width=6400) == {16: [0, 1, 2], 320: [3, 4, 5, 6, 7]}
     rows = [row for group in grouped([10, 700, 90, 33] * 9, 100).values() for row in group]
     assert sorted(rows) == list(range(36))
+
+
+def test_rows_in_order_are_cut_where_padding_costs_more_than_a_second_block() -> None:
+    lengths = np.array([100, 40, 90, 20, 20, 10])
+    # from row 3 on 20 suffice, padded to 32: (112 - 32) * 3 numbers a width are saved
+    assert cuts(lengths, width=250) == [(0, 3, 112), (3, 6, 32)]
+    assert cuts(lengths, width=200) == [(0, 6, 112)]
+    assert cuts(lengths[::-1], width=10_000) == [(0, 6, 112)]  # the longest is last: nothing to gain
+    assert cuts(np.array([7, 7]), width=10_000) == [(0, 2, 16)]

@@ -28,7 +28,7 @@ from ascent.models.paged import allocate, can_lie_in_order, rounded
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, Stop
 
-PROMPTS = 4  # rows for each page that is kept for prompts, where rows have pages of their own
+PROMPTS = 2  # rows for each page that is kept for prompts, where rows have pages of their own
 MEMORY = 0.5  # share of the free memory that the pool may take
 UNBOUNDED = 32768  # tokens of a row where the model names no limit
 
@@ -121,11 +121,12 @@ class NativeEngine:
             raise ValueError(f"memory={memory} is a share of what is free; it must lie between 0 and 1")
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
-        """All completions, as they finish. A bad request is refused before anything runs."""
+        """All completions, as they finish, larger budgets first. A bad request is refused before anything runs."""
         if not self._scheduler.idle:
             raise RuntimeError("requests are still on their way; collect them with step(), or close() the engine first")
         try:
-            for request in requests:
+            # Started last, the longest would run on alone. Where budgets are equal, as is usual, the order stays.
+            for request in sorted(requests, key=lambda each: -each.max_new_tokens):
                 self.add(request)
             while self._known:
                 yield from self.step()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ascent.engines.native.rows import STOPS, Asked, Rows, asked
 from ascent.engines.native.sampling import draw, draw_plainly
-from ascent.models.paged import Block, Decode, Pool, can_lie_in_order, decode_on_cpu, rounded
+from ascent.models.paged import Block, Decode, Pool, can_lie_in_order, cuts, decode_on_cpu
 
 Lines = dict[str, NDArray[Any]]  # what was drawn: made, logprobs, log_mass
 
@@ -38,7 +38,6 @@ class _Views(NamedTuple):
     places_B: Tensor
     slots_B: Tensor
     lengths_B: Tensor
-    rows_B: Tensor
     ask: Asked
 
 
@@ -49,6 +48,7 @@ class HostStep:
         self._pool, self._rows = pool, rows
         self._views: dict[int, _Views] = {}
         self._places_L = np.arange(0)
+        self._width = pool.width
         self._whole = rows.table.shape[1] == 1 and can_lie_in_order(pool.page) and pool.pages > rows.count
         self._in_order = self._greedy = False
         self._words_B2: Any = None
@@ -88,12 +88,15 @@ class HostStep:
         np.add(see.places, 1, see.lengths)
         np.add(see.first, see.stored, see.slots)
         np.multiply(see.slots, alive, see.slots)  # rows that are done write to page 0
-        length = rounded(int(see.lengths.max()))
-        mask_BL = np.full((size, length), -np.inf, dtype=np.float32)
-        np.copyto(mask_BL, 0, where=self._places(length) < see.lengths[:, None])
-        mask = torch.from_numpy(mask_BL)[:, None, None, :].to(self._pool.keys[0].dtype)
-        block = Block(see.rows_B, None, see.lengths_B, length, {None: mask})
-        return see.token_B, see.places_B, Decode(self._pool, see.slots_B, see.lengths_B, self._rows.table_BP, (block,))
+        blocks = []
+        for start, end, length in cuts(see.lengths, self._width):
+            which = slice(start, end)
+            mask_NL = np.full((end - start, length), -np.inf, dtype=np.float32)
+            np.copyto(mask_NL, 0, where=self._places(length) < see.lengths[which, None])
+            mask = torch.from_numpy(mask_NL)[:, None, None, :].to(self._pool.keys[0].dtype)
+            blocks.append(Block(which, None, see.lengths_B[which], length, {None: mask}))
+        context = Decode(self._pool, see.slots_B, see.lengths_B, self._rows.table_BP, tuple(blocks))
+        return see.token_B, see.places_B, context
 
     def draw(self, logits_BV: Tensor, size: int, lines: Lines, line: int, *, cut: bool) -> None:
         """Draw a token for every row, as line `line`, and move the rows on; one that is done stays as it is."""
@@ -143,5 +146,5 @@ class HostStep:
             slots, lengths, places = (np.zeros(size, dtype=kind) for kind in (np.int64, np.int32, np.int32))
             own += [rows.words[STOPS, :size], first, slots, lengths, places, rows["token"][:size]]
             own += [torch.from_numpy(each) for each in (places, slots, lengths)]
-            self._views[size] = _Views._make([*own, torch.arange(size), asked(rows, slice(size))])
+            self._views[size] = _Views._make([*own, asked(rows, slice(size))])
         return self._views[size]

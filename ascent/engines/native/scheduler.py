@@ -117,6 +117,8 @@ class Scheduler:
             whole, rest = divmod(len(sequence.tokens), self.pages.size)
             build = 0 if prefix else whole + bool(rest)
             last = self._wanted[sequence.tokens] == 1
+            if self.pages.homes and last and self._starts_at_home(sequence, prefix, admission):
+                continue
             takes, spare = last, 0  # the last sample takes the prompt's pages as they are
             if self.pages.homes:
                 takes = False
@@ -182,6 +184,18 @@ class Scheduler:
         self.waiting.clear()
         self._prefixes.clear()
         self._wanted.clear()
+
+    def _starts_at_home(self, sequence: Sequence, prefix: Prefix | None, admission: Admission) -> bool:
+        """A prompt with one sample is prefilled where that sample will lie, if the page is free."""
+        home = self.pages.home(len(self.running)) if prefix is None else None
+        if home is None:
+            return False
+        self.waiting.popleft()
+        self._wanted[sequence.tokens] -= 1
+        prefix = self._prefixes[sequence.tokens] = Prefix(sequence.tokens, [home])
+        admission.prefilled.append(prefix)
+        self._start(sequence, prefix, True, admission)
+        return True
 
     def _start(self, sequence: Sequence, prefix: Prefix, takes: bool, admission: Admission) -> None:
         whole = len(prefix.tokens) // self.pages.size

@@ -234,6 +234,14 @@ def test_a_groups_prompt_is_computed_once(model: LanguageModel) -> None:
     assert engine.stats().most_shared == 9
 
 
+def test_larger_budgets_start_first_so_that_none_runs_on_alone(model: LanguageModel) -> None:
+    """16 short ones before a long one on 4 rows: in the order given, the long one would take 40 more steps alone."""
+    asked = [Request(f"p{n}", 0, (5, 6, 7 + n), 10 if n < 16 else 40, seed=0) for n in range(17)]
+    engine = NativeEngine(model, frozenset({-1}), rows=4, longest_sequence=64)
+    assert len(list(engine.sample(asked))) == 17
+    assert engine.stats().kept > 0.9  # computed for nothing, beside short ones that fill four rows
+
+
 def test_samples_of_a_group_differ_and_repeat(model: LanguageModel) -> None:
     requests = [Request("p", n, (5, 6, 7), 20, seed=0) for n in range(16)]
     done = run(model, requests)

@@ -149,20 +149,27 @@ def test_with_homes_every_row_lies_in_its_own_page(
 @given(
     st.integers(2, 8),  # rows
     st.integers(0, 3),  # pages that are nobody's home
-    st.lists(st.integers(1, 8), min_size=4, max_size=24),  # new tokens of each request, all of them of other prompts
+    st.integers(1, 2),  # samples of a prompt
+    st.lists(st.integers(1, 8), min_size=4, max_size=24),  # new tokens of each request
     st.lists(st.sets(st.integers(0, 7), max_size=4), max_size=40),
 )
 def test_with_homes_and_few_other_pages_rows_keep_their_tokens(
-    rows: int, spare: int, asked: list[int], ends: list[set[int]]
+    rows: int, spare: int, group: int, asked: list[int], ends: list[set[int]]
 ) -> None:
-    """Prompts then lie in the homes of rows, and rows elsewhere; the toy checks what each page holds."""
+    """Shared prompts then lie in the homes of rows, and rows elsewhere; the toy checks what each page holds.
+
+    A prompt with one sample needs no page but the row's own.
+    """
     toy = Toy(2 + rows + spare, 16, rows, homes=rows)
     for sample, new in enumerate(asked):
-        toy.scheduler.add(request(chr(97 + sample), sample, length=3 + sample % 5, new=new))
+        prompt = sample // group
+        toy.scheduler.add(request(chr(97 + prompt), sample, length=3 + prompt % 5, new=new))
     looks = 0
     while not toy.scheduler.idle:
         toy.step(1, ends[looks] if looks < len(ends) else set())
         looks += 1
+        running = toy.scheduler.running
+        assert group > 1 or [each.pages for each in running] == [[row + 1] for row in range(len(running))]
         assert looks < 2000, "the scheduler makes no progress"
     assert sorted(each.sample for each in toy.finished) == list(range(len(asked)))
 
