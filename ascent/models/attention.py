@@ -5,11 +5,14 @@ tokens belong together) lies in a frozen context that the caller enters around t
 is an error. `Packed` is the context of the mode called train: T tokens of several sequences on one axis, each token
 seeing itself and what came before it in its own sequence. Prefill and decode are contexts of their own (see `paged`).
 
-Axes: T flat tokens, H query heads, K key/value heads, D head size, N sequences of one length, L that length.
+Axes: T flat tokens, H query heads, K key/value heads, D head size, N sequences of one size, Q their queries, L their
+keys.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from inspect import signature
@@ -22,6 +25,7 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 from ascent.maths.segments import Segments
+from ascent.models.alike import Alike, Moves, moved, moves
 
 NAME = "ascent"
 LARGEST_FLASH_HEAD = 256
@@ -46,18 +50,27 @@ class Context(Protocol):
 
 @dataclass(frozen=True)
 class Packed:
-    """Mode train: where each sequence lies on the flat axis. Sequences of no tokens are left out."""
+    """Mode train: where each sequence lies on the flat axis. Sequences of no tokens are left out.
 
-    offsets: Tensor  # cumulative lengths, int32, on the model's device: the form of the flash kernel
-    longest: int
-    blocks: tuple[tuple[int, int], ...]  # (how many sequences, their length), by length: what SDPA runs at once
-    order_T: Tensor | None  # tokens sorted by the length of their sequence; None where they already are
-    back_T: Tensor | None  # the inverse of `order_T`
+    Where sequences begin alike (see `alike`), each runs what it has of its own, so it has more keys than queries.
+    """
+
+    offsets: Tensor  # cumulative numbers of queries, int32, on the model's device: the form of the flash kernel
+    key_offsets: Tensor  # and of keys
+    blocks: tuple[tuple[int, int, int], ...]  # (how many sequences, their queries, their keys): what SDPA runs at once
+    keys: Moves | None  # gather every sequence's keys; None where each has its own
+    queries_by_block: Moves | None  # sort by block; None where they already are
+    keys_by_block: Moves | None
     calls: list[Call] | None = None  # where given, each layer leaves what it asked for (the check at load reads it)
 
     @property
     def total(self) -> int:
-        return sum(count * length for count, length in self.blocks)
+        """How many tokens are run."""
+        return sum(count * queries for count, queries, _ in self.blocks)
+
+    @property
+    def longest(self) -> int:
+        return max(keys for _, _, keys in self.blocks)
 
     def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: Call) -> Tensor:
         if self.calls is not None:
@@ -78,21 +91,37 @@ class Call:
     heads: tuple[int, int, int]  # key/value heads, size of a key, size of a value: what a cache must hold
 
 
-def packed(segments: Segments, device: torch.device) -> Packed:
+def packed(segments: Segments, device: torch.device, alike: Alike | None = None) -> Packed:
     """The context for one packed batch. Reads the lengths once; nothing here depends on the layer."""
-    lengths = [length for length in segments.lengths_B.tolist() if length > 0]
-    if not lengths:
+    every = segments.lengths_B.tolist()
+    taken = alike.taken if alike else [0] * len(every)
+    if not any(every):
         raise ValueError("a packed batch of 0 tokens: nothing to run; drop batches in which every sequence is empty")
-    offsets = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    blocks = tuple((lengths.count(length), length) for length in sorted(set(lengths)))
-    if lengths == sorted(lengths):
-        return Packed(offsets.to(device), max(lengths), blocks, None, None)
-    by_length = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    starts = offsets.tolist()
-    order_T = torch.cat([torch.arange(starts[i], starts[i + 1]) for i in by_length])
-    back_T = torch.empty_like(order_T)
-    back_T[order_T] = torch.arange(order_T.numel())
-    return Packed(offsets.to(device), max(lengths), blocks, order_T.to(device), back_T.to(device))
+    sizes = [(keys - less, keys) for keys, less in zip(every, taken, strict=True)]
+    rows = [row for row, (queries, _) in enumerate(sizes) if queries]
+    offsets, key_offsets = (_offsets([sizes[row][n] for row in rows]) for n in (0, 1))
+    by_block = sorted(rows, key=lambda row: (sizes[row][1], sizes[row][0]))
+    counts = Counter(sizes[row] for row in by_block)
+    blocks = tuple((count, *size) for size, count in counts.items())
+    keys = None if alike is None else moves(alike.places_T[_ranges(every, rows).to(device)], alike.kept_U.numel())
+    queries_by_block = keys_by_block = None
+    if by_block != rows:
+        run = [queries for queries, _ in sizes]
+        queries_by_block = moves(_ranges(run, by_block).to(device), sum(run))
+        keys_by_block = queries_by_block
+    if alike is not None:
+        keys_by_block = moves(alike.places_T[_ranges(every, by_block).to(device)], alike.kept_U.numel())
+    return Packed(offsets.to(device), key_offsets.to(device), blocks, keys, queries_by_block, keys_by_block)
+
+
+def _offsets(lengths: Sequence[int]) -> Tensor:
+    return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+
+def _ranges(lengths: Sequence[int], rows: Sequence[int]) -> Tensor:
+    """The places of these rows' tokens, row after row."""
+    starts = _offsets(lengths).tolist()
+    return torch.cat([torch.arange(starts[row], starts[row + 1]) for row in rows])
 
 
 _current: ContextVar[Context | None] = ContextVar("attention context", default=None)
@@ -188,48 +217,53 @@ def _flash_can(q_THD: Tensor, v_TKD: Tensor, call: Call) -> bool:
 
 
 def _flash(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: Packed, call: Call) -> Tensor:
-    left = -1 if call.window is None or call.window >= context.longest else call.window - 1
-    q_THD, k_TKD, v_TKD = q_THD.contiguous(), k_TKD.contiguous(), v_TKD.contiguous()
-    offsets, longest = context.offsets, context.longest
-    tensors = (q_THD, k_TKD, v_TKD, offsets, offsets)
-    out_THD = varlen_attn(*tensors, longest, longest, scale=call.scaling, window_size=(left, 0), **GROUPED_HEADS)
+    """A sequence's queries are its last tokens: the kernel aligns them with its last keys."""
+    longest = context.longest
+    left = -1 if call.window is None or call.window >= longest else call.window - 1
+    k_TKD, v_TKD = (moved(x.contiguous(), context.keys) for x in (k_TKD, v_TKD))
+    tensors = (q_THD.contiguous(), k_TKD, v_TKD, context.offsets, context.key_offsets)
+    most = max(queries for _, queries, _ in context.blocks)
+    out_THD = varlen_attn(*tensors, most, longest, scale=call.scaling, window_size=(left, 0), **GROUPED_HEADS)
     assert isinstance(out_THD, Tensor)
     return out_THD
 
 
 def _by_length(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: Packed, call: Call) -> Tensor:
-    """SDPA on all sequences of one length at a time. No score between two sequences is ever computed."""
-    if context.order_T is not None:
-        q_THD, k_TKD, v_TKD = (x.index_select(0, context.order_T) for x in (q_THD, k_TKD, v_TKD))
-    sizes = [count * length for count, length in context.blocks]
-    pieces = zip(context.blocks, q_THD.split(sizes), k_TKD.split(sizes), v_TKD.split(sizes), strict=True)
+    """SDPA on all sequences of one size at a time. No score between two sequences is ever computed."""
+    q_THD = moved(q_THD, context.queries_by_block)
+    k_TKD, v_TKD = (moved(x, context.keys_by_block) for x in (k_TKD, v_TKD))
+    queries, keys = ([count * size[n] for count, *size in context.blocks] for n in (0, 1))
+    pieces = zip(context.blocks, q_THD.split(queries), k_TKD.split(keys), v_TKD.split(keys), strict=True)
     out_THD = torch.cat([_block(block, q, k, v, call) for block, q, k, v in pieces])
-    return out_THD if context.back_T is None else out_THD.index_select(0, context.back_T)
+    back = context.queries_by_block
+    return out_THD if back is None else moved(out_THD, Moves(back.back_T, back.places_T, None))
 
 
-def _block(block: tuple[int, int], q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: Call) -> Tensor:
-    count, length = block
+def _block(block: tuple[int, int, int], q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: Call) -> Tensor:
+    count, queries, length = block
     heads, repeats = q_THD.shape[1], q_THD.shape[1] // k_TKD.shape[1]
-    q_NHLD = q_THD.unflatten(0, block).transpose(1, 2)
-    k_NHLD, v_NHLD = (x.unflatten(0, block).transpose(1, 2).repeat_interleave(repeats, 1) for x in (k_TKD, v_TKD))
-    seen_LL = None
-    if call.softcap is not None or (call.window is not None and call.window < length):
-        seen_LL = _visible(length, call.window, q_THD.device)
+    q_NHQD = q_THD.unflatten(0, (count, queries)).transpose(1, 2)
+    k_NHLD, v_NHLD = (
+        x.unflatten(0, (count, length)).transpose(1, 2).repeat_interleave(repeats, 1) for x in (k_TKD, v_TKD)
+    )
+    seen_QL = None
+    if queries < length or call.softcap is not None or (call.window is not None and call.window < length):
+        seen_QL = _visible(length, call.window, q_THD.device)[-queries:]
     if call.softcap is None:
-        out_NHLD = F.scaled_dot_product_attention(
-            *(q_NHLD, k_NHLD, v_NHLD),
-            attn_mask=seen_LL,
-            is_causal=seen_LL is None,
+        out_NHQD = F.scaled_dot_product_attention(
+            *(q_NHQD, k_NHLD, v_NHLD),
+            attn_mask=seen_QL,
+            is_causal=seen_QL is None,
             dropout_p=call.dropout,
             scale=call.scaling,
         )
     else:
-        assert seen_LL is not None
-        scores_NHLL = (q_NHLD @ k_NHLD.mT) * call.scaling
-        scores_NHLL = (scores_NHLL / call.softcap).tanh() * call.softcap
-        weights_NHLL = scores_NHLL.masked_fill(~seen_LL, -torch.inf).float().softmax(-1).to(q_THD.dtype)
-        out_NHLD = F.dropout(weights_NHLL, call.dropout) @ v_NHLD
-    return out_NHLD.transpose(1, 2).reshape(count * length, heads, -1)
+        assert seen_QL is not None
+        scores_NHQL = (q_NHQD @ k_NHLD.mT) * call.scaling
+        scores_NHQL = (scores_NHQL / call.softcap).tanh() * call.softcap
+        weights_NHQL = scores_NHQL.masked_fill(~seen_QL, -torch.inf).float().softmax(-1).to(q_THD.dtype)
+        out_NHQD = F.dropout(weights_NHQL, call.dropout) @ v_NHLD
+    return out_NHQD.transpose(1, 2).reshape(count * queries, heads, -1)
 
 
 def _visible(length: int, window: int | None, device: torch.device) -> Tensor:

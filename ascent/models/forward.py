@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ascent.maths.segments import Segments
+from ascent.models import alike
 from ascent.models.attention import attending, current, packed
 from ascent.models.distributions import Distributions
 from ascent.models.seams import wide_product
@@ -26,21 +27,27 @@ Batch = Mapping[str, Any]
 
 
 def hidden_states(decoder: nn.Module, batch: Batch, *, longest: int | None = None) -> Tensor:
-    """The decoder's last hidden states, (T, D). `longest` is the length the model can hold."""
+    """The decoder's last hidden states, (T, D). What sequences begin with alike is run once.
+
+    `longest` is the length the model can hold.
+    """
     segments: Segments = batch["segments"]
     tokens_T: Tensor = batch["tokens_T"]
     positions_T: Tensor = batch["positions_T"]
     segments.check(tokens_T, positions_T)
-    context = packed(segments, tokens_T.device)
+    same = alike.find(tokens_T, segments)
+    context = packed(segments, tokens_T.device, same)
     if longest is not None and context.longest > longest:
         raise ValueError(
             f"a sequence of {context.longest} tokens for a model that holds {longest}; shorten the texts "
             "or use a model with a longer context"
         )
+    if same is not None:
+        tokens_T, positions_T = tokens_T[same.kept_U], positions_T[same.kept_U]
     with attending(context):
         out = decoder(input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False)
-    hidden_TD: Tensor = out.last_hidden_state[0]
-    return hidden_TD
+    hidden_UD: Tensor = out.last_hidden_state[0]
+    return hidden_UD if same is None else alike.moved(hidden_UD, alike.moves(same.places_T, same.kept_U.numel()))
 
 
 def inside(segments: Segments) -> Tensor:

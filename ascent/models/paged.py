@@ -16,12 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ascent.models.attention import Call, Packed
@@ -29,7 +26,6 @@ from ascent.models.attention import Call, Packed
 STEP = 16  # tokens: lengths are rounded up to a multiple of this, or of a quarter of their own size
 WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # to copy numbers of any kind by their size
 BLOCK_COST = 200_000  # numbers that could be gathered in the time that one more block takes
-CUT_COST = 50_000  # the same where nothing is gathered
 
 
 @dataclass(frozen=True)
@@ -204,22 +200,6 @@ def rounded(length: int) -> int:
     """A row's length, rounded up: four steps to each doubling."""
     step = max(STEP, 2 ** ((length - 1).bit_length() - 3)) if length > STEP else STEP
     return -(-length // step) * step
-
-
-def cuts(lengths_B: NDArray[Any], width: int) -> list[tuple[int, int, int]]:
-    """Rows in order as one or two blocks: (first, behind the last, padded length), as costs less.
-
-    Those that started last come last and are mostly short, so a second block needs less padding. `width` is how many
-    numbers a token stores.
-    """
-    count, longest = len(lengths_B), rounded(int(lengths_B.max()))
-    behind_B = np.maximum.accumulate(lengths_B[::-1])[::-1]  # the longest from each row on
-    saved_B = (longest - behind_B) * np.arange(count, 0, -1)
-    place = int(saved_B.argmax())
-    length = rounded(int(behind_B[place]))
-    if (longest - length) * (count - place) * width < CUT_COST:
-        return [(0, count, longest)]
-    return [(0, place, longest), (place, count, length)]
 
 
 def can_lie_in_order(page: int) -> bool:

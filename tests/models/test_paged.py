@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +12,6 @@ from ascent.models.paged import (
     Block,
     allocate,
     can_lie_in_order,
-    cuts,
     decode_on_cpu,
     grouped,
     new_slots,
@@ -123,12 +121,3 @@ def test_few_short_rows_join_longer_ones_and_many_do_not() -> None:
     assert grouped(lengths, width=6400) == {16: [0, 1, 2], 320: [3, 4, 5, 6, 7]}
     rows = [row for group in grouped([10, 700, 90, 33] * 9, 100).values() for row in group]
     assert sorted(rows) == list(range(36))
-
-
-def test_rows_in_order_are_cut_where_padding_costs_more_than_a_second_block() -> None:
-    lengths = np.array([100, 40, 90, 20, 20, 10])
-    # from row 3 on 20 suffice, padded to 32: (112 - 32) * 3 numbers a width are saved
-    assert cuts(lengths, width=250) == [(0, 3, 112), (3, 6, 32)]
-    assert cuts(lengths, width=200) == [(0, 6, 112)]
-    assert cuts(lengths[::-1], width=10_000) == [(0, 6, 112)]  # the longest is last: nothing to gain
-    assert cuts(np.array([7, 7]), width=10_000) == [(0, 2, 16)]

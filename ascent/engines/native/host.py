@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ascent.engines.native.rows import STOPS, Asked, Rows, asked
 from ascent.engines.native.sampling import draw, draw_plainly
-from ascent.models.paged import Block, Decode, Pool, can_lie_in_order, cuts, decode_on_cpu
+from ascent.models.paged import Block, Decode, Pool, can_lie_in_order, decode_on_cpu, rounded
 
+CUT_COST = 50_000  # numbers that attention could read in the time that a second block takes
 Lines = dict[str, NDArray[Any]]  # what was drawn: made, logprobs, log_mass
 
 
@@ -148,3 +149,19 @@ class HostStep:
             own += [torch.from_numpy(each) for each in (places, slots, lengths)]
             self._views[size] = _Views._make([*own, asked(rows, slice(size))])
         return self._views[size]
+
+
+def cuts(lengths_B: NDArray[Any], width: int) -> list[tuple[int, int, int]]:
+    """Rows in order as one or two blocks: (first, behind the last, padded length), as costs less.
+
+    Those that started last come last and are mostly short, so a second block needs less padding. `width` is how many
+    numbers a token stores.
+    """
+    count, longest = len(lengths_B), rounded(int(lengths_B.max()))
+    behind_B = np.maximum.accumulate(lengths_B[::-1])[::-1]  # the longest from each row on
+    saved_B = (longest - behind_B) * np.arange(count, 0, -1)
+    place = int(saved_B.argmax())
+    length = rounded(int(behind_B[place]))
+    if (longest - length) * (count - place) * width < CUT_COST:
+        return [(0, count, longest)]
+    return [(0, place, longest), (place, count, length)]
