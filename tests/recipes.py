@@ -8,7 +8,7 @@ from ascent.algorithms import TABLE
 def least(algorithm: str) -> dict[str, Any]:
     row = TABLE[algorithm]
     recipe: dict[str, Any] = {"algorithm": algorithm, "model": {"policy": "p"}, "data": {"train": "t"}}
-    if row.source == "rollouts":
+    if row.samples:
         recipe["rewards"] = [{"use": "exact"}]
     if row.needs & {"teacher", "teacher_distribution"}:
         recipe["model"]["teacher"] = "big"

@@ -52,6 +52,7 @@ REQUIRED = [
     *("high_entropy", "skywork_or1", "fipo", "real", "grpo_passk", "optimal_baseline", "nash_md", "a2po", "rlsd"),
     *("grpo_rejection", "robust_dpo", "exo", "nca", "bco_pair", "bco", "sppo", "apo_zero", "apo_down"),
     *("apo_zero_unpaired", "aot", "aot_unpaired", "discopop", "dpo_norm", "slic", "f_dpo", "ld_dpo", "wpo", "mpo"),
+    "online_dpo",
     *("xpo", "cpo_simpo", "alphapo", "tpo", "dft", "gkd", "kd", "prm", "prm_soft"),
 ]
 
@@ -134,9 +135,10 @@ def test_a_row_is_complete(row: Row) -> None:
     if row.source == "rollouts":
         assert row.credit and row.normalise and row.mismatch and row.ratio and row.gate and row.aggregate
         assert row.loss is None
-        assert {"rollouts.group_size", "update.epochs", "update.minibatches"} <= set(row.defaults)
     else:
         assert row.loss is not None and row.gate is None and row.credit is None
+    if row.samples:
+        assert {"rollouts.group_size", "update.epochs", "update.minibatches"} <= set(row.defaults)
     for slot, made in row.cells():
         assert VOCABULARY[slot][made.name] is made.function, f"{slot}: {made.name} is not in the vocabulary"
 
@@ -187,6 +189,8 @@ def test_what_rows_need_is_read_off_their_cells() -> None:
     assert TABLE["instructgpt"].needs == {"critic", "reference", "pretraining"}
     assert TABLE["gdpo"].needs == {"reward_parts"}
     assert TABLE["reward_model"].needs == {"score_head"}
+    assert TABLE["online_dpo"].needs == {"reference"}
+    assert TABLE["xpo"].needs == {"reference", "reference_samples"}
 
 
 def numbers(name: str, slot: str) -> dict:

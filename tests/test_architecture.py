@@ -70,6 +70,7 @@ OUTSIDE: dict[str, set[str] | None] = {
 OUTSIDE_OF_FILES = {
     "engines/vllm.py": {"vllm"},
     "engines/native/kernels.py": {"triton"},
+    "models/source.py": {"huggingface_hub", "httpx"},
     "models/norm_cuda.py": {"triton"},
     "models/paged_cuda.py": {"triton"},
     "models/rotary_cuda.py": {"triton"},

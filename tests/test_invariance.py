@@ -62,7 +62,7 @@ def whole_step(row: Row, batch: Batch) -> tuple[Tensor, dict[str, Tensor], dict[
 def units_of(row: Row, batch: Batch) -> list[list[int]]:
     """What must stay together: pairs, rankings, or single sequences."""
     ids_B = batch["groups"].ids_B
-    if row.source in ("pairs", "rankings"):
+    if row.source in ("pairs", "fresh_pairs", "rankings"):
         return [(ids_B == g).nonzero().flatten().tolist() for g in range(batch["groups"].count)]
     return [[b] for b in range(ids_B.numel())]
 

@@ -32,7 +32,9 @@ from ascent.losses import (
     values,
 )
 
-Source = Literal["rollouts", "examples", "pairs", "rankings", "unpaired", "steps"]
+Source = Literal["rollouts", "fresh_pairs", "examples", "pairs", "rankings", "unpaired", "steps"]
+# Sources that sample: answers of the policy as it is, with rewards; and pairs of such answers.
+SAMPLED = ("rollouts", "fresh_pairs")
 
 # Inputs that only exist when something extra runs. A row needs whatever its cells ask for.
 EXTRAS = {
@@ -56,7 +58,7 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One algorithm. Rollout rows fill the slots from `shape` to `auxiliary`; rows fed from files fill `loss`."""
+    """One algorithm. Rollout rows fill the slots from `shape` to `auxiliary`; all others fill `loss`."""
 
     name: str
     title: str
@@ -100,6 +102,11 @@ class Row:
     def needs(self) -> frozenset[str]:
         """What must run besides the policy: read off the cells' inputs, so it cannot fall out of date."""
         return frozenset(EXTRAS[name] for name in self.inputs if name in EXTRAS)
+
+    @property
+    def samples(self) -> bool:
+        """Whether it learns from answers that are sampled and rewarded step by step, and not from files."""
+        return self.source in SAMPLED
 
     @property
     def weights(self) -> dict[str, float]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from ascent.build.critic import Critic
 from ascent.build.plan import Plan
+from ascent.build.reinforcement import Frozen
 from ascent.build.training import Training, WithFrozen, assemble
-from ascent.models.memory import Forecast, forecast, shape_of
+from ascent.models.memory import Forecast, forecast, shape_of, with_critic
 from ascent.models.model import LanguageModel
+from ascent.rollouts.source import RolloutSource
+from ascent.update.local import LocalLearner
 
 MOST_STEPS = 5  # looked at for a signal
 
@@ -38,8 +43,9 @@ class Checked:
 
 def check(plan: Plan) -> Checked:
     """Parse and render everything, run forward and backward, forecast memory, time a step; nothing is kept."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as ending:
         training = assemble(plan, Path(folder))
+        ending.callback(training.close)
         batches, step = _first(training, 1)
         stats = training.learner.step(batches, training.objective)
         start = time.perf_counter()
@@ -74,23 +80,40 @@ def _first(training: Training, step: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def memory_of(plan: Plan, training: Training) -> Forecast:
-    """Of the largest micro-batch there can be: its budget of tokens, or all of a step where that is less."""
-    model, settings = training.model, plan.config
+    """Of the largest micro-batch there can be: its budget of tokens, or all of a step where that is less.
+
+    What rewards and samplers hold is not in it.
+    """
+    rollouts = plan.config.rollouts
+    sequences = rollouts.prompts_per_step * rollouts.group_size if plan.row.samples else plan.config.data.batch_size
+    tokens = min(plan.config.update.tokens_per_microbatch, sequences * training.largest)
+    scored = training.objective.want & {"logprobs_T", "entropy_T", "logits_TV"}
+    found = _forecast(plan, training.model, tokens, training.model.budget_bytes if scored else 0, _frozen(training))
+    for each in training.others:
+        assert isinstance(each.learner, LocalLearner) and isinstance(each.learner.model, Critic), each.name
+        found = with_critic(found, _forecast(plan, each.learner.model.model, tokens, 0))
+    return found
+
+
+def _forecast(plan: Plan, model: LanguageModel, tokens: int, budget_bytes: int, reference: int = 0) -> Forecast:
     return forecast(
         shape_of(model.module.config, _count(model.module), sum(each.numel() for each in model.parameters())),
-        tokens=min(settings.update.tokens_per_microbatch, settings.data.batch_size * training.largest),
-        dtype=settings.model.dtype,
-        recompute=settings.model.recompute,
-        budget_bytes=model.budget_bytes if training.objective.want & {"logprobs_T", "entropy_T", "logits_TV"} else 0,
-        reference=_frozen(training),
+        tokens=tokens,
+        dtype=plan.config.model.dtype,
+        recompute=plan.config.model.recompute,
+        budget_bytes=budget_bytes,
+        reference=reference,
     )
 
 
 def _frozen(training: Training) -> int:
     """Weights of a reference or a teacher that stays during training; LoRA's reference shares the policy's."""
     source = training.source
-    model = source.frozen.model if isinstance(source, WithFrozen) else None
-    return _count(model.module) if isinstance(model, LanguageModel) else 0
+    models: list[Any] = [source.frozen.model] if isinstance(source, WithFrozen) else []
+    if isinstance(source, RolloutSource):
+        asked = (source.models.reference, source.models.teacher)
+        models = [each.model for each in asked if isinstance(each, Frozen)]
+    return sum(_count(each.module) for each in models if isinstance(each, LanguageModel))
 
 
 def _count(module: nn.Module) -> int:

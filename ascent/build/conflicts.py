@@ -10,11 +10,9 @@ from ascent.build.effects import REWARD_MODEL
 from ascent.config.schema import Config
 from ascent.losses import controllers, kl, ratios
 
-# What a row of the table may need and no part of training supplies yet: the functions are there, their input is not.
-UNSUPPLIED = {
-    "reference_samples": "pairs of which one answer is the policy's and one the reference's, sampled and judged afresh "
-    "in every step: rows of pairs read files, and rollouts form no pairs",
-}
+# Fresh pairs carry what pairs of a file carry, but for what only a file can say.
+ALIKE = {"fresh_pairs": ("fresh_pairs", "pairs")}
+ONLY_IN_FILES = frozenset({"gold_B", "margins_P", "scores_B"})
 
 PER_SEQUENCE_RATIOS = (ratios.sequence_geometric, ratios.sequence_geometric_token)
 
@@ -24,8 +22,12 @@ def refuse_conflicts(config: Config, row: Row) -> None:
     _inputs_exist(row)
     _shares_leave_room(config)
     _every_checkpoint_has_a_score(config)
-    if row.source == "rollouts":
+    if row.samples:
         _something_to_reward(config, row)
+        _minibatches_are_not_empty(config, row)
+    if row.source == "fresh_pairs":
+        _group_has_a_pair(config, row)
+    if row.source == "rollouts":
         _group_has_a_baseline(config, row)
         _sampling_fits_correction(config, row)
         _critic_is_trained(config, row)
@@ -37,7 +39,6 @@ def refuse_conflicts(config: Config, row: Row) -> None:
         _ratio_fits_gate(row)
         _ratio_fits_aggregate(row)
         _overlong_is_reachable(config, row)
-        _minibatches_are_not_empty(config)
     if row.needs & {"teacher", "teacher_distribution"} and config.model.teacher is None:
         raise ValueError(f"model.teacher is missing: {row.name} learns from a frozen teacher; name the model")
     if "teacher_distribution" in row.needs and config.data.own_answers and config.data.train_on != "completion":
@@ -53,7 +54,9 @@ def refuse_conflicts(config: Config, row: Row) -> None:
 
 def _inputs_exist(row: Row) -> None:
     """A cell may need what only another kind of data has: the table itself says which inputs come with which source."""
-    here = {name for other in TABLE.values() if other.source == row.source for name in other.inputs}
+    sources = ALIKE.get(row.source, (row.source,))
+    here = {name for other in TABLE.values() if other.source in sources for name in other.inputs}
+    here -= ONLY_IN_FILES if row.samples else set()
     elsewhere = {name: other.source for other in TABLE.values() for name in other.inputs if name not in here}
     for slot, each in row.cells():
         foreign = next((name for name in each.required if name in elsewhere), None)
@@ -62,16 +65,6 @@ def _inputs_exist(row: Row) -> None:
                 f"cells.{slot}: {each.name} needs {foreign}, which comes with {elsewhere[foreign]}, "
                 f"but {row.name} learns from {row.source}; choose another function"
             )
-
-
-def refuse_unsupplied(row: Row) -> None:
-    """ValueError for a row that needs what no part of training supplies; asked when a run is built, not before."""
-    missing = sorted(row.needs & set(UNSUPPLIED))
-    if missing:
-        raise ValueError(
-            f"algorithm {row.name} cannot be trained by recipe yet: it needs {UNSUPPLIED[missing[0]]}; its loss can be "
-            "used from Python (ascent show algorithm names the functions)"
-        )
 
 
 def _shares_leave_room(config: Config) -> None:
@@ -113,6 +106,17 @@ def _group_has_a_baseline(config: Config, row: Row) -> None:
             f"rollouts.group_size=1 gives no baseline ({comparing[0]} compares the completions of one prompt); "
             "use >= 2, or algorithm ppo"
         )
+
+
+def _group_has_a_pair(config: Config, row: Row) -> None:
+    size = config.rollouts.group_size
+    if "reference_samples" in row.needs and size != 2:
+        raise ValueError(
+            f"rollouts.group_size={size}, but {row.name} compares one answer of the policy with one of the reference; "
+            "use 2, and more prompts (rollouts.prompts_per_step) for more pairs"
+        )
+    if size < 2:
+        raise ValueError(f"rollouts.group_size={size}, but a pair takes two answers to a prompt; use >= 2")
 
 
 def _sampling_fits_correction(config: Config, row: Row) -> None:
@@ -235,10 +239,12 @@ def _overlong_is_reachable(config: Config, row: Row) -> None:
             )
 
 
-def _minibatches_are_not_empty(config: Config) -> None:
-    sequences = config.rollouts.prompts_per_step * config.rollouts.group_size
-    if config.update.minibatches > sequences:
+def _minibatches_are_not_empty(config: Config, row: Row) -> None:
+    prompts, size = config.rollouts.prompts_per_step, config.rollouts.group_size
+    most, words = prompts * size, "completions (prompts_per_step x group_size)"
+    if row.source == "fresh_pairs":
+        most, words = prompts, "pairs at most (prompts_per_step)"
+    if config.update.minibatches > most:
         raise ValueError(
-            f"update.minibatches={config.update.minibatches}, but a step has only {sequences} completions "
-            f"(prompts_per_step x group_size); use at most {sequences}"
+            f"update.minibatches={config.update.minibatches}, but a step has only {most} {words}; use at most {most}"
         )

@@ -20,11 +20,15 @@ class Rule(NamedTuple):
 
 
 def _samples(row: Row, values: Values) -> bool:
-    return row.source == "rollouts"
+    return row.samples
 
 
 def _reads(row: Row, values: Values) -> bool:
-    return row.source != "rollouts"
+    return not row.samples
+
+
+def _has_a_policy_gradient(row: Row, values: Values) -> bool:
+    return row.source == "rollouts"
 
 
 def _needing(extra: str) -> Callable[[Row, Values], bool]:
@@ -40,7 +44,7 @@ def _answers_anew(row: Row, values: Values) -> bool:
 
 
 def _drops_groups(row: Row, values: Values) -> bool:
-    return any("groups" in each.required for each in row.filter)
+    return row.source == "fresh_pairs" or any("groups" in each.required for each in row.filter)
 
 
 def _scores_with_model(row: Row, values: Values) -> bool:
@@ -54,9 +58,19 @@ def _evaluates(row: Row, values: Values) -> bool:
 RULES = (
     Rule(
         (
-            *("rollouts.prompts_per_step", "rollouts.group_size", "rollouts.top_p", "rollouts.truncation"),
-            *("rollouts.refill_tries", "rollouts.max_staleness", "rewards", "env"),
+            *("rollouts.prompts_per_step", "rollouts.group_size", "rollouts.top_p"),
+            *("rollouts.refill_tries", "rewards", "env"),
         ),
+        _samples,
+        "{name} learns from files ({source}), not from rollouts; remove it",
+    ),
+    Rule(
+        ("rollouts.truncation", "rollouts.max_staleness", "update.target_kl"),
+        lambda row, values: _reads(row, values) or _has_a_policy_gradient(row, values),
+        "{name} compares two answers (fresh_pairs): it has no critic, and no ratio to who sampled them; remove it",
+    ),
+    Rule(
+        ("rollouts.truncation", "rollouts.max_staleness"),
         _samples,
         "{name} learns from files ({source}), not from rollouts; remove it",
     ),

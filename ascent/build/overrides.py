@@ -48,12 +48,13 @@ def _numbers(each: Cell, *, weighted: bool) -> dict[str, Any]:
 
 
 def _check_slot(row: Row, slot: str) -> None:
-    learns_from_files = row.loss is not None
-    if learns_from_files and slot not in FILE_SLOTS:
+    if row.loss is not None and slot not in FILE_SLOTS:
+        source = row.source if row.samples else "files"
         raise ValueError(
-            f"cells.{slot} has no effect: {row.name} learns from files and has only the slots loss, focus and auxiliary"
+            f"cells.{slot} has no effect: {row.name} learns from {source} and has only the slots loss, focus and "
+            "auxiliary"
         )
-    if not learns_from_files and slot == "loss":
+    if row.loss is None and slot == "loss":
         raise ValueError(
             f"cells.loss has no effect: {row.name} learns from rollouts, and ratio, gate and aggregate make its loss"
         )

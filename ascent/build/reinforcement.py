@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from ascent.rewards.outcome import Tally
 from ascent.rollouts.collect import Asked, Settings
 from ascent.rollouts.control import Steering
 from ascent.rollouts.evaluate import Evaluation
+from ascent.rollouts.pairs import PairSource
 from ascent.rollouts.source import Models, RolloutSource
 from ascent.rollouts.source import Plan as Steps
 from ascent.rollouts.turns import Talk
@@ -43,7 +45,7 @@ from ascent.update.schedule import Schedule
 
 # What a row may need that is not built yet.
 NOT_YET = frozenset({"teacher_distribution", "gold_answers"})
-NOT_YET |= {"reference_samples", "noise", "step_head"}
+NOT_YET |= {"noise", "step_head", "score_head"}
 
 
 class Frozen:
@@ -111,17 +113,25 @@ def sampler_of(plan: Plan, model: LanguageModel, renderer: Renderer, longest: in
 
 
 class Reinforcement:
-    """The parts of such a run, in the order in which they need each other."""
+    """The parts of such a run, in the order in which they need each other. Whoever has it must `close` it."""
 
     def __init__(self, plan: Plan, folder: Path, model_folder: Path | None) -> None:
         refuse_unfinished(plan)
+        with ExitStack() as held:  # by rewards, environments and samplers: given back if something does not fit
+            self._build(plan, folder, model_folder, held)
+            self.close = held.pop_all().close
+
+    def _build(self, plan: Plan, folder: Path, model_folder: Path | None, held: ExitStack) -> None:
         config, row = plan.config, plan.row
         self.model = load_policy(plan, folder, model_folder)
         self.renderer = Renderer(self.model.tokenizer, train_on="completion")
         self.failures = Tally()
         score = scorer_of(plan, self.failures, self.text)
+        held.callback(score.close)
         budget = config.rollouts.max_new_tokens
         talk = talk_of(config.env.model_dump(), self.renderer, budget) if config.env is not None else None
+        if talk is not None:
+            held.callback(talk.close)
         self.settings = Settings(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, talk)
         train = asked_of(plan, config.data.train, self.renderer, talk)
         refuse_stepless(plan, train)
@@ -129,6 +139,7 @@ class Reinforcement:
         room = talk.limits.room(budget) if talk is not None else budget
         self.longest = max(len(each.tokens) for each in (*train, *heldout)) + room
         sampler = sampler_of(plan, self.model, self.renderer, self.longest)
+        held.callback(sampler.close)
         updates = config.update.epochs * config.update.minibatches
         alone = config.update.critic_warmup_steps
         steps, warmup = (config.run.steps - alone) * updates, config.update.warmup_steps * updates
@@ -145,16 +156,21 @@ class Reinforcement:
         asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder))
         if "optimal_values" in row.needs:
             train, how = with_optimum(
-                train, folder, lambda: self._sampler_of_reference(plan, folder), score, self.settings, self.text
-            )
+                train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,
+                self.text,
+            )  # fmt: skip
             told = (*told, how)
         weights = dict(row.weights)  # the controller's, where there is one
         self.objective = replace(objective_of(row, critic=not self.others), weights=weights)
         texts = texts_of(plan, self.model)
-        self.source = RolloutSource(
+        given: dict[str, Any] = {}
+        if "reference_samples" in row.needs:
+            given["other"] = self._sampler_of_reference(plan, folder, reference)
+            held.callback(given["other"].close)
+        self.source = (PairSource if row.source == "fresh_pairs" else RolloutSource)(
             train, sampler, score, asked, row, self._steps(plan),
             self.settings, text=self.text, shuffle=config.data.shuffle, steering=Steering(row, weights),
-            texts=texts,
+            texts=texts, **given,
         )  # fmt: skip
         self.evaluate = Evaluation(heldout, sampler, score, self.settings, self.text) if heldout else None
         self.notes = (
@@ -205,8 +221,13 @@ class Reinforcement:
             return None
         return Frozen(teacher_of(plan, folder, self.model), plan.config.rollouts.temperature, self.model.device)
 
-    def _sampler_of_reference(self, plan: Plan, folder: Path) -> Sampler:
-        """A copy of the reference to sample from, which nobody keeps."""
+    def _sampler_of_reference(self, plan: Plan, folder: Path, reference: Frozen | None) -> Sampler:
+        """Answers of the reference: from the model that is there, or from a copy that nobody else keeps.
+
+        A copy it must be where the reference is the policy without its adapter, which no engine can switch off.
+        """
+        if reference is not None and isinstance(reference.model, LanguageModel):
+            return sampler_of(plan, reference.model, self.renderer, self.longest)
         settings = plan.config.model
         name = initial(settings.reference or settings.policy, folder, plan.config.seed)
         model = models.load(name, dtype=settings.dtype, device=device(), seed=plan.config.seed)

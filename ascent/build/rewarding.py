@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -52,17 +53,18 @@ class Verifier(Batch):
 
 
 class ModelScorer:
-    """A reward model behind `protocols.Scorer`."""
+    """A reward model behind `protocols.Scorer`. With `together`, a step's rollouts go through it in packed batches."""
 
-    def __init__(self, model: str) -> None:
-        self._model = RewardModel(model)
+    def __init__(self, model: str, *, together: bool = False) -> None:
+        found = RewardModel(model)
+        self._scores = found.together if together else found
 
     def score(self, rollouts: Sequence[Rollout]) -> Sequence[float | None]:
         asked = [
             ([{"role": each.role, "content": each.content} for each in rollout.prompt.messages], rollout.text)
             for rollout in rollouts
         ]
-        return self._model(asked)
+        return self._scores(asked)
 
 
 def scores_steps(task: Task | Reasoning) -> TypeGuard[Task]:
@@ -113,6 +115,13 @@ class Rewarding:
     rules: Mapping[str, Rule]
     combination: Combination
 
+    def close(self) -> None:
+        """Give back what rewards hold (processes, connections): of all of them, whichever fails."""
+        with ExitStack() as held:
+            for reward in self.rewards.values():
+                if isinstance(reward, Batch):
+                    held.callback(reward.close)
+
 
 def rewards_of(plan: Plan, text: Text | None = None) -> Rewarding:
     """Without a list, the reward model alone.
@@ -123,24 +132,28 @@ def rewards_of(plan: Plan, text: Text | None = None) -> Rewarding:
     found: dict[str, Reward] = {}
     rules: dict[str, Rule] = {}
     terms = []
-    for place, each in enumerate(config.rewards or [schema.Reward(use=REWARD_MODEL)]):
-        try:
-            options = each.options
-            own = {key: options.pop(key) for key in OF_A_TERM if key in options}
-            name = own.get("name", each.use.rpartition(":")[2] or each.use)
-            rule = Rule(own.get("timeout", TIMEOUT_SECONDS), own.get("stop_on", "bugs"))
-            if each.use == VERIFIER and text is not None and "step_rewards" in plan.row.needs:
-                found |= {"steps": StepVerifier(text), VERIFIER: Verifier()}
-                rules |= {"steps": rule, VERIFIER: rule}
-                terms += [Term("steps", each.weight), Term(VERIFIER, 0.0)]
-                continue
-            if name in found:
-                raise ValueError(f"two rewards are called {name}; give one of them another `name`")
-            reward = _reward(each.use, config.model.reward_model, options)
-            found[name], rules[name] = reward, rule
-            terms.append(_term(name, reward, each.weight, own))
-        except ValueError as error:
-            raise ValueError(f"rewards[{place}]: {error}") from error
+    with ExitStack() as undo:  # a reward that is refused closes those made before it
+        for place, each in enumerate(config.rewards or [schema.Reward(use=REWARD_MODEL)]):
+            try:
+                options = each.options
+                own = {key: options.pop(key) for key in OF_A_TERM if key in options}
+                name = own.get("name", each.use.rpartition(":")[2] or each.use)
+                rule = Rule(own.get("timeout", TIMEOUT_SECONDS), own.get("stop_on", "bugs"))
+                if each.use == VERIFIER and text is not None and "step_rewards" in plan.row.needs:
+                    found |= {"steps": StepVerifier(text), VERIFIER: Verifier()}
+                    rules |= {"steps": rule, VERIFIER: rule}
+                    terms += [Term("steps", each.weight), Term(VERIFIER, 0.0)]
+                    continue
+                if name in found:
+                    raise ValueError(f"two rewards are called {name}; give one of them another `name`")
+                reward = _reward(each.use, config.model.reward_model, options)
+                if isinstance(reward, Batch):
+                    undo.callback(reward.close)
+                found[name], rules[name] = reward, rule
+                terms.append(_term(name, reward, each.weight, own))
+            except ValueError as error:
+                raise ValueError(f"rewards[{place}]: {error}") from error
+        undo.pop_all()
     return Rewarding(found, rules, Combination(tuple(terms)))
 
 
@@ -173,25 +186,32 @@ def _reward(use: str, reward_model: str | None, options: dict[str, Any]) -> Rewa
     if use == REWARD_MODEL:
         check_options(f"reward {use}", Verifier, options)
         assert reward_model is not None, "resolve refuses a recipe without its reward model"
-        return Scored(scorer=ModelScorer(reward_model))
+        return Scored(scorer=ModelScorer(reward_model, together=True))
     return find(use, **options)
 
 
-def scorer_of(plan: Plan, tally: Tally, text: Text | None = None) -> Callable[[Arriving], list[Rollout]]:
-    """Rollouts in, the same rollouts with rewards out, in the order of their places; each is scored as it arrives.
+class Scorer:
+    """Rollouts in, the same rollouts with rewards out, in the order of their places; each is scored as it arrives."""
 
-    Failures are counted in `tally` by name. `text` decodes sampled tokens; rewards at steps need it to know which token
-    ends a step.
-    """
-    made = rewards_of(plan, text)
-    strict = {name for name, rule in made.rules.items() if rule.stop_on != "never"}
+    def __init__(self, made: Rewarding, tally: Tally) -> None:
+        self._made, self._tally = made, tally
+        self._strict = {name for name, rule in made.rules.items() if rule.stop_on != "never"}
 
-    def scored(rollouts: Arriving) -> list[Rollout]:
-        found = score(made, rollouts, tally)
-        refuse_mostly_unscored(found, strict)
+    def __call__(self, rollouts: Arriving) -> list[Rollout]:
+        found = score(self._made, rollouts, self._tally)
+        refuse_mostly_unscored(found, self._strict)
         return found
 
-    return scored
+    def close(self) -> None:
+        self._made.close()
+
+
+def scorer_of(plan: Plan, tally: Tally, text: Text | None = None) -> Scorer:
+    """Who scores rollouts, as the recipe says. Failures are counted in `tally` by name.
+
+    `text` decodes sampled tokens; rewards at steps need it to know which token ends a step.
+    """
+    return Scorer(rewards_of(plan, text), tally)
 
 
 def score(made: Rewarding, rollouts: Arriving, tally: Tally) -> list[Rollout]:

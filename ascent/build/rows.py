@@ -56,7 +56,7 @@ def _checked(use: str, found: object) -> Row:
                 f"it has no {', '.join(empty) or 'empty loss'}; start from a row of the table with dataclasses.replace"
             )
     elif found.loss is None:
-        raise ValueError(f"algorithm {use} learns from files ({found.source}) and has no loss; give it one")
+        raise ValueError(f"algorithm {use} learns from {found.source} and has no loss; give it one")
     words = [name for name in ("name", "title", "paper", "formula", "origin") if not getattr(found, name)]
     if words:
         raise ValueError(f"algorithm {use} says nothing under {', '.join(words)}; the next reader will want it")

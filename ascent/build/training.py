@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ascent import loop
 from ascent.build import evaluation, said
-from ascent.build.conflicts import refuse_unsupplied
 from ascent.build.optimum import FILE as OPTIMUM
 from ascent.build.own_answers import OwnAnswers
 from ascent.build.plan import Plan, resolve
@@ -73,6 +73,7 @@ class Training:
     saved: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)  # their folders of a checkpoint
     starts: int = 1  # the first step in which the policy learns too
     halted: Callable[[], str] = str  # why the run should end before its last step; empty while it should not
+    close: Callable[[], None] = lambda: None  # gives back what rewards, environments and samplers hold
 
     @property
     def trained(self) -> list[loop.Trained]:
@@ -107,17 +108,16 @@ class WithFrozen:
 def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> Training:
     """Build every part of a run that learns from files; `model_folder` is the checkpoint's model when resuming."""
     config, row = plan.config, plan.row
-    refuse_unsupplied(row)
     trackers.require(config.run.trackers)
     rng.seed(config.seed)
-    if row.source == "rollouts":
+    if row.samples:
         made = Reinforcement(plan, folder, model_folder)
         heard, pieces = made.evaluate, said.Pieces(made.model.tokenizer)
         return Training(
             made.model, made.learner, made.objective, made.source, (),
             (*made.notes, *repeats(made.source.asked, heard.asked if heard else ())), made.longest,
             others=made.others, saved=made.saved, starts=config.update.critic_warmup_steps + 1,
-            halted=lambda: made.source.halted,
+            halted=lambda: made.source.halted, close=made.close,
             evaluate=heard, complaints=said.Complaints(made.failures),
             samples=lambda: Said(
                 said.samples(made.source.rollouts, made.source.advantages, pieces), len(made.source.rollouts)
@@ -222,15 +222,17 @@ def _once(plan: Plan, items: Sequence[Item]) -> list[Batch]:
 def train(plan: Plan, folder: Path, *, say: Say = print, header: str = "") -> int:
     """A new run in `folder`, from the first step to the last; returns the last step finished."""
     claim = Claim(folder, MADE, say=say)
-    try:
-        training = assemble(plan, folder)
-        text = header + as_yaml(plan.config)
-        run = RunFolder.create(folder, text, describe(devices=[device()]), lock=claim.lock, say=say)
-    except BaseException:
-        claim.abandon()
-        raise
-    with run:
-        return _drive(plan, training, run, done=0, say=say)
+    with ExitStack() as ending:
+        try:
+            training = assemble(plan, folder)
+            ending.callback(closed, training, say)
+            text = header + as_yaml(plan.config)
+            run = RunFolder.create(folder, text, describe(devices=[device()]), lock=claim.lock, say=say)
+        except BaseException:
+            claim.abandon()
+            raise
+        with run:
+            return _drive(plan, training, run, done=0, say=say)
 
 
 def resume(folder: Path, *, say: Say = print) -> int:
@@ -251,10 +253,20 @@ def resume(folder: Path, *, say: Say = print) -> int:
             f"run.steps in {folder / CONFIG}"
         )
     training = assemble(plan, folder, model_folder=found.folder / "model" if found else None)
-    with RunFolder.reopen(folder, done, describe(devices=[device()]), say=say) as run:
+    with ExitStack() as ending:
+        ending.callback(closed, training, say)
+        run = ending.enter_context(RunFolder.reopen(folder, done, describe(devices=[device()]), say=say))
         if found is not None and not found.folder.is_dir():  # between looking and locking, another process went on
             raise ValueError(f"{found.folder} is gone: another process has continued {folder}; resume it again")
         return _drive(plan, training, run, done=done, say=say, found=found)
+
+
+def closed(training: Training, say: Say) -> None:
+    """What a run holds is given back however it ends. Where that fails it is told: the run itself is over."""
+    try:
+        training.close()
+    except Exception as error:
+        say(f"what rewards or environments held could not be given back ({type(error).__name__}: {error})")
 
 
 def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Say, found: Found | None = None) -> int:

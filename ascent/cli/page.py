@@ -60,17 +60,12 @@ may also be installed: an entry point of the group `ascent.algorithms` makes its
 
 
 def markdown(rows: Iterable[Row]) -> str:
-    """The whole page: two summary tables, then a section for each row."""
-    from_rollouts, from_files = words.split(rows)
-    parts = [
-        INTRODUCTION,
-        "## Learning from rollouts\n",
-        _summary(words.ROLLOUT_COLUMNS, from_rollouts),
-        "## Learning from files\n",
-        _summary(words.FILE_COLUMNS, from_files),
-        *(_section(row) for row in (*from_rollouts, *from_files)),
-    ]
-    return "\n".join(parts)
+    """The whole page: the summary tables, then a section for each row."""
+    tables = words.split(rows)
+    parts = [INTRODUCTION]
+    for title, columns, part in tables:
+        parts += [f"## {title}\n", _summary(columns, part)]
+    return "\n".join([*parts, *(_section(row) for _, _, part in tables for row in part)])
 
 
 def _summary(columns: Sequence[str], rows: Sequence[Row]) -> str:

@@ -20,11 +20,7 @@ CELL_WIDTH = 11
 
 def print_all(rows: Iterable[Row]) -> None:
     console = _console()
-    from_rollouts, from_files = words.split(rows)
-    for title, columns, part in (
-        ("Learning from rollouts", words.ROLLOUT_COLUMNS, from_rollouts),
-        ("Learning from files", words.FILE_COLUMNS, from_files),
-    ):
+    for title, columns, part in words.split(rows):
         _heading(console, title)
         texts = [[words.summary(row)[column] for column in columns] for row in part]
         _print_table(console, columns, _narrowed(texts) if console.is_terminal else texts)

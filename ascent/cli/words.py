@@ -9,17 +9,22 @@ from ascent.cells import Cell
 from ascent.config.schema import TERM_SLOTS
 
 ROLLOUT_COLUMNS = ("name", "credit", "normalise", "ratio", "gate", "aggregate", "KL", "needs")
+PAIR_COLUMNS = ("name", "loss", "auxiliary", "needs")
 FILE_COLUMNS = ("name", "source", "loss", "auxiliary", "needs")
 
 
-def split(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """Rows that learn from rollouts, rows that learn from files."""
+def split(rows: Iterable[Row]) -> list[tuple[str, tuple[str, ...], list[Row]]]:
+    """The summary tables: a title, columns, and the rows of one way to learn."""
     every = list(rows)
-    return [row for row in every if row.source == "rollouts"], [row for row in every if row.source != "rollouts"]
+    return [
+        ("Learning from rollouts", ROLLOUT_COLUMNS, [row for row in every if row.source == "rollouts"]),
+        ("Learning from fresh pairs", PAIR_COLUMNS, [row for row in every if row.source == "fresh_pairs"]),
+        ("Learning from files", FILE_COLUMNS, [row for row in every if not row.samples]),
+    ]
 
 
 def summary(row: Row) -> dict[str, str]:
-    """One short text for each column of the two summary tables; empty where the row has nothing to say."""
+    """One short text for each column of the summary tables; empty where the row has nothing to say."""
     return {
         "name": row.name,
         "source": row.source,

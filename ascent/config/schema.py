@@ -82,7 +82,7 @@ class Cells(Section):
     value: OneTerm = Field(TermOverride(), description="Loss of the critic.")
     entropy: OneTerm = Field(TermOverride(), description="Entropy bonus.")
     auxiliary: Several = Field({}, description="Further loss terms: function name -> its weight and numbers.")
-    loss: OneTerm = Field(TermOverride(), description="The whole loss, for algorithms that learn from files.")
+    loss: OneTerm = Field(TermOverride(), description="The whole loss, for algorithms of files or fresh pairs.")
 
 
 class Model(Section):

@@ -27,7 +27,7 @@ from ascent.models.check import check_model, embedding_rows, refuse_config
 from ascent.models.dropout import silence_config, silence_modules
 from ascent.models.model import LanguageModel, output_head
 from ascent.models.quiet import quiet
-from ascent.models.source import resolve
+from ascent.models.source import reached, resolve
 from ascent.models.token_scores import BUDGET_BYTES, CUDA_BUDGET_BYTES
 from ascent.models.tokenizer import first_line, load_tokenizer, separate_padding
 
@@ -65,7 +65,7 @@ def load(
         raise ValueError(f"dtype={dtype!r} is not supported; use {' or '.join(DTYPES)}")
     if head not in AUTO:
         raise ValueError(f"head={head!r} does not exist; use one of {', '.join(AUTO)}")
-    folder = resolve(source)
+    folder = reached(resolve(source))
     notes = [f"model {source} is {folder}"] if str(folder) != str(Path(source).expanduser()) else []
     config = _config(folder, head, trust_remote_code)
     if not dropout:

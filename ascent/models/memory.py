@@ -7,7 +7,7 @@ so nothing grows with tokens x vocabulary or tokens x tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedConfig
 
@@ -41,11 +41,21 @@ class Forecast:
     activations: int
     logits: int
     reference: int = 0
+    critic: int = 0
 
     @property
     def total(self) -> int:
-        state = self.weights + self.gradients + self.masters + self.moments
-        return state + self.activations + self.logits + self.reference
+        return self.standing + self.passing + self.reference + self.critic
+
+    @property
+    def standing(self) -> int:
+        """What a trained model keeps from step to step."""
+        return self.weights + self.masters + self.moments
+
+    @property
+    def passing(self) -> int:
+        """What it needs while it learns, and gives back."""
+        return self.gradients + self.activations + self.logits
 
 
 def shape_of(config: PreTrainedConfig, parameters: int, trained: int | None = None) -> Shape:
@@ -98,6 +108,18 @@ def forecast(
         activations=activations + 3 * tokens * shape.hidden * 4,
         logits=budget_bytes,
         reference=reference * size,
+    )
+
+
+def with_critic(policy: Forecast, critic: Forecast) -> Forecast:
+    """Two models that learn one after the other: what stays adds up, what passes is that of the larger of the two."""
+    larger = max(policy, critic, key=lambda each: each.passing)
+    return replace(
+        policy,
+        gradients=larger.gradients,
+        activations=larger.activations,
+        logits=larger.logits,
+        critic=critic.standing,
     )
 
 

@@ -52,10 +52,11 @@ def wide_product(a_NK: Tensor, b_KM: Tensor) -> Tensor:
     """a @ b, summed and returned in float32 at least.
 
     On CUDA a half-precision pair runs on the tensor cores, whose products are exact and whose sums are float32; the
-    result is kept that way. Elsewhere both sides are widened first.
+    result is kept that way. Elsewhere, or where a gradient is wanted (that product has none), both sides are widened.
     """
     half = a_NK.dtype == b_KM.dtype and a_NK.dtype in (torch.bfloat16, torch.float16)
-    if half and a_NK.is_cuda:
+    trained = torch.is_grad_enabled() and (a_NK.requires_grad or b_KM.requires_grad)
+    if half and a_NK.is_cuda and not trained:
         return torch.mm(a_NK, b_KM, out_dtype=torch.float32)
     wide = torch.promote_types(torch.promote_types(a_NK.dtype, b_KM.dtype), torch.float32)
     return a_NK.to(wide) @ b_KM.to(wide)

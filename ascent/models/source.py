@@ -7,6 +7,7 @@ from pathlib import Path
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 STEP = re.compile(r"(?:step[-_]?)?(\d+)")
+SECONDS = 10.0  # for the hub to answer
 
 
 def resolve(source: str | Path) -> Path | str:
@@ -27,7 +28,36 @@ def resolve(source: str | Path) -> Path | str:
             f"model={str(source)!r} does not exist; give a folder with a config.json, a run folder, or a hub name "
             "like owner/name"
         )
+    if folder.parent != Path() and folder.parent.is_dir():
+        raise ValueError(
+            f"model={str(source)!r} does not exist; it is taken for a path and not for a hub name, because there is a "
+            f"folder {str(folder.parent)!r} here; correct the path, or load the hub's model from another folder"
+        )
     return str(source)
+
+
+def reached(found: Path | str) -> Path | str:
+    """A folder as it is. A hub name too, after one look at the hub; where that cannot be reached, the copy that was
+    downloaded before stands for it. (Whoever downloads tries again and again, for half a minute.)"""
+    if isinstance(found, Path):
+        return found
+    import httpx
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    try:
+        HfApi().model_info(found, timeout=SECONDS)
+    except HfHubHTTPError:
+        return found  # it was reached; whoever loads the model says best what it answered
+    except (httpx.TransportError, OfflineModeIsEnabled) as error:
+        try:
+            return Path(snapshot_download(found, local_files_only=True))
+        except LocalEntryNotFoundError:
+            raise ValueError(
+                f"model={found!r} is no folder here and was never downloaded, and the hub cannot be reached "
+                f"({str(error).splitlines()[0]}); give a folder, or download the model where there is a network"
+            ) from error
+    return found
 
 
 def _model_in(folder: Path) -> Path:

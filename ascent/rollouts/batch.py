@@ -70,28 +70,30 @@ def pick(whole: Mapping[str, Any], rows: Sequence[int]) -> Batch:
     return found
 
 
-def cut(whole: Mapping[str, Any], rows: Sequence[int], budget: int) -> list[Batch]:
+def cut(whole: Mapping[str, Any], units: Sequence[Sequence[int]], budget: int) -> list[Batch]:
     """Micro-batches of at most `budget` tokens, filled longest first, in as few as that rule can fill.
 
-    Results do not depend on the cut; only time and memory do.
+    A unit are the rows that must stay together: one, or the two of a pair. Results do not depend on the cut; only time
+    and memory do.
     """
     lengths = whole["segments"].lengths_B.tolist()
-    longest = max(lengths[row] for row in rows)
+    sized = [(sum(lengths[row] for row in unit), unit) for unit in units]
+    longest, largest = max(sized, key=lambda each: each[0])
     if longest > budget:
         raise ValueError(
-            f"a rollout has {longest} tokens, more than update.tokens_per_microbatch={budget}; raise it, or lower "
-            "rollouts.max_new_tokens"
+            f"{'a rollout has' if len(largest) == 1 else f'{len(largest)} rollouts that stay together have'} {longest} "
+            f"tokens, more than update.tokens_per_microbatch={budget}; raise it, or lower rollouts.max_new_tokens"
         )
     bins: list[list[int]] = []
     room: list[int] = []
-    for row in sorted(rows, key=lambda row: -lengths[row]):
-        place = next((n for n, left in enumerate(room) if lengths[row] <= left), None)
+    for size, unit in sorted(sized, key=lambda each: -each[0]):
+        place = next((n for n, left in enumerate(room) if size <= left), None)
         if place is None:
-            bins.append([row])
-            room.append(budget - lengths[row])
+            bins.append([*unit])
+            room.append(budget - size)
         else:
-            bins[place].append(row)
-            room[place] -= lengths[row]
+            bins[place] += unit
+            room[place] -= size
     return [pick(whole, sorted(each)) for each in bins]
 
 

@@ -167,12 +167,12 @@ class RolloutSource:
         """The rollouts of one step as the policy is now; None where no group had a signal."""
         whole, tries = self._sampled(number), 0
         names = sorted({name for each in self._now.rollouts for name in each.parts})
-        self._now.report = described(whole, names)
-        rows = informative(whole, self.row)
+        self._now.report = self._described(whole, names)
+        rows = self._kept(whole)
         while self.plan.refill_tries > tries and self._groups(whole, rows) < self.plan.prompts:
             tries += 1
             more = self._sampled(number, tries)
-            found = informative(more, self.row)
+            found = self._kept(more)
             if found:
                 whole = _joined(pick(whole, rows), pick(more, found)) if rows else pick(more, found)
                 rows = self._first_groups(whole)
@@ -187,6 +187,13 @@ class RolloutSource:
                 whole["old_T"] = outputs(whole, self.models.policy.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
             whole |= self._collisions(whole)
         return whole
+
+    def _described(self, whole: Batch, names: Sequence[str]) -> dict[str, Tally]:
+        return described(whole, names)
+
+    def _kept(self, whole: Batch) -> list[int]:
+        """The rows that something can be learnt from."""
+        return informative(whole, self.row)
 
     def _collisions(self, whole: Batch) -> Batch:
         """How concentrated the policy's distributions are that these were drawn from, for rows that weigh by it."""
@@ -246,7 +253,7 @@ class RolloutSource:
         """New prompts, their completions with rewards, as one packed batch."""
         asked = [self.asked[drawn.place] for drawn in self._mixture.take(self.plan.prompts)]
         occasion = f"{step}.{attempt}"
-        rollouts = self._scored(asked, range(self.plan.samples), occasion)
+        rollouts = self._answered(asked, occasion)
         batch = packed(rollouts)
         if "step_rewards" in self.row.needs:
             batch = with_steps(batch)
@@ -260,6 +267,10 @@ class RolloutSource:
             best_G = packed(greedy)["rewards_B"]
             batch["greedy_rewards_B"] = best_G.repeat_interleave(self.plan.samples)
         return batch
+
+    def _answered(self, asked: Sequence[Asked], occasion: str) -> list[Rollout]:
+        """Scored answers to every prompt, prompt by prompt."""
+        return self._scored(asked, range(self.plan.samples), occasion)
 
     def _scored(self, asked: Sequence[Asked], samples: Sequence[int], occasion: str) -> list[Rollout]:
         return self.score(ask(self.sampler, asked, samples, self.settings, occasion=occasion, text=self.text))
@@ -317,14 +328,22 @@ class RolloutSource:
         return to_old(batch, outputs(batch, self.models.policy.infer, LOGPROBS, self.plan.budget)["logprobs_T"])
 
     def _updates(self, batch: Batch, step: int) -> Iterator[list[Batch]]:
-        """Every pass in its own order, cut into minibatches of whole sequences."""
-        count = batch["segments"].count
+        """Every pass in its own order, cut into minibatches of units that stay together."""
+        units = self._units(batch)
+        count = len(units)
         for epoch in range(self.plan.epochs):
-            order = sorted(range(count), key=lambda row: _hash(self.settings.seed, step, epoch, row))
+            order = sorted(range(count), key=lambda unit: _hash(self.settings.seed, step, epoch, unit))
             for part in range(self.plan.minibatches):
-                rows = order[part * count // self.plan.minibatches : (part + 1) * count // self.plan.minibatches]
-                if rows:
-                    yield self._with_text(cut(batch, rows, self.plan.budget))
+                own = order[part * count // self.plan.minibatches : (part + 1) * count // self.plan.minibatches]
+                if own:
+                    yield self._with_text(self._cut(batch, [units[unit] for unit in own]))
+
+    def _units(self, batch: Batch) -> list[list[int]]:
+        """The rows that must stay together: each is alone."""
+        return [[row] for row in range(batch["segments"].count)]
+
+    def _cut(self, batch: Batch, units: Sequence[Sequence[int]]) -> list[Batch]:
+        return cut(batch, units, self.plan.budget)
 
     def _with_text(self, batches: list[Batch]) -> list[Batch]:
         """An update's micro-batches with the pretraining text that is mixed into it."""

@@ -7,8 +7,7 @@ from typing import Any
 
 import yaml
 
-from ascent.algorithms import TABLE
-from ascent.build import Plan, resolve
+from ascent.build import Plan, find_row, resolve
 from ascent.config.load import merged
 from ascent.config.validate import validate
 
@@ -23,11 +22,12 @@ TINY: dict[str, Any] = {
 
 def tiny_plan(**changes: Any) -> Plan:
     recipe = merged(TINY, changes)
-    if TABLE[recipe["algorithm"]].needs & {"teacher", "teacher_distribution"}:
+    row = find_row(recipe["algorithm"])
+    if row.needs & {"teacher", "teacher_distribution"}:
         recipe = merged({"model": {"teacher": "tiny:qwen2"}}, recipe)
-    if recipe["data"].get("own_answers", TABLE[recipe["algorithm"]].defaults.get("data.own_answers")):
+    if recipe["data"].get("own_answers", row.defaults.get("data.own_answers")):
         recipe = merged({"rollouts": {"max_new_tokens": 8}}, recipe)
-    if TABLE[recipe["algorithm"]].source == "steps":
+    if row.source == "steps":
         recipe = merged(recipe, {"data": {"train": "running_sum:64", "evaluate": "running_sum@heldout:8"}})
     return resolve(validate(recipe))
 

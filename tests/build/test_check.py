@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from ascent.build.check import check
+from ascent.build.check import check, memory_of
 from ascent.build.plan import resolve
-from ascent.config.load import load_config
+from ascent.build.training import assemble
+from ascent.config.load import load_config, nested
+from ascent.config.validate import validate
 from tests.build.runs import tiny_plan
+from tests.end_to_end import rewarded
 
 
 def test_it_shows_what_is_trained_and_what_a_step_costs() -> None:
@@ -33,6 +40,46 @@ def test_a_step_that_is_smaller_than_the_budget_of_a_micro_batch_is_what_counts(
     small, large = (check(tiny_plan(data={"batch_size": size})).memory.activations for size in (1, 2))
     assert large == 2 * small
     assert check(tiny_plan(update={"tokens_per_microbatch": 10**6})).memory.activations < 10**8
+
+
+SAMPLED: dict[str, Any] = {
+    "model.policy": "tiny:llama", "data.train": "sort_digits:8", "rewards": [{"use": f"{rewarded.__file__}:shuffled"}],
+    "rollouts.prompts_per_step": 2, "rollouts.max_new_tokens": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{}, {"model.dtype": "bfloat16"}, {"model.lora": 4}])
+def test_a_separate_critic_is_counted_as_it_is(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Against the bytes of its weights, masters and moments after a step; and the policy's beside it."""
+    plan = resolve(validate(nested({**SAMPLED, "algorithm": "ppo", **more})))
+    training = assemble(plan, tmp_path)
+    batches = training.source.next(1)
+    for each in training.trained:
+        each.learner.step(batches, each.objective)
+    said = memory_of(plan, training)
+    (critic,) = training.others
+    for kept, learner, module in (
+        (said.critic, critic.learner, critic.learner.model.model.module),
+        (said.standing, training.learner, training.model.module),
+    ):
+        state = {name: each for name, each in learner.optimizer.state().items() if not name.startswith("count.")}
+        assert kept == bytes_of(module.parameters()) + bytes_of(state.values())
+    head = check(resolve(validate(nested({**SAMPLED, "algorithm": "ppo", **more, "model.critic": "head"}))))
+    assert head.memory.critic == 0
+    reference = bytes_of(training.source.models.reference.model.module.parameters()) if "model.lora" not in more else 0
+    assert said.reference == reference
+
+
+def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(each.numel() * each.element_size() for each in tensors)
+
+
+def test_a_small_step_of_rollouts_is_what_counts() -> None:
+    small, large = (
+        check(resolve(validate(nested({**SAMPLED, "algorithm": "grpo", "rollouts.group_size": size})))).memory
+        for size in (4, 8)
+    )
+    assert large.activations == 2 * small.activations
 
 
 def test_bad_data_is_found_before_a_run(tmp_path) -> None:

@@ -131,6 +131,40 @@ def test_soft_overlong_must_be_reachable():
     assert resolve(validate({**least("dapo"), "rollouts": {"max_new_tokens": 16385}}))
 
 
+def test_a_pair_takes_two_answers():
+    assert "a pair takes two answers to a prompt; use >= 2" in refusal("online_dpo", rollouts={"group_size": 1})
+    words = refusal("xpo", rollouts={"group_size": 4})
+    assert words.startswith("rollouts.group_size=4, but xpo compares one answer of the policy with one of the")
+    assert resolve(validate({**least("online_dpo"), "rollouts": {"group_size": 4}}))
+    assert resolve(validate(least("xpo"))).config.rollouts.group_size == 2
+
+
+def test_fresh_pairs_take_every_loss_of_pairs_and_nothing_that_only_files_have():
+    cells = {"loss": {"use": "ipo_sum"}, "auxiliary": {"chosen_nll": {"weight": 0.1}}, "focus": {"own_likelihood": {}}}
+    assert resolve(validate({**least("xpo"), "cells": cells})).row.needs >= {"reference_samples", "collision"}
+    gold = refusal("online_dpo", cells={"auxiliary": {"gold_nll": {"weight": 1.0}}})
+    assert "gold_nll needs gold_B, which comes with pairs, but online_dpo learns from fresh_pairs" in gold
+    assert "bradley_terry needs scores_B" in refusal("online_dpo", cells={"loss": {"use": "bradley_terry"}})
+    theirs = refusal("dpo", cells={"auxiliary": {"reference_likelihood": {"weight": 1.0}}})
+    assert "needs from_reference_B, which comes with fresh_pairs, but dpo learns from pairs" in theirs
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rollouts": {"max_staleness": 1}}, "no ratio to who sampled them"),
+        ({"rollouts": {"truncation": "bootstrap"}}, "it has no critic"),
+        ({"update": {"target_kl": 0.1}}, "no ratio to who sampled them"),
+        ({"data": {"train": "t", "batch_size": 4}}, "samples its batches"),
+        ({"cells": {"gate": {"use": "clip"}}}, "learns from fresh_pairs and has only the slots loss, focus and"),
+        ({"rewards": []}, "xpo learns from rewards; add rewards or model.reward_model"),
+        ({"rollouts": {"prompts_per_step": 4}, "update": {"minibatches": 5}}, "only 4 pairs at most"),
+    ],
+)
+def test_fresh_pairs_refuse_what_has_no_effect(changes, words):
+    assert words in refusal("xpo", **changes)
+
+
 def test_minibatches_are_not_empty():
     few = {"prompts_per_step": 2, "group_size": 4}
     assert "only 8 completions" in refusal("grpo", rollouts=few, update={"minibatches": 9})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ascent.algorithms import TABLE
 from ascent.build.plan import resolve
 from ascent.build.training import assemble, resume, train
 from ascent.config.load import nested
@@ -59,6 +60,11 @@ def run(folder: Path, row: str, **more: Any) -> Any:
             },
         ),
         ("a2po", {}),
+        ("online_dpo", {"rollouts__group_size": 4, "rollouts__refill_tries": 2}),
+        ("online_dpo", {"cells__loss": {"use": "simpo"}, "cells__auxiliary": {"chosen_nll": {"weight": 0.1}}}),
+        ("xpo", {"rollouts__prompts_per_step": 4}),
+        ("xpo", {"rollouts__prompts_per_step": 4, "model__lora": 2, "rollouts__engine": "hf"}),
+        ("xpo", {"rollouts__prompts_per_step": 4, "cells__focus": {"own_likelihood": {}}}),
         ("optimal_baseline", {"rollouts__group_size": 4, "rollouts__engine": "hf", "rollouts__max_staleness": 1}),
     ],
 )
@@ -66,7 +72,8 @@ def test_a_row_trains_and_leaves_its_samples(tmp_path: Path, row: str, more: dic
     done = run(tmp_path / "run", row, **more)
     assert done.state == "finished"
     assert len(done.metrics) == 2
-    assert {"reward", "length", "truncated", "entropy", "updates"} <= set(done.metrics[-1])
+    assert {"reward", "length", "truncated", "updates"} <= set(done.metrics[-1])
+    assert ("entropy" in done.metrics[-1]) == (TABLE[row].source == "rollouts")
     assert ("groups_without_signal" in done.metrics[-1]) == (done.samples[-1]["sample"] > 0)  # where there are groups
     sample = done.samples[0]
     assert sample["step"] == 1

@@ -158,3 +158,18 @@ def test_the_verdict_of_an_environment_and_one_that_failed() -> None:
     assert [each.failures.get("env") for each in found] == [None, "raised", "no_verdict", "no_env"]
     assert tally.counters()["rewards/env/unscored/raised"] == 1
     assert tally.counters()["rewards/verifier/scored"] == 3  # nothing was asked about the broken one
+
+
+def test_a_reward_that_is_refused_closes_those_made_before_it(tmp_path: Path) -> None:
+    (tmp_path / "kept.py").write_text(
+        "from ascent.rewards.registry import Batch\n"
+        "class Held(Batch):\n"
+        "    def score(self, rollouts):\n"
+        "        return [1.0 for _ in rollouts]\n"
+        "    def close(self):\n"
+        f"        open({str(tmp_path / 'closed')!r}, 'w').close()\n"
+        "held = Held\n"
+    )
+    with pytest.raises(ValueError, match=r"rewards\[1\]: .*nosuch"):
+        rewards_of(plan({"use": f"{tmp_path / 'kept.py'}:held"}, {"use": "nosuch"}))
+    assert (tmp_path / "closed").is_file()

@@ -81,7 +81,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
         (
             HEAD + "ROW = replace(TABLE['dpo'], loss=None)",
             "ROW",
-            r"learns from files \(pairs\) and has no loss",
+            r"learns from pairs and has no loss",
         ),
         (
             HEAD + "ROW = replace(TABLE['dpo'], formula='')",

@@ -52,3 +52,15 @@ def test_the_same_scores_as_from_a_file(folder: Path, tmp_path: Path) -> None:
 def test_too_long_is_null(folder: Path) -> None:
     short = RewardModel(str(folder), tokens_per_microbatch=4)
     assert short([([{"role": "user", "content": "1 + 1 ="}], "2 and a lot more than fits")]) == [None]
+
+
+def test_together_they_score_as_one_by_one_however_they_are_cut(folder: Path) -> None:
+    items = [([{"role": "user", "content": f"{n} + 1 ="}], "2" * n) for n in range(1, 12)]
+    items.insert(3, ([{"role": "user", "content": "1 + 1 ="}], "more than fits into any of these batches " * 4))
+    wanted = RewardModel(str(folder), tokens_per_microbatch=40)(items)
+    assert wanted.count(None) == 1 and len(set(wanted)) == len(items)
+    for budget in (20, 40, 100):  # a few at a time, and all
+        found = RewardModel(str(folder), tokens_per_microbatch=budget).together(items)
+        assert found[3] is None
+        assert found[:3] + found[4:] == pytest.approx(wanted[:3] + wanted[4:], abs=1e-6)
+    assert RewardModel(str(folder)).together([]) == []

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from ascent.algorithms import TABLE
-from ascent.build.conflicts import UNSUPPLIED
+from ascent.build.plan import resolve
 from ascent.build.training import assemble, resume, train
+from ascent.config.load import nested
+from ascent.config.validate import validate
 from ascent.runs.folder import read_run
 from tests.build.runs import tiny_plan, weights_of
 
-FILE_ROWS = [name for name, row in TABLE.items() if row.source != "rollouts" and not row.needs & set(UNSUPPLIED)]
+FILE_ROWS = [name for name, row in TABLE.items() if not row.samples]
 
 
 def quiet(text: str) -> None: ...
@@ -208,3 +210,67 @@ def test_kto_goes_through_epochs_in_steps_of_two(tmp_path: Path) -> None:
     """Three records in steps of two: now and then a step is one record twice."""
     plan = tiny_plan(algorithm="kto", data={"train": "arithmetic:3", "batch_size": 2}, run={"steps": 12})
     assert train(plan, tmp_path / "run", say=quiet) == 12
+
+
+CLOSING = """
+from pathlib import Path
+
+from ascent.envs.single_turn import SingleTurn
+from ascent.rewards import Batch
+
+HERE = Path(__file__).with_suffix(".log")
+
+
+def note(line):
+    with HERE.open("a") as log:
+        log.write(line + "\\n")
+
+
+class Held(Batch):
+    def __init__(self, *, fails: bool = False, sour: bool = False):
+        self.fails, self.sour = fails, sour
+        note("reward opened")
+
+    def score(self, rollouts):
+        if self.fails:
+            raise RuntimeError("out of order")
+        return [float(each.length % 2) for each in rollouts]
+
+    def close(self):
+        note("reward closed")
+        if self.sour:
+            raise RuntimeError("stuck")
+
+
+class Talking(SingleTurn):
+    def close(self):
+        note("env closed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "ends"),
+    [
+        ({}, {}, "finished"),
+        ({"sour": True}, {}, "finished"),
+        ({"fails": True, "stop_on": "failures"}, {}, "failed"),
+        ({}, {"data.train": "nosuch:8"}, "unbuilt"),
+        ({}, {"data.evaluate": "nosuch:8"}, "unbuilt"),
+    ],
+)
+def test_rewards_and_environments_are_closed_once_however_a_run_ends(tmp_path, options, more, ends):
+    (tmp_path / "held.py").write_text(CLOSING)
+    settings = {
+        "algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "run.steps": 2,
+        "rewards": [{"use": f"{tmp_path / 'held.py'}:Held", **options}], "rollouts.prompts_per_step": 2,
+        "rollouts.group_size": 4, "rollouts.max_new_tokens": 5, "env": {"use": f"{tmp_path / 'held.py'}:Talking"},
+    }  # fmt: skip
+    plan, said = resolve(validate(nested({**settings, **more}))), []
+    if ends == "finished":
+        train(plan, tmp_path / "run", say=said.append)
+    else:
+        with pytest.raises((ValueError, RuntimeError)):
+            train(plan, tmp_path / "run", say=said.append)
+    assert (tmp_path / "run").exists() == (ends != "unbuilt")
+    assert sorted((tmp_path / "held.log").read_text().splitlines()) == ["env closed", "reward closed", "reward opened"]
+    assert any("could not be given back (RuntimeError: stuck)" in line for line in said) == ("sour" in options)

@@ -5,10 +5,11 @@ from ascent.cli import words
 
 
 def test_rows_are_split_by_what_they_learn_from():
-    from_rollouts, from_files = words.split(TABLE.values())
+    from_rollouts, from_pairs, from_files = [rows for _, _, rows in words.split(TABLE.values())]
     assert {row.name for row in from_files} >= {"sft", "dpo", "reward_model"}
+    assert {row.name for row in from_pairs} == {"online_dpo", "xpo"}
     assert {row.name for row in from_rollouts} >= {"rlvr", "ppo"}
-    assert len(from_rollouts) + len(from_files) == len(TABLE)
+    assert len(from_rollouts) + len(from_pairs) + len(from_files) == len(TABLE)
 
 
 def test_kl_says_where_and_how_much():

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from ascent.algorithms import TABLE
-from ascent.build.conflicts import UNSUPPLIED
 from ascent.data.collate import collate, mismatch, two_prompts
 from tests.data import made
 
@@ -68,7 +67,7 @@ def test_judged_steps_carry_their_verdicts_at_their_ends() -> None:
     assert batch["step_labels_T"].isnan().nonzero().tolist() == [[4]]
 
 
-FROM_FILES = [row for row in TABLE.values() if row.source != "rollouts" and not row.needs & set(UNSUPPLIED)]
+FROM_FILES = [row for row in TABLE.values() if not row.samples]
 
 
 @pytest.mark.parametrize("row", FROM_FILES, ids=lambda row: row.name)

@@ -43,6 +43,7 @@ _server.set_forkserver_preload(["tests.end_to_end.warm"])
 # ptx: pretraining text in every update, of a stream of its own; the value head's trunk is the policy's.
 # lagging: rollouts that wait a step or two, in the checkpoint too.
 # talking: several turns, whose replies come in another order every time.
+# online_dpo, xpo: pairs of fresh answers, some of them the reference's; prompts without one are replaced.
 SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo": ("grpo", {"rollouts.group_size": 4}),
     "ppo": ("ppo", {"model.critic": "head"}),
@@ -54,6 +55,8 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "ptx": ("instructgpt", {"model.critic": "head", "data.pretraining": "arithmetic:20", "data.batch_size": 3}),
+    "online_dpo": ("online_dpo", {"rollouts.group_size": 3, "rollouts.refill_tries": 2}),
+    "xpo": ("xpo", {"rollouts.refill_tries": 2}),
     "lagging": ("ppo_penalty", {"rollouts.max_staleness": 2}),
     "talking": (
         "grpo",

@@ -10,8 +10,8 @@ from ascent.tasks.noise import Noise
 
 
 def even(rollout: Rollout) -> float:
-    """1 where an even number of tokens was sampled."""
-    return float(rollout.length % 2 == 0)
+    """1 where the sampled tokens' numbers add up to an even one."""
+    return float(sum(sum(turn.completion.tokens) for turn in rollout.turns) % 2 == 0)
 
 
 def shuffled(rollout: Rollout) -> float:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from ascent.tasks.sort_digits import SORT_DIGITS
 from ascent.tasks.style import STYLE
@@ -21,12 +20,7 @@ from tests.end_to_end.studies import Recipe
 Found = list[dict[str, float]]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -111,18 +105,15 @@ def test_dpo_beats_its_sft_model(tmp_path):
 @pytest.mark.learning
 @pytest.mark.parametrize("algorithm", studies.MORE_PREFERENCES)
 def test_the_other_preference_losses_learn_too(root, algorithm):
-    """Measured on seed 1: .658 to .701, controls .457 to .510; this near the reference most of them are alike."""
+    """Measured on seed 1: .658 to .701, controls .457 to .510; this near the reference most of them are alike.
+
+    TPO on seeds 1 to 3: .676, .725, .711, controls .480, .496, .520. DiscoPOP on seeds 1 to 5: .637, .688, .668, .672,
+    .676, controls .484, .520, .514, .467, .496.
+    """
     found = studies.study_preference(root, 1, algorithm)
     assert found["win"] >= 0.60, found
     assert found["shuffled_win"] <= 0.55, found
     assert found["win"] - found["shuffled_win"] >= 0.08, found
-
-
-@pytest.mark.learning
-def test_a_gold_answer_is_imitated_beside_its_pair(root):
-    """Measured on seed 1: .725, and .729 with a coin's labels: gold answers, always ascending, outweigh a pair."""
-    found = studies.study_preference(root, 1, "tpo")
-    assert found["win"] >= 0.60, found
 
 
 @pytest.mark.slow

@@ -28,15 +28,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.learning
 @pytest.mark.parametrize("row", policies.ROWS)
 def test_every_row_learns_from_rollouts(root, row):
-    """The marks are a quarter of what the rows tried so far gained (docs/LOG.md says which, and on how many seeds)."""
+    """Measured: mean gains of .40 (grpo_passk) to .59 (dapo), the smallest single one .27 (dro)."""
     found = [policies.practise(root, row, seed) for seed in policies.SEEDS]
     gains = [each["after"] - each["before"] for each in found]
-    assert statistics.mean(gains) >= 0.15 and min(gains) > 0, found
+    assert statistics.mean(gains) >= 0.3 and min(gains) >= 0.15, found
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("row", policies.SORT)
 def test_practice_teaches_longer_lists_than_any_shown(root, row):
+    """Measured, .709 before: ppo .942, grpo .948, rloo .962, rlvr .963, dapo .969."""
     found = [policies.sort(root, row, seed) for seed in policies.SEEDS]
     assert statistics.mean(each["after"] for each in found) >= 0.9, found
 
@@ -50,8 +51,9 @@ def test_rewards_that_mean_nothing_teach_nothing(root, row):
 
 @pytest.mark.learning
 def test_imitation_for_as_long_does_not_teach_longer_lists(root):
+    """Measured: .709 before, .643 after; the largest gain of a seed .016."""
     found = [policies.sort_control(root, seed) for seed in policies.SEEDS]
-    assert statistics.mean(each["after"] for each in found) <= 0.5, found
+    assert statistics.mean(each["after"] - each["before"] for each in found) <= 0.05, found
 
 
 @pytest.mark.learning

@@ -5,21 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from ascent.tasks.sort_digits import SORT_DIGITS
 from tests.end_to_end import policies, studies
 from tests.end_to_end.studies import Recipe
 
-pytestmark = pytest.mark.learning
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +51,11 @@ def test_own_answers_go_on_where_the_records_stopped(root: Path, teacher: Path) 
 
 @pytest.mark.parametrize(("row", "sure", "least"), [("prm", 1.0, 0.0), ("prm_soft", 0.9, 0.325)])
 def test_judges_of_steps_tell_right_from_wrong(root: Path, row: str, sure: float, least: float) -> None:
-    """`least` is the loss of whoever knows the truth: nothing, and the entropy of .9."""
+    """`least` is the loss of whoever knows the truth: nothing, and the entropy of .9.
+
+    Measured for prm_soft on seeds 1 to 5: accuracy .992 once and 1 four times, loss .3256 to .3318; for prm on seeds
+    1 to 3: 1, and .002 to .003.
+    """
     found = studies.judged_steps(row, root / f"steps-{row}", 1, sure=sure)
-    assert found["accuracy"] >= 0.9, found
-    assert found["loss"] <= least + 0.15, found
+    assert found["accuracy"] >= 0.95, found
+    assert found["loss"] <= least + 0.1, found

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from ascent.algorithms import TABLE, VOCABULARY
-from ascent.build.conflicts import UNSUPPLIED
 from ascent.cells import cell_numbers
 from tests.golden.cases import VECTORS, Case, load
 from tests.golden.differences import ON_PURPOSE
@@ -33,7 +32,7 @@ def page(cases: Iterable[Case]) -> str:
     parts = [INTRODUCTION, _figures(list(cases)), _on_purpose(list(cases))]
     for name, options in PEERS.items():
         parts.append(f"## {name}\n\n" + _options(options))
-    return "\n".join([*parts, _not_here(), _unsupplied()])
+    return "\n".join([*parts, _not_here()])
 
 
 def _figures(cases: list[Case]) -> str:
@@ -81,19 +80,6 @@ def _options(options: Iterable[Option]) -> str:
 def _not_here() -> str:
     lines = [f"- {peer}: {what}. {why}." for peer, what, why in NOT_HERE]
     return "## Not here\n\n" + "\n".join(lines) + "\n"
-
-
-def _unsupplied() -> str:
-    lines = []
-    for need, words in UNSUPPLIED.items():
-        rows = [name for name, row in TABLE.items() if need in row.needs]
-        if rows:
-            lines.append(f"- {', '.join(rows)}: {words}.")
-    return (
-        "## Rows whose inputs nothing supplies yet\n\n"
-        "Their functions are whole, tested and reproduce the peers; a recipe that names them is refused with these "
-        "words.\n\n" + "\n".join(lines) + "\n"
-    )
 
 
 def unknown_references() -> list[str]:

@@ -23,6 +23,7 @@ def _options(setting: str, *entries: tuple[str, ...]) -> tuple[Option, ...]:
 
 
 EMPTY_ROWS = "fully masked rows are not counted (loss .053, gradient .029 apart on one batch)"
+TIES = "answers of equal reward form no pair; TRL takes one of the two for the better"
 SMOOTHING = "TRL's sigmoid ignores label_smoothing; ours is cDPO (.016 apart at .1)"
 
 TRL = (
@@ -74,8 +75,11 @@ TRL = (
     ),
     *_options(
         "online and regression",
-        ("XPO sigmoid", "`row xpo`"),
-        ("XPO ipo", "`row xpo` with `loss.ipo_sum`"),
+        ("Online DPO sigmoid", "`row online_dpo`", TIES),
+        ("Online DPO ipo", "`row online_dpo` with `loss.ipo_sum`", TIES),
+        ("XPO sigmoid", "`row xpo`", TIES),
+        ("XPO ipo", "`row xpo` with `loss.ipo_sum`", TIES),
+        ("missing_eos_penalty", "a second reward that pays for ending"),
         ("Nash-MD", "`row nash_md`"),
         ("A2PO", "`row a2po`", "prompts that the reference never answers rightly stay; V* is 0 there"),
     ),

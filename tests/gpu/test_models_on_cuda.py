@@ -47,6 +47,31 @@ def test_packed_log_probs_equal_one_by_one(
     assert float(gap.mean()) < mean and float(gap.max()) < largest, (float(gap.mean()), float(gap.max()))
 
 
+@pytest.mark.parametrize(
+    ("head", "wanted"), [("both", "values_T"), ("scalar", "scores_B"), ("scalar", "step_logits_TC")]
+)
+def test_critics_and_reward_models_have_gradients_in_bfloat16(head: str, wanted: str, tmp_path: Path) -> None:
+    """The wide product on the tensor cores has no gradient in torch; heads that are trained must go around it."""
+    folder = create(tmp_path / "tiny", family="qwen2", hidden=128, heads=4, key_value_heads=2, seed=0)
+    tokens = torch.randint(2, 250, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0))
+    found = {}
+    for device, dtype in (("cuda", "bfloat16"), ("cpu", "float32")):
+        model = load(folder, head=head, dtype=dtype, device=device)  # type: ignore[arg-type]
+        batch = {
+            "tokens_T": tokens.to(device),
+            "positions_T": torch.cat([torch.arange(n, device=device) for n in LENGTHS]),
+            "segments": Segments.from_lengths(torch.tensor(LENGTHS, device=device)),
+        }
+        out = model.outputs(batch, frozenset({wanted}))[wanted]
+        assert out.dtype == torch.float32
+        weights = dict(model.named_parameters())
+        (out * torch.linspace(0, 1, len(out), device=device).view(-1, *[1] * (out.ndim - 1))).sum().backward()
+        found[device] = {n: each.grad.float().cpu() for n, each in weights.items() if each.grad is not None}
+    for name, expected in found["cpu"].items():
+        close = torch.nn.functional.cosine_similarity(found["cuda"][name].flatten(), expected.flatten(), 0)
+        assert expected.abs().max() == 0 or float(close) > 0.97, (name, float(close))
+
+
 def test_training_from_files_on_the_gpu_and_resuming(tmp_path: Path) -> None:
     from ascent.build.training import resume, train
     from tests.build.runs import tiny_plan, weights_of

@@ -95,6 +95,18 @@ def test_discopop_starts_the_wrong_way() -> None:
         assert torch.autograd.grad(each.losses.sum(), x)[0].tolist() == pytest.approx([slope, -slope], abs=1e-6)
 
 
+@pytest.mark.parametrize("beta", [0.05, 0.1, 3.0])
+def test_discopop_pushes_the_wrong_way_within_a_band_that_beta_narrows(beta: float) -> None:
+    """Its slope changes sign at z / tau = -2.3714 and 1.4401 (for tau .05), so at h = those times tau / beta: 3.8 nats
+    apart at beta .05, .064 at beta 3."""
+    for place, wrong in ((-2.372, False), (-2.371, True), (0.0, True), (1.440, True), (1.441, False), (20.0, False)):
+        h = place * 0.05 / beta
+        x = torch.tensor([-11.0 + h, -12.0], dtype=torch.float64, requires_grad=True)
+        each = p.discopop(x, REFERENCE, LENGTHS, W, L, beta=beta, tau=0.05)
+        (grad,) = torch.autograd.grad(each.losses.sum(), x)
+        assert (float(grad[0]) > 0) == wrong, place
+
+
 def test_an_unknown_divergence_is_refused_with_the_list() -> None:
     with pytest.raises(ValueError, match=r"divergence='kl', but it must be one of reverse_kl, forward_kl"):
         p.dpo(LOGPROBS, REFERENCE, LENGTHS, W, L, divergence="kl")

@@ -1,10 +1,12 @@
 """The forecast: plain arithmetic, checked by hand and against what a training step really keeps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from ascent.models.forward import recompute_activations
-from ascent.models.memory import Shape, forecast, shape_of
+from ascent.models.memory import Shape, forecast, shape_of, with_critic
 from tests.models.packing import batch_of, random_model
 
 # A model of the size of Qwen2.5-0.5B.
@@ -47,6 +49,19 @@ def test_logits_do_not_grow_with_tokens():
 def test_a_reference_that_stays_has_weights_and_nothing_else():
     alone, beside = (forecast(HALF, tokens=1, dtype="bfloat16", reference=n) for n in (0, 1000))
     assert beside.total - alone.total == beside.reference == 2000
+
+
+def test_a_critic_keeps_what_stays_and_shares_what_passes():
+    """At 1000 tokens the policy's activations are the larger; a critic of twice the weights has larger gradients."""
+    policy, critic = (forecast(HALF, tokens=1000, dtype="bfloat16", budget_bytes=size) for size in (128 * 2**20, 0))
+    both = with_critic(policy, critic)
+    assert both.critic == 14 * HALF.parameters  # 2 for the weight, 4 for its master, 8 for the moments
+    assert both.total == policy.total + both.critic
+    wide = replace(HALF, parameters=2 * HALF.parameters, trained=2 * HALF.trained)
+    larger = forecast(wide, tokens=1000, dtype="bfloat16", budget_bytes=0)
+    both = with_critic(policy, larger)
+    assert (both.gradients, both.activations, both.logits) == (larger.gradients, larger.activations, 0)
+    assert both.weights == policy.weights and both.critic == 28 * HALF.parameters
 
 
 def test_the_numbers_of_a_configuration():

@@ -1,10 +1,12 @@
 """Folders, runs and hub names are told apart before anything is loaded."""
 
+import time
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
-from ascent.models.source import resolve
+from ascent.models.source import reached, resolve
 
 
 def model_folder(folder: Path, weights: str = "model.safetensors") -> Path:
@@ -43,6 +45,39 @@ def test_hub_names_pass_through(name):
 def test_a_path_that_does_not_exist_is_not_taken_for_a_hub_name(name):
     with pytest.raises(ValueError, match="does not exist; give a folder"):
         resolve(name)
+
+
+def test_a_name_in_a_folder_that_is_here_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolve("runs/gone") == "runs/gone"
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ValueError, match="because there is a folder 'runs' here; correct the path"):
+        resolve("runs/gone")
+    assert resolve("gone") == "gone"  # every name has a folder around it
+
+
+@pytest.fixture
+def unreachable(tmp_path, monkeypatch):
+    """A hub behind a port that nobody listens on, and an empty cache."""
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_without_a_network_a_hub_name_is_refused_at_the_first_attempt(unreachable):
+    begun = time.monotonic()
+    with pytest.raises(ValueError, match="'owner/name' is no folder here and was never downloaded, and the hub cannot"):
+        reached("owner/name")
+    assert time.monotonic() - begun < 5  # downloading would try six times, with 23 seconds between them
+
+
+def test_without_a_network_what_was_downloaded_is_used(unreachable):
+    kept = unreachable / "models--owner--name"
+    folder = model_folder(kept / "snapshots" / ("a" * 40))
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("a" * 40)
+    assert reached("owner/name") == folder
+    assert reached(folder) == folder
 
 
 def test_what_holds_no_model_is_refused(tmp_path):

@@ -70,9 +70,9 @@ def test_picking_rows_equals_packing_those_rollouts() -> None:
 
 def test_every_row_is_in_exactly_one_micro_batch_under_the_budget() -> None:
     whole = packed(THREE * 5)
-    pieces = cut(whole, range(15), budget=16)
+    pieces = cut(whole, [[row] for row in range(15)], budget=16)
     assert sum(piece["segments"].count for piece in pieces) == 15
     assert all(piece["segments"].total <= 16 for piece in pieces)
     assert sorted(torch.cat([piece["tokens_T"] for piece in pieces]).tolist()) == sorted(whole["tokens_T"].tolist())
     with pytest.raises(ValueError, match=r"7 tokens, more than update\.tokens_per_microbatch=6"):
-        cut(whole, range(3), budget=6)
+        cut(whole, [[0], [1], [2]], budget=6)
