@@ -1,7 +1,8 @@
 """Running sum: "add 3 8 2 5 =" is answered by its running totals, "3 11 13 18". Every total is a step with a reward.
 
-For the row `grpo_process`: `steps` says where each total ends in the text and whether it is right. An empty answer is
-one wrong step, so that saying nothing is no way around the reward.
+For the row `grpo_process`: `steps` says where each total ends in the text and whether it is right. An answer that ends
+too early ends with a wrong step, so that saying less is no way around the reward: with totals alone, `grpo_process`
+learnt to stop where additions get harder than the average.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ def draw(noise: Noise) -> Problem:
 
 
 def steps(answer: str, text: str) -> tuple[StepScore, ...]:
-    """One for each word of the text: 1 where it is the total that belongs there, else 0; words too many are wrong."""
+    """One for each word of the text: 1 where it is the total that belongs there, else 0; words too many are wrong.
+
+    Where totals are missing, one more that is wrong, behind the text: it is the end itself that was wrong.
+    """
     want = answer.split(" ")
     found = [
         StepScore(match.end(), float(place < len(want) and match[0] == want[place]))
         for place, match in enumerate(STEP.finditer(text))
     ]
-    return tuple(found) or (StepScore(len(text), 0.0),)
+    return tuple(found) if len(found) >= len(want) else (*found, StepScore(len(text) + 1, 0.0))
 
 
 def parts(answer: str, text: str) -> dict[str, float]:

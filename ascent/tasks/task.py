@@ -101,7 +101,7 @@ class Task:
         for index in _indices(count):
             prompt, problem = self._prompt(split, index, seed)
             text = self.attempt(problem, self._noise("stepwise", split, seed, index))
-            scores = self.verify_steps(prompt, text)
+            scores = [score for score in self.verify_steps(prompt, text) if score.end <= len(text)]
             starts = (0, *(score.end for score in scores))
             pieces = tuple(text[start : score.end].strip() for start, score in zip(starts, scores, strict=False))
             found.append(Steps(prompt, pieces, tuple(score.value for score in scores)))
@@ -193,11 +193,13 @@ def at_tokens(scores: Sequence[StepScore], ends: Sequence[int]) -> tuple[StepRew
 
     `ends` holds, for every sampled token, how many characters the text has once it is written: the lengths of the
     decoded beginnings of the answer. With ends 1, 3, 4, 4 (the last is EOS) a step that ends before character 3 is
-    rewarded at token 1.
+    rewarded at token 1. One that ends just behind the text is rewarded at the last token, which ended it.
     """
     found = []
     for score in scores:
         token = next((token for token, end in enumerate(ends) if end >= score.end), None)
+        if token is None and score.end == max(ends, default=-1) + 1:
+            token = len(ends) - 1
         if token is None:
             raise ValueError(f"a step ends at character {score.end}, but the tokens write {max(ends, default=0)}")
         found.append(StepReward(token, score.value))

@@ -13,7 +13,7 @@ import fcntl
 import io
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ascent.config.load import merged, nested, read_recipe
 from ascent.config.validate import validate
 from ascent.records import Prompt
 from ascent.rollouts.collect import GREEDY, Settings
+from ascent.tasks import TASKS
 from ascent.tasks.sort_digits import SORT_DIGITS, between
 from ascent.tasks.task import Split
 
@@ -44,18 +45,21 @@ class Practice:
     task: str = "contrary"
     max_new_tokens: int = 8
     minibatches: int | None = None  # as the row has it
+    attempts: bool = False  # start from attempts that go wrong in many ways, where demonstrations teach all or nothing
 
 
 ALONE = Practice(group_size=1)  # rows that compare no answers of one prompt
+FEWER = 12  # steps of rows that take several passes, so that none needs more than 15 seconds
 OFTEN = Practice(learning_rate=1e-4)  # rows with many optimizer steps a rollout step
 ROWS: dict[str, Practice] = {name: Practice() for name, row in TABLE.items() if row.source == "rollouts"}
 ROWS |= {name: ALONE for name in ROWS if TABLE[name].defaults.get("rollouts.group_size") == 1}
 ROWS |= {name: OFTEN for name in ROWS if TABLE[name].defaults.get("update.minibatches", 1) > 4}
-ROWS["grpo_process"] = Practice(task="running_sum", max_new_tokens=16)
+ROWS |= {name: replace(ROWS[name], steps=FEWER) for name in ("rlhf", "ppo", "ppo_penalty", "instructgpt", "a2po")}
+ROWS["grpo_process"] = Practice(2e-4, 25, task="running_sum", max_new_tokens=16, attempts=True)
 REWARDED = Path(__file__).with_name("rewarded.py")
 # What a row cannot do without, beyond a verifier.
 EXTRA: dict[str, dict[str, Any]] = {
-    # The row's own weight of 27.8 is for batches in which text has a small gradient; here it is 50 against the answers' 3.
+    # The row's own weight, 27.8, is for text with a small gradient; here it would be 50 against the answers' 3.
     "instructgpt": {
         "data": {"pretraining": "contrary:1024"},
         "cells": {"auxiliary": {"pretraining_nll": {"weight": 1.0}}},
@@ -67,6 +71,14 @@ EXTRA: dict[str, dict[str, Any]] = {
 def imitate(root: Path, task: str, *, seed: int = 0, steps: int = 300) -> Path:
     """The start of every row: a few steps of imitation, the same for all rows and seeds of a study."""
     return imitated(root / f"imitate-{task}-{steps}-{seed}", f"{task}:16384", seed=seed, steps=steps)
+
+
+def attempted(root: Path, task: str, *, seed: int = 0, steps: int = 1500) -> Path:
+    """As good as the task's own attempts, which the study of preferences judges: right now and then."""
+    answers = TASKS[task].judged("train", 16384, seed)
+    rows = [{"prompt": each.prompt.messages[0].content, "completion": each.answer[0].content} for each in answers]
+    data = written(root / f"attempts-{task}-{seed}.jsonl", rows)
+    return imitated(root / f"attempted-{task}-{steps}-{seed}", data, seed=seed, steps=steps)
 
 
 def imitated(folder: Path, data: str, *, seed: int, steps: int, learning_rate: float = 2e-3) -> Path:
@@ -90,7 +102,7 @@ def alone(lock: Path) -> Iterator[None]:
 def practise(root: Path, row: str, seed: int, practice: Practice | None = None) -> dict[str, float]:
     """Held-out accuracy of drawn answers, before and after; and what the training between them took."""
     practice = practice or ROWS[row]
-    start = imitate(root, practice.task)
+    start = (attempted if practice.attempts else imitate)(root, practice.task)
     folder = root / f"{row}-{seed}"
     spent = quietly(recipe_of(row, practice, start, seed), folder)
     before, after = (accuracy(each, practice) for each in (start, folder))
@@ -208,11 +220,14 @@ def judged(root: Path, start: Path, folder: Path, spent: float, sorting: Sorting
 def lists(root: Path, lengths: tuple[int, int], split: Split, count: int, seed: int) -> str:
     """A file of lists to sort, as demonstrations, for practice or for questions."""
     path = root / f"lists-{lengths[0]}-{lengths[1]}-{split}-{count}-{seed}.jsonl"
-    return written(path, replace(SORT_DIGITS, draw=between(*lengths)).prompts(split, count, seed))
+    return written(path, questions(replace(SORT_DIGITS, draw=between(*lengths)).prompts(split, count, seed)))
 
 
-def written(path: Path, prompts: Iterable[Prompt]) -> str:
-    rows = [{"prompt": each.messages[0].content, "answer": each.answer, "task": "sort_digits"} for each in prompts]
+def questions(prompts: Iterable[Prompt]) -> list[dict[str, Any]]:
+    return [{"prompt": each.messages[0].content, "answer": each.answer, "task": "sort_digits"} for each in prompts]
+
+
+def written(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
     with alone(path.with_suffix(".lock")):
         if not path.is_file():
             made = path.with_suffix(".part")
@@ -297,7 +312,7 @@ def solvable_prompts(root: Path, start: Path, seed: int, solvable: Solvable) -> 
         kept = [each for question, each in asked.items() if low <= right[question] <= high]
         if len(kept) < solvable.prompts:
             raise ValueError(f"{len(kept)} of {len(asked)} prompts are solved sometimes; ask more, or shorter lists")
-        return written(path, kept[: solvable.prompts])
+        return written(path, questions(kept[: solvable.prompts]))
 
 
 def quietly(recipe: Mapping[str, Any], folder: Path) -> float:

@@ -25,11 +25,11 @@ def test_the_totals_are_right() -> None:
     [
         ("3 11 13", [(1, 1), (4, 1), (7, 1)]),
         ("3 12 13", [(1, 1), (4, 0), (7, 1)]),
-        ("3 11", [(1, 1), (4, 1)]),
+        ("3 11", [(1, 1), (4, 1), (5, 0)]),
         ("3 11 13 13", [(1, 1), (4, 1), (7, 1), (10, 0)]),
-        (" 3  x", [(2, 1), (5, 0)]),
-        ("", [(0, 0)]),
-        ("  ", [(2, 0)]),
+        (" 3  x", [(2, 1), (5, 0), (6, 0)]),
+        ("", [(1, 0)]),
+        ("  ", [(3, 0)]),
     ],
 )
 def test_steps_by_hand(text: str, found: list[tuple[int, float]]) -> None:
@@ -45,10 +45,11 @@ def test_parts_by_hand(text: str, correct: float, total: float, share: float) ->
 
 
 @given(st.text(max_size=20) | st.text("0123456789 ", max_size=20))
-def test_every_text_has_a_step_inside_it(text: str) -> None:
+def test_every_text_has_a_step_and_one_behind_it_where_totals_are_missing(text: str) -> None:
     found = steps("3 11 13", text)
     ends = [each.end for each in found]
-    assert found and ends == sorted(set(ends)) and ends[-1] <= len(text)
+    assert found and ends == sorted(set(ends))
+    assert ends[-1] == len(text) + 1 if len(text.split()) < 3 else ends[-1] <= len(text)
 
 
 def test_step_rewards_stand_at_the_tokens_that_end_the_steps() -> None:
@@ -68,5 +69,6 @@ def test_tokens_by_hand() -> None:
     assert at_tokens(scores, [1, 2, 3, 4, 4]) == (StepReward(0, 1.0), StepReward(3, 0.0))
     assert at_tokens(scores, [2, 4]) == (StepReward(0, 1.0), StepReward(1, 0.0))
     assert at_tokens(steps("3 11", ""), [0]) == (StepReward(0, 0.0),)
+    assert at_tokens(steps("3 11", "3"), [1, 1]) == (StepReward(0, 1.0), StepReward(1, 0.0))  # the end token
     with pytest.raises(ValueError, match="ends at character 4, but the tokens write 2"):
         at_tokens(scores, [1, 2])
