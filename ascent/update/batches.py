@@ -47,7 +47,7 @@ def stand_in(batch: Batch, want: Iterable[str], dtype: torch.dtype) -> dict[str,
 
 
 def tokens_of(batch: Batch) -> tuple[int, Tensor]:
-    """How many tokens the model computes, and how many of them are trained."""
+    """How many tokens the batch has, and how many of them are trained."""
     segments: Segments = batch["segments"]
     trained_T = batch.get("trained_T")
     trained = segments.ids_T.new_zeros(()) if trained_T is None else trained_T.sum()
