@@ -5,24 +5,13 @@ The figures behind the marks are in bench/results/*-learning-rows.json (`python 
 
 from __future__ import annotations
 
-import os
 import statistics
-from pathlib import Path
 
 import pytest
 
 from tests.end_to_end import policies
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where runs go. A folder named by ASCENT_LEARNING is kept: what was finished there is not trained again."""
-    named = os.environ.get("ASCENT_LEARNING")
-    folder = Path(named) if named else tmp_path_factory.mktemp("policies")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 @pytest.mark.learning

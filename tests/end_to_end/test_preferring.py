@@ -5,10 +5,8 @@ The figures behind the marks are in bench/results/*-rlhf-*.json (`python bench/r
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,15 +18,6 @@ from ascent.tasks import TASKS
 from tests.end_to_end import preferring
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where runs go. A folder named by ASCENT_LEARNING is kept: what was finished there is not trained again."""
-    named = os.environ.get("ASCENT_LEARNING")
-    folder = Path(named) if named else tmp_path_factory.mktemp("preferring")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def gap(found: Sequence[Mapping[str, Any]], more: str, less: str) -> float:
