@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import termios
+import threading
 import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, TextIO
 
 from rich.columns import Columns
@@ -45,7 +49,8 @@ class AtTerminal:
         self._console = console or Console(highlight=False)
 
     def ask(self, shown: Shown, form: Form, *, done: int, total: int) -> Reply:
-        self._show(shown, form, done, total)
+        with interrupts_wait():
+            self._show(shown, form, done, total)
         read = read_key if form == "pairs" and self._source.isatty() else read_line
         while True:
             self._console.print("> ", end="")
@@ -78,6 +83,22 @@ class AtTerminal:
             for panel in panels:
                 console.print(panel)
         console.print(HELP[form], style="dim", markup=False)
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Ctrl-C counts once the question is drawn: raised in the midst of that, it was seen to get lost."""
+    if threading.current_thread() is not threading.main_thread():  # others are not interrupted
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def harmless(text: str) -> str:

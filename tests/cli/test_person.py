@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import signal
 
 import pytest
 from rich.console import Console
 
-from ascent.cli.person import AtTerminal, harmless, understood
+from ascent.cli.person import AtTerminal, harmless, interrupts_wait, understood
 from ascent.feedback.verdicts import Verdict
 from tests.feedback.made import shown
 
@@ -71,3 +72,14 @@ def test_answers_side_by_side_where_there_is_room():
 
 def test_an_answer_cannot_speak_to_the_terminal():
     assert harmless("a\x1b[2Jb\r\n\tc\x9b1m\x7f") == "a\u241b[2Jb\u240d\n\tc\ufffd1m\u2421"
+
+
+def test_an_interrupt_while_a_question_is_drawn_counts_once_it_is_drawn() -> None:
+    drawn = []
+    with pytest.raises(KeyboardInterrupt), interrupts_wait():
+        signal.raise_signal(signal.SIGINT)
+        drawn.append("all of it")
+    assert drawn == ["all of it"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with interrupts_wait():
+        pass
