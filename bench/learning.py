@@ -133,7 +133,8 @@ def finished(study: str, cells: Sequence[tuple[str, int]], root: Path, jobs: int
         for each in as_completed(running):
             name, seed = running[each]
             error = each.exception()
-            yield each.result() if error is None else {"algorithm": name, "seed": seed, "failed": repr(error)}
+            words = repr(error).replace(str(root), "FOLDER")  # results are committed: no path of a machine
+            yield each.result() if error is None else {"algorithm": name, "seed": seed, "failed": words}
 
 
 def measure(
