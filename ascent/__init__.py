@@ -6,6 +6,7 @@ These are the public names. They load on first use, so `import ascent` (and `asc
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from ascent.records import Rollout as Rollout
 
 __version__ = "0.1.0"
+
+# MKL, the BLAS of torch on x86, otherwise sums a product in an order that depends on its number of rows, and a sampled
+# answer would depend on its neighbours. It costs nothing there, means nothing elsewhere, and must be said before the
+# first product.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 _HOMES = {
     "TABLE": "ascent.algorithms",

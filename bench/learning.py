@@ -55,7 +55,8 @@ def reward_cells() -> dict[str, Cell]:
 
 
 def preference_cells() -> dict[str, Cell]:
-    return {name: lambda root, seed, n=name: studies.study_preference(root, seed, n) for name in studies.PREFERENCES}
+    names = (*studies.PREFERENCES, *studies.MORE_PREFERENCES)
+    return {name: lambda root, seed, n=name: studies.study_preference(root, seed, n) for name in names}
 
 
 def talking_cells() -> dict[str, Cell]:
@@ -94,7 +95,13 @@ STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
     ),
     "preference": (
         preference_cells,
-        {"task": "style", "prompts": studies.PROBLEMS, "sft": studies.STYLE_SFT, **studies.PREFERENCES},
+        {
+            "task": "style",
+            "prompts": studies.PROBLEMS,
+            "sft": studies.STYLE_SFT,
+            **studies.PREFERENCES,
+            **studies.MORE_PREFERENCES,
+        },
     ),
     "rows": (row_cells, {name: asdict(each) for name, each in policies.ROWS.items()}),
     "sort": (
@@ -113,7 +120,7 @@ STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
 }
 
 # Studies whose cells wait for each other where they share a start; those of the others go one after the other.
-LOCKING = ("rows", "sort", "sanity")
+LOCKING = ("sft", "reward", "preference", "rows", "sort", "sanity")
 
 
 def run_cell(study: str, name: str, seed: int, root: Path) -> dict[str, Any]:

@@ -19,6 +19,15 @@ def test_version():
     assert (done.returncode, done.stdout) == (0, f"ascent {ascent.__version__}\n")
 
 
+@pytest.mark.parametrize(("given", "told"), [(None, "AUTO,STRICT"), ("COMPATIBLE", "COMPATIBLE")])
+def test_x86_sums_in_one_order_whatever_the_batch_unless_told_otherwise(given, told):
+    code = "import ascent, os; print(os.environ['MKL_CBWR'])"
+    others = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    environment = others if given is None else {**others, "MKL_CBWR": given}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == f"{told}\n"
+
+
 def test_help_answers_within_half_a_second():
     """In processor time, best of three: the machine may be busy with other tests, and that is not our doing."""
     times = []

@@ -33,6 +33,7 @@ from ascent.tasks.noise import Noise
 from ascent.tasks.sort_digits import SORT_DIGITS
 from ascent.tasks.style import STYLE
 from ascent.tasks.task import Problem, Task
+from tests.end_to_end.policies import alone
 
 MAX_TOKENS = 64
 ANSWER_TOKENS = 16
@@ -98,6 +99,10 @@ def trained(
     if last != recipe.steps:
         raise RuntimeError(f"{folder} ended at step {last} of {recipe.steps}")
     return folder
+
+
+def evaluated(folder: Path, name: str) -> list[float]:
+    return [line[f"evaluate/{name}"] for line in read_run(folder).metrics if f"evaluate/{name}" in line]
 
 
 def answers(policy: Path, prompts: Sequence[Prompt], *, greedy: bool, seed: int, sample: int = 0) -> list[str]:
@@ -220,11 +225,10 @@ PREFERENCES = {
     "orpo": replace(_PREFERENCE, learning_rate=3e-4),
     "cpo": replace(_PREFERENCE, learning_rate=3e-4),
 }
-# The other rows that learn from pairs or thumbs, each from one seed: enough to see that it learns at all.
-# APO-down is not among them: it lowers what is preferred too.
+# The other rows that learn from pairs or thumbs.
 MORE_PREFERENCES = {
     **dict.fromkeys(("robust_dpo", "nca", "bco_pair", "aot", "aot_unpaired", "slic", "f_dpo", "ld_dpo"), _PREFERENCE),
-    **dict.fromkeys(("exo", "apo_zero", "apo_zero_unpaired", "bco", "mpo"), _PREFERENCE),
+    **dict.fromkeys(("exo", "apo_zero", "apo_down", "apo_zero_unpaired", "bco", "mpo"), _PREFERENCE),
     **dict.fromkeys(("dpo_norm", "sppo", "alphapo", "wpo"), _PREFERENCE),
     **dict.fromkeys(("cpo_simpo", "tpo", "discopop"), replace(_PREFERENCE, learning_rate=3e-4)),
 }
@@ -283,64 +287,6 @@ def share(task: Task, part: str, prompts: Sequence[Prompt], texts: Sequence[str]
     return sum(task.verify(prompt, text)[part] for prompt, text in zip(prompts, texts, strict=True)) / len(texts)
 
 
-# --- stage: distillation and judged steps ----------------------------------------------------------------------------
-
-DISTILLED = Recipe(steps=100, learning_rate=3e-3, records=6400)
-OWN_ANSWERS = Recipe(steps=40, learning_rate=1e-3, records=1280, batch_size=32)
-JUDGED = Recipe(steps=120, learning_rate=3e-3, records=7680)
-
-
-def distilled(algorithm: str, teacher: Path, student: Path, folder: Path, seed: int) -> list[float]:
-    """The held-out loss half way and at the end, of a student that starts elsewhere and reads the records' answers."""
-    more: dict[str, Any] = {
-        "model": {"teacher": str(teacher)},
-        "data": {"evaluate": "sort_digits@heldout:128"},
-        "run": {"evaluate_every": DISTILLED.steps // 2},
-    }
-    if "data.own_answers" in TABLE[algorithm].defaults:
-        more["data"]["own_answers"] = 0.0
-    trained(algorithm, DISTILLED, f"sort_digits:{DISTILLED.records}", student, folder, seed, more=more)
-    return evaluated(folder, "loss")
-
-
-def answered_anew(teacher: Path, student: Path, folder: Path, seed: int) -> tuple[float, float]:
-    """How far a student is from its teacher in the answers it gives itself, in the first ten steps and the last ten."""
-    more = {
-        "model": {"teacher": str(teacher)},
-        "data": {"own_answers": 1.0},
-        "rollouts": {"max_new_tokens": ANSWER_TOKENS},
-    }
-    trained("gkd", OWN_ANSWERS, f"sort_digits:{OWN_ANSWERS.records}", student, folder, seed, more=more)
-    losses = [line["loss"] for line in read_run(folder).metrics]
-    return sum(losses[:10]) / 10, sum(losses[-10:]) / 10
-
-
-def rising(count: int, seed: int, *, sure: float = 1.0) -> Iterable[dict[str, Any]]:
-    """Digits line by line: a step is right where its digit is not below the one before, as far as one can be sure."""
-    noise = Noise("rising", seed)
-    for _ in range(count):
-        digits = [noise.whole(0, 9) for _ in range(6)]
-        right = [later >= earlier for earlier, later in zip([0, *digits], digits, strict=False)]
-        labels = [each if sure == 1 else sure if each else 1 - sure for each in right]
-        yield {"prompt": "count up:", "completions": [str(digit) for digit in digits], "labels": labels}
-
-
-def judged_steps(algorithm: str, folder: Path, seed: int, *, sure: float = 1.0) -> dict[str, float]:
-    """Held-out accuracy and loss of a process reward model, from random weights."""
-    files = [
-        write(folder / f"{name}.jsonl", rising(count, number, sure=sure))
-        for name, count, number in (("train", JUDGED.records, seed), ("heldout", 128, seed + 1000))
-    ]
-    begin = start(SORT_DIGITS, folder / "start", seed)
-    more = {"data": {"evaluate": str(files[1])}, "run": {"evaluate_every": JUDGED.steps}}
-    trained(algorithm, JUDGED, str(files[0]), begin, folder / algorithm, seed, more=more)
-    return {name: evaluated(folder / algorithm, name)[-1] for name in ("accuracy", "loss")}
-
-
-def evaluated(folder: Path, name: str) -> list[float]:
-    return [line[f"evaluate/{name}"] for line in read_run(folder).metrics if f"evaluate/{name}" in line]
-
-
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -382,7 +328,8 @@ PROBLEMS, PAIRS = 256, 1024
 def sft_model(task: Task, recipe: Recipe, root: Path, seed: int) -> Path:
     """The SFT run of this task and seed, trained once: later stages start from the same one."""
     folder = root / f"{task.name}-{seed}"
-    return folder / "sft" if (folder / "sft").exists() else supervised(task, recipe, folder, seed)
+    with alone(folder.with_name(f"{folder.name}.lock")):
+        return folder / "sft" if (folder / "sft").exists() else supervised(task, recipe, folder, seed)
 
 
 def study_sft(root: Path, seed: int) -> dict[str, float]:

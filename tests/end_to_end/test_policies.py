@@ -17,10 +17,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.learning
 @pytest.mark.parametrize("row", policies.ROWS)
 def test_every_row_learns_from_rollouts(root, row):
-    """Measured: mean gains of .40 (grpo_passk) to .59 (dapo), the smallest single one .27 (dro); two rows gain less."""
+    """Measured: mean gains of .40 (grpo_passk) to .59 (dapo), the least of a seed .27 (dro); grpo_process gains .21."""
     found = [policies.practise(root, row, seed) for seed in policies.SEEDS]
     gains = [each["after"] - each["before"] for each in found]
-    mark = {"grpo_process": 0.08, "instructgpt": 0.2}.get(row, 0.3)
+    mark = {"grpo_process": 0.15}.get(row, 0.3)
     assert statistics.mean(gains) >= mark and min(gains) >= mark / 2, found
 
 
@@ -35,8 +35,9 @@ def test_practice_teaches_longer_lists_than_any_shown(root, row):
 @pytest.mark.learning
 @pytest.mark.parametrize("row", policies.SORT)
 def test_rewards_that_mean_nothing_teach_nothing(root, row):
-    coin = policies.sort(root, row, 1, shuffled=True)
-    assert coin["after"] <= coin["before"] + 0.05, coin
+    """Measured, .709 before: ppo .740 (one seed gains .108), rloo .726, grpo .652; dapo and rlvr end at .01."""
+    found = [policies.sort(root, row, seed, shuffled=True) for seed in policies.SEEDS]
+    assert statistics.mean(each["after"] - each["before"] for each in found) <= 0.05, found
 
 
 @pytest.mark.learning

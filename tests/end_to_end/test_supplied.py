@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ascent.tasks.sort_digits import SORT_DIGITS
-from tests.end_to_end import policies, studies
+from tests.end_to_end import policies, studies, supplied
 from tests.end_to_end.studies import Recipe
 
 pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("one_thread")]
@@ -35,7 +35,7 @@ def teacher(root: Path) -> Path:
 def test_a_student_comes_near_its_teacher(root: Path, teacher: Path, row: str) -> None:
     """Measured: gkd .626 at the start, .0895 half way, .0366 at the end; kd 5.65, .849, .623."""
     student = studies.start(SORT_DIGITS, root / f"student-{row}", 5)
-    half, end = studies.distilled(row, teacher, student, root / row, 2)
+    half, end = supplied.distilled(row, teacher, student, root / row, 2)
     assert end <= {"gkd": 0.1, "kd": 1.0}[row] and end < half, (half, end)
     assert studies.accuracy(SORT_DIGITS, student, count=64, seed=1) == 0
     assert studies.accuracy(SORT_DIGITS, root / row, count=64, seed=1) >= 0.2
@@ -44,8 +44,8 @@ def test_a_student_comes_near_its_teacher(root: Path, teacher: Path, row: str) -
 def test_own_answers_go_on_where_the_records_stopped(root: Path, teacher: Path) -> None:
     """Measured on seeds 1, 2: .057 to .037, .053 to .040 in 40 steps; greedy accuracy from .375 to .430, .438."""
     if not (root / "gkd").exists():
-        studies.distilled("gkd", teacher, studies.start(SORT_DIGITS, root / "student-gkd", 5), root / "gkd", 2)
-    first, last = studies.answered_anew(teacher, root / "gkd", root / "own", 1)
+        supplied.distilled("gkd", teacher, studies.start(SORT_DIGITS, root / "student-gkd", 5), root / "gkd", 2)
+    first, last = supplied.answered_anew(teacher, root / "gkd", root / "own", 1)
     assert last < 0.85 * first, (first, last)
 
 
@@ -56,6 +56,6 @@ def test_judges_of_steps_tell_right_from_wrong(root: Path, row: str, sure: float
     Measured for prm_soft on seeds 1 to 5: accuracy .992 once and 1 four times, loss .3256 to .3318; for prm on seeds
     1 to 3: 1, and .002 to .003.
     """
-    found = studies.judged_steps(row, root / f"steps-{row}", 1, sure=sure)
+    found = supplied.judged_steps(row, root / f"steps-{row}", 1, sure=sure)
     assert found["accuracy"] >= 0.95, found
     assert found["loss"] <= least + 0.1, found

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ascent.engines.native.history import History
 from ascent.engines.native.pages import Pages
+from ascent.engines.native.recorded import worth_recording
 from ascent.engines.native.rows import MOST_STOPS, Rows
 from ascent.engines.native.runner import FEWEST_ROWS, Runner, Stored
 from ascent.engines.native.scheduler import Admission, Move, Scheduler, Sequence
@@ -31,6 +32,7 @@ from ascent.records import Completion, Request, Stop
 PROMPTS = 2  # rows for each page that is kept for prompts, where rows have pages of their own
 MEMORY = 0.5  # share of the free memory that the pool may take
 UNBOUNDED = 32768  # tokens of a row where the model names no limit
+MANY, MANY_BYTES = 256, 2**28  # rows of a small model on a CPU, and what their pool may take
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,11 @@ class Stats:
 class NativeEngine:
     """Implements `protocols.Sampler` on the learner's own modules. `stop_ids` end a completion and belong to it.
 
-    `rows` sequences run at once (512 on CUDA, 64 elsewhere). The pool has `pages` pages of `page` tokens; unless given,
-    it is sized once, from what is free, to hold at most `rows` sequences of `longest_sequence` tokens. On CUDA a page
-    has 64 tokens; elsewhere it holds a whole sequence, or 16 tokens where so much memory is not free. The host looks at
-    the device every `steps` tokens; on a CPU earlier, once enough rows have ended.
+    `rows` sequences run at once (512 on CUDA; elsewhere 64, or 256 of a small model: see `_rows`). The pool has `pages`
+    pages of `page` tokens; unless given, it is sized once, from what is free, to hold at most `rows` sequences of
+    `longest_sequence` tokens. On CUDA a page has 64 tokens; elsewhere it holds a whole sequence, or 16 tokens where so
+    much memory is not free. The host looks at the device every `steps` tokens; on a CPU earlier, once enough rows have
+    ended.
     """
 
     def __init__(
@@ -77,12 +80,12 @@ class NativeEngine:
         steps: int | None = None,
     ) -> None:
         self.model, self.stop_ids, self.version = model, frozenset(stop_ids), 0
-        cuda = model.device.type == "cuda"
-        self.rows = rows or (512 if cuda else 64)
-        self.steps = steps or 16
+        self.steps = 16 if steps is None else steps
         self.longest = min(longest_sequence or UNBOUNDED, longest(model.module.config) or UNBOUNDED)
-        self._refuse(memory)
+        self._refuse(rows, memory)
         self._layers = _cached(model)
+        self._token = sum(heads * (key + value) for heads, key, value in self._layers) * model.module.dtype.itemsize
+        self.rows = self._rows() if rows is None else rows
         self._pages = self._sized(page, pages, memory)
         self._scheduler = Scheduler(self._pages, self.rows)
         self._history = History(max(self.rows, FEWEST_ROWS))
@@ -91,10 +94,16 @@ class NativeEngine:
         self._seconds = 0.0
         self._known: set[tuple[str, int]] = set()
 
+    def _rows(self) -> int:
+        """On a CPU a step of a small model is mostly beginnings, whatever its size: many rows share one if they fit."""
+        if self.model.device.type == "cuda":
+            return 512
+        many = worth_recording(self.model) and 2 * MANY * rounded(self.longest) * self._token <= MANY_BYTES
+        return MANY if many else 64
+
     def _sized(self, page: int | None, pages: int | None, memory: float) -> Pages:
         """The pages. On a CPU each row has one of its own if that fits, and prompts that wait share some more."""
-        cuda, free = self.model.device.type == "cuda", _free_bytes(self.model.device)
-        token = sum(heads * (key + value) for heads, key, value in self._layers) * self.model.module.dtype.itemsize
+        cuda, free, token = self.model.device.type == "cuda", _free_bytes(self.model.device), self._token
         room, rows = int(memory * free) // token, max(self.rows, FEWEST_ROWS)
         every = 1 + rows + max(2, rows // PROMPTS)
         if page is None:
@@ -110,13 +119,13 @@ class NativeEngine:
             )
         return Pages(count, page, homes=rows if own and count > 1 + rows else 0)
 
-    def _refuse(self, memory: float) -> None:
+    def _refuse(self, rows: int | None, memory: float) -> None:
         if "logprobs_T" not in self.model.offers:
             raise ValueError("this model has no token head, so nothing can be sampled; load it with head='tokens'")
         if not self.stop_ids:
             raise ValueError("a sampler without stop ids runs every completion to its budget; give the EOS id")
-        if self.rows < 1 or self.steps < 1:
-            raise ValueError(f"rows={self.rows}, steps={self.steps}: both count from 1")
+        if (rows is not None and rows < 1) or self.steps < 1:
+            raise ValueError(f"rows={rows}, steps={self.steps}: both count from 1")
         if not 0 < memory < 1:
             raise ValueError(f"memory={memory} is a share of what is free; it must lie between 0 and 1")
 

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ascent.engines.hf import HFSampler
+from ascent.engines.native import engine as native
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
 from ascent.models.load import load
@@ -45,7 +46,7 @@ def ragged(prompts: int = 6, group: int = 4, seed: int = 0, **changes: object) -
     return made
 
 
-def run(model: LanguageModel, requests: list[Request], **settings: int) -> Done:
+def run(model: LanguageModel, requests: list[Request], **settings: int | None) -> Done:
     engine = NativeEngine(model, ENDS, **{"rows": 8, "longest_sequence": 128, **settings})  # type: ignore[arg-type]
     done = {(each.prompt_id, each.sample): each for each in engine.sample(requests)}
     assert engine.stats().used == 0
@@ -152,6 +153,7 @@ class TestCompositionDoesNotMatter:
             shuffled = random.Random(seed).sample(requests, len(requests))
             assert run(model, shuffled, rows=64) == together
         assert run(model, requests[::-1], rows=5) == together
+        assert run(model, requests, rows=None) == together
 
     @pytest.mark.parametrize("page", [1, 3, 16, 64, 128])
     def test_with_other_page_sizes(self, model: LanguageModel, page: int) -> None:
@@ -316,6 +318,8 @@ class TestBadInput:
     def test_settings(self, model: LanguageModel, folders: dict[str, Path]) -> None:
         for settings, message in (
             ({"rows": -1}, "rows=-1"),
+            ({"rows": 0}, "rows=0"),
+            ({"steps": 0}, "steps=0"),
             ({"memory": 1.5}, r"memory=1\.5"),
             ({"pages": 1}, "at least 2 pages"),
         ):
@@ -333,6 +337,16 @@ class TestBadInput:
         calls.close()  # type: ignore[attr-defined]
         assert engine.stats().used == 0
         assert len(list(engine.sample(ragged()))) == len(ragged())
+
+
+def test_a_small_model_runs_many_rows_where_they_take_little_memory(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = NativeEngine(model, ENDS, longest_sequence=128)
+    assert few.rows == 256
+    list(few.sample(ragged()))
+    monkeypatch.setattr(native, "MANY_BYTES", few.stats().pool_bytes // 2)
+    assert NativeEngine(model, ENDS, longest_sequence=128).rows == 64
 
 
 def test_lending_the_pool_changes_nothing(model: LanguageModel) -> None:
