@@ -119,9 +119,6 @@ STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
     "talking": (talking_cells, {each.name: asdict(each) for each in (talking.MAZE, talking.DIFFERENCES)}),
 }
 
-# Studies whose cells wait for each other where they share a start; those of the others go one after the other.
-LOCKING = ("sft", "reward", "preference", "rows", "sort", "sanity")
-
 
 def run_cell(study: str, name: str, seed: int, root: Path) -> dict[str, Any]:
     cpu, wall = time.process_time(), time.perf_counter()
@@ -132,8 +129,6 @@ def run_cell(study: str, name: str, seed: int, root: Path) -> dict[str, Any]:
 
 def finished(study: str, cells: Sequence[tuple[str, int]], root: Path, jobs: int) -> Iterator[dict[str, Any]]:
     """Every cell as it ends. A cell that fails stops nothing: what it raised stands in place of its figures."""
-    if study not in LOCKING:
-        jobs = 1
     one = torch.set_num_threads
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one, initargs=(1,)) as pool:
         running = {pool.submit(run_cell, study, name, seed, root): (name, seed) for name, seed in cells}

@@ -6,8 +6,6 @@ order of the batches and the sampling noise all follow from it.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +15,7 @@ from typing import Any
 import torch
 
 from ascent.algorithms import TABLE
-from ascent.build import resolve
-from ascent.build.training import train
 from ascent.config.load import merged
-from ascent.config.validate import validate
 from ascent.data.collate import collate
 from ascent.data.prepare import Limits, item_of
 from ascent.data.render import Renderer
@@ -33,7 +28,7 @@ from ascent.tasks.noise import Noise
 from ascent.tasks.sort_digits import SORT_DIGITS
 from ascent.tasks.style import STYLE
 from ascent.tasks.task import Problem, Task
-from tests.end_to_end.policies import alone
+from tests.end_to_end.policies import alone, quietly
 
 MAX_TOKENS = 64
 ANSWER_TOKENS = 16
@@ -66,7 +61,7 @@ def start(task: Task, folder: Path, seed: int) -> Path:
 
 def supervised(task: Task, recipe: Recipe, folder: Path, seed: int) -> Path:
     """Imitate the task's demonstrations from random weights; the run folder, whose start is beside it."""
-    begin = start(task, folder / "start", seed)
+    begin = folder / "start" if (folder / "sft").exists() else start(task, folder / "start", seed)
     return trained("sft", recipe, f"{task.name}:{recipe.records}", begin, folder / "sft", seed)
 
 
@@ -80,7 +75,7 @@ def trained(
     *,
     more: Mapping[str, Any] | None = None,
 ) -> Path:
-    """One run, quietly; its folder can be the next one's policy."""
+    """One run, or the rest of it; its folder can be the next one's policy."""
     config = {
         "algorithm": algorithm,
         "seed": seed,
@@ -94,10 +89,7 @@ def trained(
         },
         "run": {"steps": recipe.steps, "save_every": recipe.steps},
     }
-    with contextlib.redirect_stderr(io.StringIO()):  # the progress lines
-        last = train(resolve(validate(merged(config, dict(more or {})))), folder, say=lambda line: None)
-    if last != recipe.steps:
-        raise RuntimeError(f"{folder} ended at step {last} of {recipe.steps}")
+    quietly(merged(config, dict(more or {})), folder)
     return folder
 
 
@@ -329,7 +321,7 @@ def sft_model(task: Task, recipe: Recipe, root: Path, seed: int) -> Path:
     """The SFT run of this task and seed, trained once: later stages start from the same one."""
     folder = root / f"{task.name}-{seed}"
     with alone(folder.with_name(f"{folder.name}.lock")):
-        return folder / "sft" if (folder / "sft").exists() else supervised(task, recipe, folder, seed)
+        return supervised(task, recipe, folder, seed)
 
 
 def study_sft(root: Path, seed: int) -> dict[str, float]:

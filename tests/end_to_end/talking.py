@@ -6,22 +6,18 @@ with rewards alone. Every figure comes from held-out problems. A study is a pure
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascent.build import resolve
 from ascent.build.evaluating import evaluate
-from ascent.build.training import train
-from ascent.config.validate import validate
 from ascent.envs import find
 from ascent.models import tiny
 from ascent.records import Example, Message, Prompt
 from ascent.tasks.noise import Noise
+from tests.end_to_end.policies import quietly
 from tests.end_to_end.studies import write
 
 
@@ -180,8 +176,7 @@ def learn(study: Study, sft: Path, folder: Path, seed: int, *, steps: int | None
 
 
 def run(config: dict[str, Any], folder: Path) -> Path:
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):  # the progress lines
-        train(resolve(validate(config)), folder, say=lambda line: None)
+    quietly(config, folder)
     return folder
 
 

@@ -23,12 +23,6 @@ Found = list[dict[str, float]]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the five-seed studies keep their SFT models, so that each is trained once."""
-    return tmp_path_factory.mktemp("studies")
-
-
 def seeds(study: Callable[..., dict[str, float]], root: Path, *names: str) -> Found:
     return [study(root, seed, *names) for seed in studies.SEEDS]
 

@@ -12,11 +12,6 @@ from tests.end_to_end import pairing, policies
 pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("one_thread")]
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("pairing")
-
-
 @pytest.mark.parametrize("row", pairing.ROWS)
 def test_pairs_of_fresh_answers_teach(root: Path, row: str) -> None:
     """Measured on seeds 1 to 5 (.213 before): online_dpo .727 to .748, xpo .609 to .707."""

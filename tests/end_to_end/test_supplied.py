@@ -13,11 +13,6 @@ from tests.end_to_end.studies import Recipe
 pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("one_thread")]
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("supplied")
-
-
 @pytest.mark.parametrize("row", ["optimal_baseline", "rlsd", "a2po"])
 def test_rollout_rows_with_something_extra(root: Path, row: str) -> None:
     """Measured on seeds 1, 2 (.213 before): optimal_baseline .742, .756; a2po .754, .734; rlsd .732, .748 (its teacher

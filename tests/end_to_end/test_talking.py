@@ -19,13 +19,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.mark.learning
 @pytest.mark.parametrize("which", [talking.MAZE, talking.DIFFERENCES], ids=lambda each: each.name)
-def test_rewards_teach_turns(which: talking.Study, tmp_path: Path) -> None:
+def test_rewards_teach_turns(which: talking.Study, root: Path) -> None:
     """Share of 200 held-out problems that sampled turns solve, seeds 1 to 5, before and after:
 
     maze .265 .275 .355 .260 .220, then .730 .750 .865 .800 .820; differences .420 .310 .415 .155 .440, then .980 .695
     .895 .885 .975.
     """
-    found = [talking.study(which, tmp_path, seed) for seed in studies.SEEDS]
+    found = [talking.study(which, root, seed) for seed in studies.SEEDS]
     assert min(each["after"] for each in found) >= MARKS[which.name], found
     assert min(each["after"] - each["before"] for each in found) >= 0.3, found
 
