@@ -13,11 +13,19 @@ from ascent.algorithms import Row
 from ascent.config.schema import Config
 from ascent.data.errors import Policy
 from ascent.data.layouts import Want
-from ascent.data.load import Loaded, from_records, load
+from ascent.data.load import Loaded, from_records, load, refuse_absent
 from ascent.data.prepare import Limits, Prepared, prepare
 from ascent.data.render import Renderer
 from ascent.losses import process
 from ascent.tasks.named import from_name, is_task
+
+
+def refuse_absent_files(config: Config) -> None:
+    """A path with a slip in it is told at once, not after a model has been loaded."""
+    data = config.data
+    for name in (data.train, data.evaluate, data.pretraining, *(each.use for each in data.mix)):
+        if name is not None and not is_task(name):
+            refuse_absent(name)
 
 
 def loaded(name: str, want: Want | None, *, seed: int, bad_rows: Policy = "fail") -> Loaded:

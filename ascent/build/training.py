@@ -15,7 +15,7 @@ from ascent.build.optimum import FILE as OPTIMUM
 from ascent.build.own_answers import OwnAnswers
 from ascent.build.plan import Plan, resolve
 from ascent.build.policy import INITIAL, REFERENCE, adam_of, device, load_policy, reference_of
-from ascent.build.records import prepared
+from ascent.build.records import prepared, refuse_absent_files
 from ascent.build.reinforcement import Reinforcement, sampler_of
 from ascent.build.repeats import repeats
 from ascent.build.teacher import Teacher, teacher_of
@@ -109,6 +109,7 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
     """Build every part of a run that learns from files; `model_folder` is the checkpoint's model when resuming."""
     config, row = plan.config, plan.row
     trackers.require(config.run.trackers)
+    refuse_absent_files(config)
     rng.seed(config.seed)
     if row.samples:
         made = Reinforcement(plan, folder, model_folder)

@@ -106,11 +106,17 @@ def rows_of(name: str) -> Iterator[Row]:
     if path.is_dir():
         files = rows.files_of_folder(path, name, split)
         return chain.from_iterable(rows.rows_of_file(each, shown) for each, shown in files)
-    if path.suffix in rows.SUFFIXES or name.startswith((".", "/", "~")):
-        raise ValueError(f"no file or folder at {name}; give a path that exists, a hub name or a built-in task")
+    refuse_absent(name)
     whole, _, split_text = name.partition("@")
     hub, _, config = whole.partition(":")
     return rows.rows_of_hub(hub, config or None, split_text or None)
+
+
+def refuse_absent(name: str) -> None:
+    """A name that can only be a path, where nothing is. Anything else may still be a hub's."""
+    path, _ = _path(name)
+    if not path.exists() and (path.suffix in rows.SUFFIXES or name.startswith((".", "/", "~"))):
+        raise ValueError(f"no file or folder at {name}; give a path that exists, a hub name or a built-in task")
 
 
 def _path(name: str) -> tuple[Path, str | None]:

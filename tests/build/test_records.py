@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ascent.build.plan import resolve
 from ascent.build.records import loaded
 from ascent.build.training import assemble, train
+from ascent.config.validate import validate
 from ascent.models.load import load
 from ascent.records import Example, Judged, Pair, Ranking
 from tests.build.runs import tiny_plan
@@ -41,6 +43,16 @@ def test_anything_else_is_a_file(tmp_path: Path) -> None:
     assert len(loaded(str(file), "examples", seed=0).records) == 1
     with pytest.raises(ValueError, match="no file or folder at"):
         loaded(str(tmp_path / "missing.jsonl"), "examples", seed=0)
+
+
+@pytest.mark.parametrize("key", ["train", "evaluate", "mix"])
+def test_a_missing_file_is_told_before_the_model_is_loaded(key: str, tmp_path: Path) -> None:
+    """Here the model is missing too, and would be complained of otherwise."""
+    gone = "gone.jsonl"
+    data = {"train": "arithmetic:20", key: [{"use": gone, "share": 0.5}] if key == "mix" else gone}
+    config = {"algorithm": "sft", "model": {"policy": str(tmp_path / "no model")}, "data": data}
+    with pytest.raises(ValueError, match=r"no file or folder at gone\.jsonl"):
+        assemble(resolve(validate(config)), tmp_path / "run")
 
 
 def judged_file(folder: Path, labels: list[float | bool | None]) -> str:
