@@ -34,8 +34,10 @@ check: setup  ## Format, lint, types, architecture and the fast tests: under two
 test: setup  ## Everything a CPU can run, except the long learning studies.
 	$(PYTEST) -m "not learning"
 
-test-learning: setup  ## The long learning studies.
-	$(PYTEST) -m learning
+# What was finished for this commit is not trained again: stopped, it goes on where it was.
+test-learning: setup  ## The long learning studies; stopped, they go on by row. ASCENT_LEARNING names their folder.
+	ASCENT_LEARNING=$${ASCENT_LEARNING:-$(CURDIR)/$(VENV)/learning/$$(git describe --always --dirty 2>/dev/null || echo tree)} \
+	  $(PYTEST) -m learning
 
 quickstart: setup  ## Train a small policy from nothing, in minutes: imitation, then rewards.
 	$(BIN)/ascent quickstart

@@ -26,12 +26,16 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Range:
-    """The rule a number must obey; `at_least` and `at_most` are inclusive, `above` and `below` are not."""
+    """The rule a number must obey; `at_least` and `at_most` are inclusive, `above` and `below` are not.
+
+    `or_zero` lets 0 pass as well, where it switches something off.
+    """
 
     at_least: float = -math.inf
     at_most: float = math.inf
     above: float = -math.inf
     below: float = math.inf
+    or_zero: bool = False
 
     def broken_by(self, value: float) -> str | None:
         """The broken rule in words, or None. NaN breaks every rule."""
@@ -43,7 +47,9 @@ class Range:
         )
         if math.isnan(value):
             return "a number"
-        return next((words for holds, words in rules if not holds), None)
+        if self.or_zero and value == 0:
+            return None
+        return next((f"{'0 or ' * self.or_zero}{words}" for holds, words in rules if not holds), None)
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,8 @@ class StepReward:
 class Rollout:
     """One prompt answered once, in one turn or several, with its reward once scored.
 
-    `failures` says which rewards could not score it, and the word under which that is counted.
+    `weights` says what each part counts for in the reward; parts that are only shown are not in it. `failures` says
+    which rewards could not score it, and the word under which that is counted.
     """
 
     prompt: Prompt
@@ -204,6 +205,7 @@ class Rollout:
     turns: tuple[Turn, ...]
     reward: float | None = None
     parts: Mapping[str, float | None] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
     steps: tuple[StepReward, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
     episode: Episode | None = None

@@ -6,10 +6,10 @@
 sft: held-out accuracy before and after. reward: reward models against the Bayes rate, pairwise, K-wise and listwise on
 equally many scored responses. preference: win rate over SFT by the true preference, with a control whose labels are a
 coin's. talking: a maze walked in turns and differences that need a calculator, before and after rewards. rows:
-every algorithm that learns from rollouts, 15 steps on `contrary`. sort: five of them on lists longer than any that was
-shown, each again with a coin for a reward, and imitation alone. sanity: training prompts that can all be learnt. Writes
-dated JSON with hardware, command and seeds to bench/results/; tests/end_to_end/{studies,talking,policies}.py is what
-runs.
+every algorithm that learns from rollouts, 9, 12 or 15 steps on `contrary`, and grpo_process 25 on `running_sum`. sort:
+five of them on lists longer than any that was shown, each again with a coin for a reward, and imitation alone. sanity:
+training prompts that can all be learnt. Writes dated JSON with hardware, command and seeds to bench/results/;
+tests/end_to_end/{studies,talking,policies}.py is what runs.
 """
 
 from __future__ import annotations

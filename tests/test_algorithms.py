@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import pytest
 
 from ascent.algorithms import SLOTS, TABLE, VOCABULARY, Row
 from ascent.bounds import number_rules
-from ascent.cells import Cell, cell_numbers
-from ascent.losses import aggregate
+from ascent.cells import Cell, cell, cell_numbers
+from ascent.losses import absolute, aggregate, focus, preferences, supervised
 
 REQUIRED = [
     "rlvr",
@@ -82,6 +83,7 @@ NOUNS = set(
         "tokens_B",
         "greedy_rewards_B",
         "parts_BK",
+        "part_weights_BK",
         "step_rewards_T",
         "step_ends_T",
         "potentials_T",
@@ -221,6 +223,19 @@ def test_numbers_of_the_papers() -> None:
     assert numbers("dppo_tv", "gate") == {"low": 0.2, "high": 0.2, "cap": 20.0}
     assert numbers("exo", "loss")["label_smoothing"] == 1e-3
     assert TABLE["orpo"].weights == {"odds_ratio": 0.1, "chosen_nll": 1.0}
+
+
+def test_a_function_stands_once_among_the_terms_and_once_among_the_focus_cells() -> None:
+    """Terms go by name: of two of one name, one would be lost without a word."""
+    dpo, pushed = TABLE["dpo"], cell(preferences.dpo, beta=1.0, weight=0.5)
+    with pytest.raises(ValueError, match=r"algorithm dpo: loss and auxiliary hold dpo, dpo, but each.*one cell of dpo"):
+        replace(dpo, auxiliary=(pushed,))
+    with pytest.raises(ValueError, match=r"hold dpo, chosen_nll, chosen_nll, .*keep one cell of chosen_nll and set"):
+        replace(dpo, auxiliary=(cell(supervised.chosen_nll), cell(supervised.chosen_nll, weight=2.0)))
+    with pytest.raises(ValueError, match=r"algorithm grpo: focus hold probability, probability"):
+        replace(TABLE["grpo"], focus=(cell(focus.probability), cell(focus.probability)))
+    joined = replace(dpo, auxiliary=(cell(absolute.bco_pair, weight=0.5),))
+    assert joined.weights == {"dpo": 1.0, "bco_pair": 0.5}
 
 
 def test_dr_grpo_makes_both_deletions() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.bounds import AboveOne, BelowHalf, Count, Fraction, NonNegative, Positive, checked
+from ascent.bounds import AboveOne, BelowHalf, Count, Fraction, NonNegative, Positive, Range, checked
 
 
 @checked
@@ -33,6 +33,11 @@ def example(
 def test_the_value_and_the_rule_are_named(numbers: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says.replace("(", r"\(")):
         example(1.0, **numbers)
+
+
+def test_a_range_may_let_zero_pass() -> None:
+    rule = Range(above=1, or_zero=True)
+    assert [rule.broken_by(value) for value in (0, 1.1, 1, -1)] == [None, None, "0 or above 1", "0 or above 1"]
 
 
 def test_what_fits_passes() -> None:

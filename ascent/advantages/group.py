@@ -21,12 +21,10 @@ from torch import Tensor
 
 from ascent.advantages.credit import SequenceCredit, TokenCredit
 from ascent.advantages.returns import reward_to_go
-from ascent.bounds import RARE, Fraction, NonNegative, Positive, checked
+from ascent.bounds import RARE, NonNegative, Positive, checked
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 from ascent.maths.tally import Mean, average
-
-MAX_UNSCORED = 0.5
 
 
 def raw(rewards_B: Tensor) -> SequenceCredit:
@@ -135,8 +133,11 @@ def against_opponent(
 def greedy_baseline(rewards_T: Tensor, greedy_rewards_B: Tensor, trained_T: Tensor, segments: Segments) -> TokenCredit:
     """Reward-to-go minus the reward of one greedy completion of the same prompt (ReMax, arXiv 2310.10505)."""
     to_go_T = reward_to_go(rewards_T, trained_T, segments).advantages_T
+    known_B = scored(greedy_rewards_B)  # without a baseline nothing can be said about a sequence
     baseline_T = segments.spread(greedy_rewards_B.to(to_go_T))
-    return TokenCredit(torch.where(trained_T, to_go_T - baseline_T, 0), None, {})
+    compared_T = trained_T & segments.spread(known_B)
+    lacking = {"without_baseline": average(~known_B, torch.ones_like(known_B))}
+    return TokenCredit(torch.where(compared_T, to_go_T - baseline_T, 0), None, lacking)
 
 
 @checked
@@ -167,15 +168,22 @@ def steps_to_go(
 
 @checked
 def decoupled_parts(
-    parts_BK: Tensor, groups: Groups, *, part_weights: str = "", eps: Annotated[Positive, RARE] = 1e-4
+    parts_BK: Tensor,
+    groups: Groups,
+    part_weights_BK: Tensor | None = None,
+    *,
+    part_weights: str = "",
+    eps: Annotated[Positive, RARE] = 1e-4,
 ) -> SequenceCredit:
     """GDPO's first step: z-score every reward part within its group on its own, then add them (weighted).
 
     A part that does not vary in a group contributes 0 there instead of drowning the others; a part that is NaN is left
-    out of that sequence's sum. `part_weights` lists the weights of the parts, "1,0.5"; empty means all 1. The second
-    step, the batch z-score over sequences, is the normaliser `batch_zscore`.
+    out of that sequence's sum. Parts count as their rewards do (`part_weights_BK`, the same in every row; without it,
+    all 1), unless `part_weights` lists other weights, "1,0.5". The second step, the batch z-score over sequences, is
+    the normaliser `batch_zscore`.
     """
-    weights_K = _part_weights(part_weights, parts_BK)
+    given = part_weights_BK is not None and part_weights_BK.numel() > 0 and not part_weights
+    weights_K = part_weights_BK[0].tolist() if given else _part_weights(part_weights, parts_BK)  # type: ignore[index]
     total_B = torch.zeros_like(parts_BK[:, 0])
     known_B = torch.zeros_like(total_B, dtype=torch.bool)
     for part_B, weight in zip(parts_BK.unbind(1), weights_K, strict=True):
@@ -195,17 +203,6 @@ def scored(rewards_B: Tensor) -> Tensor:
             "scored'; mend the reward function, an infinite score has no meaning in a mean"
         )
     return ~torch.isnan(rewards_B)
-
-
-@checked
-def check_scored(rewards_B: Tensor, *, max_unscored: Fraction = MAX_UNSCORED) -> None:
-    """Raise when more than `max_unscored` of a batch could not be scored: a broken reward, not bad luck."""
-    share = float((~scored(rewards_B)).double().mean())
-    if share > max_unscored:
-        raise ValueError(
-            f"{share:.0%} of {rewards_B.numel()} completions could not be scored; at most {max_unscored:.0%} is "
-            "tolerated. Look at the reward's own errors, or raise the limit if this is expected"
-        )
 
 
 def _against(rewards_B: Tensor, groups: Groups, baseline_B: Tensor) -> SequenceCredit:

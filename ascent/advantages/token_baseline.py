@@ -23,6 +23,8 @@ from ascent.maths.scan import from_the_right
 from ascent.maths.segments import Segments
 from ascent.maths.tally import average
 
+GUARD = 20.0
+
 
 @checked
 def optimal_token_baseline(
@@ -73,7 +75,9 @@ def _energy(
     if corrected:
         if rollout_T is None:
             raise ValueError("optimal_token_baseline: corrected=True needs the sampler's log-probs (rollout_T)")
-        energy_T = energy_T * torch.exp(2 * (old_T - torch.where(trained_T, rollout_T, 0)))
+        # As wherever a mismatch weight is used: 1 where the sampler gave no number, its log held against overflow.
+        log_T = torch.where(trained_T & ~rollout_T.isnan(), old_T - rollout_T, 0).clamp(-GUARD, GUARD)
+        energy_T = energy_T * torch.exp(2 * log_T)
     return torch.where(trained_T, energy_T, 0)
 
 

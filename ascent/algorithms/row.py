@@ -84,6 +84,17 @@ class Row:
     loss: Cell | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # Terms and marks go by their functions' names: of two of one name, one would silently be lost.
+        for slots, cells in (("loss and auxiliary", (self.loss, *self.auxiliary)), ("focus", self.focus)):
+            names = [each.name for each in cells if each is not None]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(
+                    f"algorithm {self.name}: {slots} hold {', '.join(names)}, but each function may stand there once; "
+                    f"keep one cell of {' and '.join(twice)} and set its numbers and its weight"
+                )
+
     def cells(self) -> list[tuple[str, Cell]]:
         """Every filled slot with its cell, in the order of the data flow."""
         found: list[tuple[str, Cell]] = []

@@ -8,13 +8,19 @@ from ascent.advantages import shape
 from ascent.algorithms import TABLE, Row
 from ascent.build.effects import REWARD_MODEL
 from ascent.config.schema import Config
-from ascent.losses import controllers, kl, ratios
+from ascent.losses import aggregate, controllers, kl, mismatch, ratios, sequence_gates
 
 # Fresh pairs carry what pairs of a file carry, but for what only a file can say.
 ALIKE = {"fresh_pairs": ("fresh_pairs", "pairs")}
 ONLY_IN_FILES = frozenset({"gold_B", "margins_P", "scores_B"})
 
 PER_SEQUENCE_RATIOS = (ratios.sequence_geometric, ratios.sequence_geometric_token)
+PER_SEQUENCE_WEIGHTS = (mismatch.product_truncate, mismatch.product_mask, mismatch.product_normalised)
+# Gates whose loss is one number for a group or a sequence, and the aggregates that count each of them once.
+OF_THE_WHOLE = {
+    sequence_gates.real: (aggregate.group_mean,),
+    sequence_gates.regression: (aggregate.sequence_mean_token_mean, aggregate.group_mean),
+}
 
 
 def refuse_conflicts(config: Config, row: Row) -> None:
@@ -38,6 +44,7 @@ def refuse_conflicts(config: Config, row: Row) -> None:
         _old_rollouts_have_a_ratio(config, row)
         _ratio_fits_gate(row)
         _ratio_fits_aggregate(row)
+        _gate_fits_the_rest(config, row)
         _overlong_is_reachable(config, row)
     if row.needs & {"teacher", "teacher_distribution"} and config.model.teacher is None:
         raise ValueError(f"model.teacher is missing: {row.name} learns from a frozen teacher; name the model")
@@ -120,11 +127,11 @@ def _group_has_a_pair(config: Config, row: Row) -> None:
 
 
 def _sampling_fits_correction(config: Config, row: Row) -> None:
-    corrected = row.mismatch is not None and "rollout_T" in row.mismatch.required
-    if corrected and row.mismatch and config.rollouts.top_p < 1:
+    comparing = [f"cells.{slot} {each.name}" for slot, each in row.cells() if "rollout_T" in each.required]
+    if comparing and config.rollouts.top_p < 1:
         raise ValueError(
-            f"rollouts.top_p={config.rollouts.top_p} with cells.mismatch {row.mismatch.name}: truncated sampling "
-            "biases that correction; use top_p 1, or cells.mismatch.use=none"
+            f"rollouts.top_p={config.rollouts.top_p} with {comparing[0]}: truncated sampling biases what that "
+            "compares; use top_p 1, or leave it out (cells.mismatch.use=none; under cells.focus its name: false)"
         )
 
 
@@ -198,7 +205,8 @@ def _critic_warms_up_before_the_end(config: Config) -> None:
 
 def _old_rollouts_have_a_ratio(config: Config, row: Row) -> None:
     lag = config.rollouts.max_staleness
-    if lag and (row.ratio is None or row.ratio.function is ratios.none):
+    weighed = row.gate is not None and "old_T" in row.gate.required  # a gate that forms its own
+    if lag and not weighed and (row.ratio is None or row.ratio.function is ratios.none):
         raise ValueError(
             f"rollouts.max_staleness={lag} trains on what an older policy sampled, but {row.name} has no ratio to "
             "account for that (cells.ratio none); use 0, or an algorithm with a ratio, such as ppo or grpo"
@@ -225,6 +233,28 @@ def _ratio_fits_aggregate(row: Row) -> None:
         raise ValueError(
             f"cells.ratio {row.ratio.name} is one number per sequence, but cells.aggregate {row.aggregate.name} weighs "
             "sequences by their length; use sequence_mean_token_mean"
+        )
+
+
+def _gate_fits_the_rest(config: Config, row: Row) -> None:
+    gate, parts = row.gate, config.update.minibatches
+    if gate is None:
+        return
+    if gate.function is sequence_gates.real and parts > 1:
+        raise ValueError(
+            f"update.minibatches={parts} with cells.gate real, which compares the right and the wrong answers of a "
+            "group: minibatches would tear groups apart; use 1"
+        )
+    if gate.function is sequence_gates.vespo and row.mismatch and row.mismatch.function in PER_SEQUENCE_WEIGHTS:
+        raise ValueError(
+            f"cells.mismatch {row.mismatch.name} with cells.gate vespo: vespo multiplies the weights of a sequence's "
+            "tokens, and each of them would be the whole sequence's; use token_truncate, token_mask or none"
+        )
+    fitting = OF_THE_WHOLE.get(gate.function)
+    if fitting and row.aggregate is not None and row.aggregate.function not in fitting:
+        raise ValueError(
+            f"cells.aggregate {row.aggregate.name} with cells.gate {gate.name}, whose loss is one number repeated on "
+            f"every token: long answers would count more; use {fitting[0].__name__}"
         )
 
 

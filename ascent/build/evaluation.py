@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from ascent.update.objective import Objective
 Batches = Sequence[Mapping[str, Any]]
 # Of a number with one of these words in its name, less is better.
 ERRORS = ("loss", "nll", "error", "brier")
+# What every evaluation by sampling reports, whatever the rewards.
+OF_ANSWERS = frozenset({"correct", "reward", "reward_spread", "unscored", "length", "length_largest", "truncated"})
 
 
 def evaluated(learner: LocalLearner, heldout: Batches, objective: Objective) -> dict[str, float]:
@@ -42,7 +44,35 @@ def refuse_unknown(name: str, heldout: Batches, objective: Objective) -> None:
     terms = judging(objective).terms({**batch, **known, **stand_in(batch, objective.want, torch.float32)})
     names = {"loss", *(f"loss/{term}" for term in terms), *figures(merge(each.metrics for each in terms.values()))}
     if name not in names:
-        raise ValueError(f"run.best_by={name!r} is no number of this evaluation; use one of {', '.join(sorted(names))}")
+        raise _unknown(name, names)
+
+
+def refuse_unreported(name: str, rewards: Sequence[str], *, talks: bool) -> None:
+    """The same for what samples. Of a reward only its name is known before it has scored something, not its parts."""
+    known = OF_ANSWERS | ({"env/turns"} if talks else set())
+    if name not in known and not any(
+        name == f"reward/{each}" or name.startswith(f"reward/{each}/") for each in rewards
+    ):
+        raise _unknown(name, {*known, *(f"reward/{each}[/PART]" for each in rewards)})
+
+
+def refuse_unreported_part(name: str, found: Mapping[str, float]) -> None:
+    """The same again, of `reward/REWARD/PART`, by what an evaluation did report before the first step.
+
+    Of a reward that scored nothing, and of a part that it left open, there is still nothing to know.
+    """
+    if not name.startswith("reward/"):
+        return
+    names = {key.removeprefix("evaluate/") for key in found}
+    whole = "/".join(name.split("/")[:2])
+    scored = {each for each in names if each == whole or each.startswith(f"{whole}/")}
+    left_open = f"{name.replace('reward', 'unscored', 1)}/none" in names
+    if scored and not left_open and name not in scored:
+        raise _unknown(name, {each for each in names if each in OF_ANSWERS or each.startswith("reward/")})
+
+
+def _unknown(name: str, names: Iterable[str]) -> ValueError:
+    return ValueError(f"run.best_by={name!r} is no number of this evaluation; use one of {', '.join(sorted(names))}")
 
 
 def demonstrations(plan: Plan, train: Sequence[Item], renderer: Renderer) -> tuple[list[dict[str, Any]], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
@@ -27,9 +28,11 @@ from ascent.tasks.reasoning import Reasoning
 from ascent.tasks.task import Task, at_tokens
 
 VERIFIER = "verifier"  # the verifier of the built-in task that a prompt comes from
+STEPS = "steps"  # what it says of steps, for rows that learn from those
 ENV = "env"  # what the environment itself says
 TIMEOUT_SECONDS = 60.0
-OF_A_TERM = ("name", "weights", "gate", "clip", "timeout", "stop_on")  # beside a reward's own options
+OF_STEPS = ("timeout", "stop_on")  # beside a verifier of steps
+OF_A_TERM = ("name", "weights", "gate", "clip", *OF_STEPS)  # beside a reward's own options
 
 Text = Callable[[Sequence[int]], str]
 
@@ -123,60 +126,120 @@ class Rewarding:
                     held.callback(reward.close)
 
 
+def names_of(plan: Plan) -> list[str]:
+    """What the recipe's rewards are called, in their order."""
+    return [name for each in _listed(plan) for name in _called(each, _scores_steps(plan, each))]
+
+
 def rewards_of(plan: Plan, text: Text | None = None) -> Rewarding:
     """Without a list, the reward model alone.
 
     A row that learns from steps has the verifier score steps; what it says of the whole answer is shown beside them.
     """
-    config = plan.config
     found: dict[str, Reward] = {}
     rules: dict[str, Rule] = {}
-    terms = []
+    terms: list[Term] = []
     with ExitStack() as undo:  # a reward that is refused closes those made before it
-        for place, each in enumerate(config.rewards or [schema.Reward(use=REWARD_MODEL)]):
-            try:
-                options = each.options
-                own = {key: options.pop(key) for key in OF_A_TERM if key in options}
-                name = own.get("name", each.use.rpartition(":")[2] or each.use)
+        for place, each in enumerate(_listed(plan)):
+            options = each.options
+            own = {key: options.pop(key) for key in OF_A_TERM if key in options}
+            stepwise = text is not None and _scores_steps(plan, each)
+            try:  # what is wrong here is the value of a key, and the message begins with the key
                 rule = Rule(own.get("timeout", TIMEOUT_SECONDS), own.get("stop_on", "bugs"))
-                if each.use == VERIFIER and text is not None and "step_rewards" in plan.row.needs:
-                    found |= {"steps": StepVerifier(text), VERIFIER: Verifier()}
-                    rules |= {"steps": rule, VERIFIER: rule}
-                    terms += [Term("steps", each.weight), Term(VERIFIER, 0.0)]
-                    continue
-                if name in found:
-                    raise ValueError(f"two rewards are called {name}; give one of them another `name`")
-                reward = _reward(each.use, config.model.reward_model, options)
+                _refuse_unfit(own)
+                if stepwise:
+                    _refuse_idle(own, plan.row.name)
+            except ValueError as error:
+                raise ValueError(f"rewards[{place}].{error}") from error
+            try:
+                names = _called(each, stepwise)
+                twice = next((name for name in names if name in found), None)
+                if twice is not None:
+                    way = "use the verifier once, and other names beside it" if stepwise else "give one another `name`"
+                    raise ValueError(f"two rewards are called {twice}; {way}")
+                reward = _reward(each.use, plan.config.model.reward_model, options)
                 if isinstance(reward, Batch):
                     undo.callback(reward.close)
-                found[name], rules[name] = reward, rule
-                terms.append(_term(name, reward, each.weight, own))
+                if text is not None and stepwise:
+                    found |= {STEPS: StepVerifier(text), VERIFIER: reward}
+                    terms += [Term(STEPS, each.weight), Term(VERIFIER, 0.0)]
+                else:
+                    found[names[0]] = reward
+                    terms.append(_term(names[0], reward, each.weight, own))
+                rules |= dict.fromkeys(names, rule)
             except ValueError as error:
                 raise ValueError(f"rewards[{place}]: {error}") from error
         undo.pop_all()
     return Rewarding(found, rules, Combination(tuple(terms)))
 
 
-def _term(name: str, reward: Reward, weight: float, own: Mapping[str, Any]) -> Term:
-    term = Term.of(name, reward, weight=weight)
-    if "weights" in own:
-        term = replace(term, part_weights={**term.part_weights, **_mapping("weights", own["weights"])})
+def _listed(plan: Plan) -> Sequence[schema.Reward]:
+    return plan.config.rewards or [schema.Reward(use=REWARD_MODEL)]
+
+
+def _scores_steps(plan: Plan, each: schema.Reward) -> bool:
+    return each.use == VERIFIER and "step_rewards" in plan.row.needs
+
+
+def _called(each: schema.Reward, stepwise: bool) -> tuple[str, ...]:
+    return (STEPS, VERIFIER) if stepwise else (each.options.get("name", each.use.rpartition(":")[2] or each.use),)
+
+
+def _refuse_unfit(own: Mapping[str, Any]) -> None:
+    """Values of the keys beside a reward that no term could have."""
+    if "name" in own and (not isinstance(own["name"], str) or not own["name"] or "/" in own["name"]):
+        raise ValueError(f"name={own['name']!r}, but a name is text, not empty, and holds no /, which splits off parts")
+    weights: Any = own.get("weights", {})
+    gate: Any = own.get("gate")
+    clip: Any = own.get("clip")
+    _refuse_all_but_a_section("weights", weights)
+    if not all(isinstance(part, str) and _is_finite(weight) for part, weight in weights.items()):
+        raise ValueError(f"weights={weights!r}, but it gives names of parts finite numbers, as in {{correct: 0.5}}")
     if "gate" in own:
-        gate = _mapping("gate", own["gate"])
+        _refuse_all_but_a_section("gate", gate)
         if set(gate) != {"part", "at_least"}:
-            raise ValueError(f"gate={gate}, but a gate is {{part: NAME, at_least: NUMBER}}")
-        term = replace(term, gate=Gate(**gate))
+            raise ValueError(f"gate={gate!r}, but a gate is {{part: NAME, at_least: NUMBER}}")
+        if not isinstance(gate["part"], str):
+            raise ValueError(f"gate.part={gate['part']!r}, but it is the name of a reward or REWARD/PART")
+        if not _is_finite(gate["at_least"]):
+            raise ValueError(f"gate.at_least={gate['at_least']!r}, but it is a finite number that the part must reach")
     if "clip" in own:
-        if not isinstance(own["clip"], list | tuple) or len(own["clip"]) != 2:
-            raise ValueError(f"clip={own['clip']}, but it is two numbers, as in [-1, 1]")
-        term = replace(term, clip=tuple(own["clip"]))
-    return term
+        if not isinstance(clip, list | tuple) or len(clip) != 2 or not all(map(_is_number, clip)):
+            raise ValueError(f"clip={clip!r}, but it is two numbers, as in [-1, 1]")
+        if not clip[0] < clip[1]:
+            raise ValueError(f"clip={clip!r}, but the lower bound must lie below the upper one")
 
 
-def _mapping(key: str, value: Any) -> dict[str, Any]:
+def _refuse_idle(own: Mapping[str, Any], row: str) -> None:
+    idle = next((key for key in own if key not in OF_STEPS), None)
+    if idle is not None:
+        raise ValueError(
+            f"{idle}={own[idle]!r} has no effect: {row} learns from the verifier's steps, which are added up as they "
+            f"are; beside them stand {', '.join(('weight', *OF_STEPS))}; remove it"
+        )
+
+
+def _refuse_all_but_a_section(key: str, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise ValueError(f"{key}={value!r}, but it must be a section with keys of its own")
-    return dict(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    return _is_number(value) and math.isfinite(value)
+
+
+def _term(name: str, reward: Reward, weight: float, own: Mapping[str, Any]) -> Term:
+    term = Term.of(name, reward, weight=weight)
+    return replace(
+        term,
+        part_weights={**term.part_weights, **own.get("weights", {})},
+        gate=Gate(**own["gate"]) if "gate" in own else None,
+        clip=tuple(own["clip"]) if "clip" in own else None,
+    )
 
 
 def _reward(use: str, reward_model: str | None, options: dict[str, Any]) -> Reward:

@@ -10,26 +10,34 @@
 
 Every stage is finished, unfinished or absent, and its folder says which. So the same command again, after a kill at
 any instant, skips what is finished, resumes what is not, and ends in the same weights.
+
+What a later stage would refuse is refused before the first one, while the recipe can still be corrected.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ascent.build.collecting import Asked, Person, collect
 from ascent.build.comparing import compare
-from ascent.build.judging import judge_of
+from ascent.build.evaluating import prompts_of
+from ascent.build.judging import SIMULATED, judge_of
 from ascent.build.plan import Plan, resolve
+from ascent.build.records import loaded, refuse_absent_files
 from ascent.build.stages import Say, Stopped, stage
 from ascent.config import yaml_text
 from ascent.config.load import merged
 from ascent.config.rounds import Rounds, rounds_from
 from ascent.config.validate import validate
+from ascent.feedback.questions import Form
+from ascent.records import Prompt
+from ascent.runs.folder import CONFIG, read_run
 from ascent.runs.lock import Lock
 
 RECIPE, FEEDBACK, COMPARISONS, MEASURED = "rounds.yaml", "feedback.jsonl", "comparisons.jsonl", "measured.json"
@@ -70,6 +78,9 @@ def rounds(recipe: Rounds, folder: Path, *, person: Person | None = None, say: S
     plans = {number: _plans(folders, number) for number in range(recipe.rounds + 1)}  # refuses what cannot work
     if recipe.collect.annotator == PERSON and person is None:
         raise ValueError("collect.annotator is a person, but nobody is there to be asked; run ascent rounds")
+    _refuse_absent_data(folders, plans)
+    _refuse_collect(folders)
+    _refuse_measure(folders)
     folder.mkdir(parents=True, exist_ok=True)
     with Lock(folder, say=say):
         _same_recipe(folder / RECIPE, recipe, say)
@@ -113,9 +124,71 @@ def _plan(owner: str, tree: Tree, own: list[Tree]) -> Plan:
             raise ValueError(f"{owner}.{key} is decided by the rounds; remove it")
     for each in own:
         tree = merged(tree, each)
-    try:
+    with _said_of(owner):
         return resolve(validate(tree))
-    except ValueError as error:
+
+
+def _refuse_absent_data(folders: Folders, plans: Mapping[int, Mapping[str, Plan]]) -> None:
+    """Files that the runs still to come learn from; the comparisons are not there yet."""
+    for number, of_round in plans.items():
+        for name, plan in of_round.items():
+            run = (folders.of(number) if number else folders.root) / name
+            if (run / CONFIG).is_file() and read_run(run).state == "finished":
+                continue
+            data = plan.config.data
+            if data.train == str(folders.of(number) / COMPARISONS):
+                data = data.model_copy(update={"train": None})
+            with _said_of(name):
+                refuse_absent_files(plan.config.model_copy(update={"data": data}))
+
+
+def _refuse_collect(folders: Folders) -> None:
+    recipe, ask = folders.recipe, folders.recipe.collect
+    if all((folders.of(number) / COMPARISONS).is_file() for number in range(1, recipe.rounds + 1)):
+        return
+    with _said_of("collect.prompts"):
+        records = loaded(ask.prompts, "prompts", seed=recipe.seed + 1).records
+    if ask.annotator != PERSON:
+        with _said_of("collect.annotator"):
+            _try_judge(ask.annotator, ask.form, [each for each in records if isinstance(each, Prompt)])
+
+
+def _refuse_measure(folders: Folders) -> None:
+    recipe, settings = folders.recipe, folders.recipe.measure
+    if settings is None or all((folders.of(n) / MEASURED).is_file() for n in range(1, recipe.rounds + 1)):
+        return
+    with _said_of("measure.prompts"):
+        prompts = prompts_of(settings.prompts, None)
+    if settings.judge == PERSON:
+        raise ValueError(
+            "measure.judge is a person, but every round is measured without anybody being asked; name a reward model, "
+            "an endpoint, simulated:TASK or file.py:function"
+        )
+    named = Path(settings.judge.partition("?")[0]).expanduser()
+    if recipe.reward_model is not None and named.resolve() == (folders.of(1) / "reward_model").resolve():
+        return  # it will be there when the first round is measured
+    with _said_of("measure.judge"):
+        _try_judge(settings.judge, "pairs", prompts)
+
+
+def _try_judge(name: str, form: Form, prompts: Sequence[Prompt]) -> None:
+    """Make a judge and ask it nothing that costs anything."""
+    judge = judge_of(name)
+    try:
+        list(judge.verdicts([], form, annotator=name))  # refuses a form that it cannot give
+        if name.startswith(SIMULATED):
+            for prompt in prompts:
+                judge.scores(prompt, [""])  # refuses a prompt that has no answer to compare with
+    finally:
+        judge.close()
+
+
+@contextmanager
+def _said_of(owner: str) -> Iterator[None]:
+    """Errors name the part of the recipe that they are about."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
         raise ValueError("\n".join(f"{owner}: {line}" for line in str(error).splitlines())) from None
 
 

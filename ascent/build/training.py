@@ -18,6 +18,7 @@ from ascent.build.policy import INITIAL, REFERENCE, adam_of, device, load_policy
 from ascent.build.records import prepared, refuse_absent_files
 from ascent.build.reinforcement import Reinforcement, sampler_of
 from ascent.build.repeats import repeats
+from ascent.build.rewarding import names_of
 from ascent.build.teacher import Teacher, teacher_of
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import Found, newest, read_state
@@ -112,6 +113,8 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
     refuse_absent_files(config)
     rng.seed(config.seed)
     if row.samples:
+        if config.run.keep_best:
+            evaluation.refuse_unreported(config.run.best_by, names_of(plan), talks=config.env is not None)
         made = Reinforcement(plan, folder, model_folder)
         heard, pieces = made.evaluate, said.Pieces(made.model.tokenizer)
         return Training(
@@ -307,7 +310,9 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
             tracker.add(each)
         with Stop() as stop:
             if training.evaluate is not None and done == 0:  # what training starts from; no checkpoint is judged by it
-                tracker.log(0, training.evaluate(0))
+                before = training.evaluate(0)
+                tracker.log(0, before)
+                evaluation.refuse_unreported_part(settings.best_by, before)
             last = loop.run(parts, schedule, done=done, stop=lambda: stop.requested or bool(training.halted()))
     except BaseException as error:
         try:

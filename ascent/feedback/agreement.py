@@ -2,7 +2,8 @@
 
 Every row is taken apart into preferences between two answers, so that choices, rankings and ratings are compared in
 one currency: the label of a unit (question, answer, answer) is `a` where the first of the two ids is better, `b`, `tie`
-or `both_bad`. What was skipped is missing, not a label.
+or `both_bad`. "All bad", of however many answers, is `both_bad` of any two of them. What was skipped is missing, not a
+label.
 """
 
 from __future__ import annotations
@@ -85,18 +86,16 @@ def labels_of(row: Row) -> dict[Unit, str]:
     shown, word = row["shown"], row["verdict"]
     if word == "skip":
         return {}
+    units = [(row["id"], one, other) for one, other in combinations(sorted(shown), 2)]
+    if word in CHOICES:
+        best = shown[CHOICES.index(word)]
+        return {unit: "a" if unit[1] == best else "b" for unit in units}
     numbers = numbers_in(row)
     if not numbers:
-        first, second = sorted(shown)
-        if word in CHOICES:
-            word = "a" if shown[CHOICES.index(word)] == first else "b"
-        return {(row["id"], first, second): word}
+        return {unit: word for unit in units}
     sign = 1 if word == "ranked" else -1
-    good = {answer: sign * number for answer, number in zip(shown, numbers, strict=True)}
-    return {
-        (row["id"], one, other): "tie" if good[one] == good[other] else "ab"[good[one] > good[other]]
-        for one, other in combinations(sorted(shown), 2)
-    }
+    rank = {answer: sign * number for answer, number in zip(shown, numbers, strict=True)}
+    return {unit: "tie" if rank[unit[1]] == rank[unit[2]] else "ab"[rank[unit[1]] > rank[unit[2]]] for unit in units}
 
 
 def agreement(rows: Sequence[Row]) -> Agreement:

@@ -25,7 +25,8 @@ AGAIN = "asked again"
 class Verdict:
     """`word` is first, second, tie, both_bad or skip; ranked or rated come with a number for every answer.
 
-    Ranks count from 1, the best; equal ones are ties. Of ratings the higher is the better.
+    both_bad is said of all answers, however many there are. Ranks count from 1, the best; equal ones are ties. Of
+    ratings the higher is the better.
     """
 
     word: str

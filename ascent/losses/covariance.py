@@ -47,8 +47,8 @@ def draining(
 ) -> Tensor:
     """The tokens clip_cov drops: of its candidates, those with the smallest noise, `share` of the step's tokens.
 
-    Without `noise_T`, a hash of each token's old log-prob stands in for it: as good as random, and the same however the
-    step is cut or ordered.
+    Without `noise_T`, a hash of each token's old log-prob and advantage stands in for it: as good as random, and the
+    same however the step is cut. Many a log-prob rounds to exactly 0; the advantage tells those tokens apart by group.
     """
     candidates_T = candidates(
         logprobs_T, log_ratio_T, advantages_T, trained_T, low=low, high=high, least=least, most=most
@@ -56,7 +56,7 @@ def draining(
     wanted = min(_number(trained_T, share), int(candidates_T.sum()))
     chosen_T = torch.zeros_like(trained_T)
     if wanted:
-        noise_T = hashed(old_T) if noise_T is None else noise_T.double()
+        noise_T = hashed(old_T, advantages_T) if noise_T is None else noise_T.double()
         order_T = torch.where(candidates_T, noise_T, float("inf")).argsort(stable=True)
         chosen_T[order_T[:wanted]] = True
     return chosen_T
@@ -126,11 +126,24 @@ def kl_cov(
     return Gated(loss_T + charged_T, {"most_covariant": most_covariant_T})
 
 
-def hashed(x_T: Tensor) -> Tensor:
-    """A number in [0, 1) that looks random and depends on nothing but the bits of x: Fibonacci hashing."""
-    bits_T = x_T.detach().double().view(torch.int64)
-    bits_T = (bits_T ^ (bits_T >> 29)) * -7046029254386353131  # 2^64 / golden ratio; the product wraps around
-    return ((bits_T >> 11) & (2**52 - 1)).double() / 2**52
+def hashed(*numbers_T: Tensor) -> Tensor:
+    """A number in [0, 1) that looks random and depends on nothing but the token's own numbers: splitmix64 of the bits.
+
+    All products and sums wrap around. The constant added first keeps 0 from being its own hash, the smallest of all.
+    """
+    bits_T = torch.zeros_like(numbers_T[0], dtype=torch.int64)
+    for x_T in numbers_T:
+        bits_T = bits_T ^ (x_T.detach().double() + 0.0).view(torch.int64)  # + 0.0: -0 and 0 are one number
+        bits_T = bits_T - 7046029254386353131  # 2^64 / golden ratio
+        for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+            bits_T = (bits_T ^ _shifted(bits_T, shift)) * factor
+        bits_T = bits_T ^ _shifted(bits_T, 31)
+    return _shifted(bits_T, 11).double() / 2**53
+
+
+def _shifted(bits_T: Tensor, by: int) -> Tensor:
+    """To the right, filling with zeros, which torch's shift of signed integers does not."""
+    return (bits_T >> by) & (2 ** (64 - by) - 1)
 
 
 def _number(trained_T: Tensor, share: float) -> int:

@@ -41,10 +41,11 @@ def kd(
 ) -> Each:
     """Cross-entropy from the teacher's distribution to the student's: KL(teacher || student) plus a constant.
 
-    Hinton et al., 2015 (arXiv 1503.02531). S = (.5, .5), T = (.9, .1): log 2 = .693147.
+    Hinton et al., 2015 (arXiv 1503.02531). S = (.5, .5), T = (.9, .1): log 2 = .693147. Words whose student logit is
+    -inf contribute 0: nothing the student does could give them mass.
     """
     student_TV, teacher_TV = _trained(logits_TV, trained_T), _trained(teacher_TV.detach(), trained_T)
-    loss_T = divergence.cross_entropy(teacher_TV, student_TV, temperature=temperature)
+    loss_T = divergence.cross_entropy(teacher_TV, student_TV, temperature=temperature, skip_impossible=True)
     return Each(loss_T, trained_T, {"cross_entropy": average(loss_T, trained_T)})
 
 

@@ -72,6 +72,7 @@ def token_mask(
 
 
 @checked
+@ordered("floor", "cap")
 def product_truncate(
     old_T: Tensor,
     rollout_T: Tensor,

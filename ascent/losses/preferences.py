@@ -144,7 +144,8 @@ def discopop(
     score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
     logits_P = beta * (score_B[chosen_P] - score_B[rejected_P])
     blend_P = torch.sigmoid(logits_P / tau)
-    losses_P = -(1 - blend_P) * logsigmoid(logits_P) + blend_P * torch.exp(-logits_P)
+    # blend * e^-z in one exponent: far below 0 it would be 0 times infinity.
+    losses_P = -(1 - blend_P) * logsigmoid(logits_P) + torch.exp(logsigmoid(logits_P / tau) - logits_P)
     return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
@@ -271,9 +272,9 @@ def smoothed(logits_P: Tensor, label_smoothing: float) -> Tensor:
 
 
 def diverged(score_B: Tensor, divergence: str, alpha: float) -> Tensor:
-    """phi(u) of the named f-divergence (module docstring); the exponent of `alpha` is held at 80 against overflow."""
+    """phi(u) of the named f-divergence (module docstring); exponents are held at 80 against overflow."""
     if divergence == "forward_kl":
-        return 1 - torch.exp(-score_B)
+        return 1 - torch.exp((-score_B).clamp(max=80))
     if divergence == "jensen_shannon":
         return math.log(2) + logsigmoid(score_B)
     if divergence == "alpha" and abs(alpha - 1) > 1e-6:

@@ -15,7 +15,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.bounds import RARE, Fraction, NonNegative, Positive, checked
+from ascent.bounds import RARE, Fraction, NonNegative, Positive, Range, checked
 from ascent.cells import coupled
 from ascent.losses.gates import Gated, clip, dual_clip
 from ascent.losses.ratios import GUARD, differences
@@ -73,12 +73,12 @@ def fipo(
     radius: Annotated[NonNegative, RARE] = 0.2,
     high_only: Annotated[bool, RARE] = True,
     safety: Annotated[NonNegative, RARE] = 4.0,
-    cap: NonNegative = 0.0,
+    cap: Annotated[float, Range(above=1, or_zero=True)] = 0.0,
 ) -> Gated:
     """PPO's clip times e^(future drift): a token counts by how the policy has moved on what followed it (FIPO).
 
     F_t = sum over later positions of gamma^(k - t) log-ratio; the factor e^F is held in [1, 1 + radius] (or 1 +-
-    radius; radius 0: not at all). Where A < 0 and the ratio is above `safety` (0: never) it is held in [.8, 1]. `cap`
+    radius; radius 0: at e^20 only). Where A < 0 and the ratio is above `safety` (0: never) it is held in [.8, 1]. `cap`
     above 0 is a dual clip that also ends a drift. Log-ratios (.1, .2, -.1), gamma .5, radius 0: 1.191246, 1.161834,
     .904837.
     """
@@ -92,7 +92,7 @@ def fipo(
     ratio_T, moved_T = log_ratio_T.detach().exp(), differences(logprobs_T.detach(), old_T, trained_T)
     if cap:
         moved_T = torch.where(ratio_T > cap, 0, moved_T)
-    factor_T = from_the_right(moved_T, gamma, segments).exp()
+    factor_T = from_the_right(moved_T, gamma, segments).clamp(-GUARD, GUARD).exp()
     if radius:
         factor_T = factor_T.clamp(1.0 if high_only else 1 - radius, 1 + radius)
     if safety:
@@ -112,9 +112,9 @@ def real_value(
     tau: Annotated[Positive, RARE] = 0.5,
 ) -> Tensor:
     """REAL's loss of each sequence's group: log(1 + sum over wrong of e^S) + log(1 + sum over right of e^-S)."""
-    right_B, _, sum_G = _rivals(logprobs_T, old_T, advantages_T, trained_T, segments, groups, tau)
+    right_B, _, log_G2 = _rivals(logprobs_T, old_T, advantages_T, trained_T, segments, groups, tau)
     live_G = (groups.sum(right_B) > 0) & (groups.sum(~right_B) > 0)
-    return groups.spread(torch.where(live_G, torch.log1p(sum_G[:, 0]) + torch.log1p(sum_G[:, 1]), 0))
+    return groups.spread(torch.where(live_G, log_G2.sum(1), 0))
 
 
 def real_slope(
@@ -128,10 +128,11 @@ def real_slope(
     tau: Annotated[Positive, RARE] = 0.5,
 ) -> Tensor:
     """How that loss moves with a sequence's own S, times the number of its group's sequences that train anything."""
-    right_B, exp_B, sum_G = _rivals(logprobs_T, old_T, advantages_T, trained_T, segments, groups, tau)
+    right_B, level_B, log_G2 = _rivals(logprobs_T, old_T, advantages_T, trained_T, segments, groups, tau)
     live_G = (groups.sum(right_B) > 0) & (groups.sum(~right_B) > 0)
-    sums_B = groups.spread(sum_G)
-    slope_B = torch.where(right_B, -exp_B / (1 + sums_B[:, 1]), exp_B / (1 + sums_B[:, 0]))
+    log_B2 = groups.spread(log_G2)
+    share_B = (level_B - torch.where(right_B, log_B2[:, 1], log_B2[:, 0])).exp()
+    slope_B = torch.where(right_B, -share_B, share_B)
     members_B = groups.spread(groups.sum(segments.sum(trained_T) > 0)).to(slope_B.dtype)
     return torch.where(groups.spread(live_G), slope_B * members_B, 0)
 
@@ -167,12 +168,16 @@ def _rivals(
     groups: Groups,
     tau: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Which sequences are right; e^S of the wrong and e^-S of the right ones; their sums by group (wrong, right)."""
+    """Which sequences are right; S of the wrong and -S of the right ones; log(1 + sum of e^those), (wrong, right)."""
     right_B = segments.mean(advantages_T, trained_T) > 0
     score_B = segments.mean(differences(logprobs_T.detach(), old_T, trained_T), trained_T) / tau
-    exp_B = torch.where(right_B, -score_B, score_B).exp()
-    sides_B2 = torch.stack([torch.where(right_B, 0, exp_B), torch.where(right_B, exp_B, 0)], 1)
-    return right_B, exp_B, groups.sum(sides_B2)
+    level_B = torch.where(right_B, -score_B, score_B)
+    # Each side's largest exponent, at least the 0 of the 1, is taken out before exp, which would overflow.
+    top_G2 = level_B.new_zeros(2 * groups.count).scatter_reduce(0, 2 * groups.ids_B + right_B, level_B, "amax")
+    top_G2 = top_G2.view(groups.count, 2)
+    own_B2 = torch.stack([~right_B, right_B], 1)
+    exp_B2 = torch.where(own_B2, level_B.unsqueeze(1) - groups.spread(top_G2), -float("inf")).exp()
+    return right_B, level_B, top_G2 + torch.log1p(torch.expm1(-top_G2) + groups.sum(exp_B2))
 
 
 @checked

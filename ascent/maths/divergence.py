@@ -23,10 +23,15 @@ def entropy(logits_TV: Tensor, *, temperature: Positive = 1.0) -> Tensor:
 
 
 @checked
-def cross_entropy(from_TV: Tensor, to_TV: Tensor, *, temperature: Positive = 1.0) -> Tensor:
-    """-sum_v p log q, with p from `from_TV` and q from `to_TV`; equals entropy(p) + KL(p || q)."""
-    logs_TV = (widened(from_TV) / temperature).log_softmax(-1)
-    return _expectation(logs_TV, -(widened(to_TV) / temperature).log_softmax(-1))
+def cross_entropy(
+    from_TV: Tensor, to_TV: Tensor, *, temperature: Positive = 1.0, skip_impossible: bool = False
+) -> Tensor:
+    """-sum_v p log q, with p from `from_TV` and q from `to_TV`; equals entropy(p) + KL(p || q).
+
+    `skip_impossible`: tokens that q gives no mass to contribute 0, and not infinity.
+    """
+    from_TV, to_TV = ((widened(x_TV) / temperature).log_softmax(-1) for x_TV in (from_TV, to_TV))
+    return _expectation(from_TV, -to_TV.masked_fill(to_TV == -float("inf"), 0) if skip_impossible else -to_TV)
 
 
 @checked
@@ -49,7 +54,9 @@ def jensen_shannon(
         ends = (teacher_TV, student_TV) if beta == 0 else (student_TV, teacher_TV)
         return kl(*ends, temperature=temperature)
     student_TV, teacher_TV = ((widened(x_TV) / temperature).log_softmax(-1) for x_TV in (student_TV, teacher_TV))
-    middle_TV = torch.logaddexp(student_TV + math.log1p(-beta), teacher_TV + math.log(beta))
+    # Where both are impossible the middle is never read, but logaddexp of two infinities has no gradient.
+    neither_TV = (student_TV == -float("inf")) & (teacher_TV == -float("inf"))
+    middle_TV = torch.logaddexp(student_TV.masked_fill(neither_TV, 0) + math.log1p(-beta), teacher_TV + math.log(beta))
     teacher_T = _expectation(teacher_TV, teacher_TV - middle_TV)
     return beta * teacher_T + (1 - beta) * _expectation(student_TV, student_TV - middle_TV)
 

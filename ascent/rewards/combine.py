@@ -86,7 +86,7 @@ class Combination:
             for term in self.terms
             for part, value in _parts(outcomes[term.name]).items()
         }
-        shown, total, steps = dict(plain), 0.0, []
+        shown, weights, total, steps = dict(plain), {}, 0.0, []
         unscored = False
         for term in self.terms:
             factor = _opened(term.gate, plain)
@@ -96,6 +96,8 @@ class Combination:
                 shown[name] = None if value is None or factor is None else factor * value
                 if weight == 0:
                     continue
+                if outcomes[term.name].failure is None:
+                    weights[name] = weight
                 if shown[name] is None:
                     unscored = True
                     continue
@@ -103,7 +105,7 @@ class Combination:
                 steps += [
                     StepReward(step.token, weight * (factor or 0.0) * step.value) for step in outcomes[term.name].steps
                 ]
-        rollout = replace(rollout, parts=shown, failures=_failures(outcomes))
+        rollout = replace(rollout, parts=shown, weights=weights, failures=_failures(outcomes))
         if unscored:
             return replace(rollout, reward=None, steps=())
         if self.clip is not None:

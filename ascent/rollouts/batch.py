@@ -19,7 +19,7 @@ from ascent.maths.segments import Segments
 from ascent.records import Rollout
 
 Batch = dict[str, Any]
-CORRECT = "correct"  # the reward part that says right or wrong, by the last word of its name
+CORRECT = ("correct", "exact")  # reward parts that say right or wrong, by the last word of their name
 
 
 def packed(rollouts: Sequence[Rollout]) -> Batch:
@@ -35,18 +35,29 @@ def packed(rollouts: Sequence[Rollout]) -> Batch:
         "positions_T": torch.arange(segments.total) - segments.spread(segments.offsets[:-1]),
         "segments": segments,
         "groups": Groups.from_ids(_numbered([each.prompt.id for each in rollouts])),
-        "rewards_B": torch.tensor([math.nan if each.reward is None else each.reward for each in rollouts]),
+        "rewards_B": torch.tensor([_number(each.reward) for each in rollouts]),
         "correct_B": torch.tensor([correctness(each) for each in rollouts]),
         "truncated_B": torch.tensor([each.truncated for each in rollouts]),
     }
     batch["group_ids_B"] = batch["groups"].ids_B  # groups are numbered anew in every piece; these numbers hold for all
-    names = sorted({name for each in rollouts for name in each.parts})
-    if names:
-        rows = [[math.nan if each.parts.get(name) is None else each.parts[name] for name in names] for each in rollouts]
-        batch["parts_BK"] = torch.tensor(rows, dtype=torch.float32)
-    if any(each.steps for each in rollouts):
-        batch |= _steps(rollouts, batch["trained_T"], segments)
     return batch
+
+
+def parts_of(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
+    """Every reward part that some rollout has a number for, one entry a rollout; NaN where it could not be scored."""
+    names = sorted({name for each in rollouts for name, value in each.parts.items() if value is not None})
+    return {name: torch.tensor([_number(each.parts.get(name)) for each in rollouts]) for name in names}
+
+
+def counted_parts(rollouts: Sequence[Rollout], names: Sequence[str]) -> Batch:
+    """These parts side by side, and what each counts for, as the rewards have it."""
+    parts = [[_number(each.parts.get(name)) for name in names] for each in rollouts]
+    weights = [max((each.weights.get(name, 0.0) for each in rollouts), key=abs, default=0.0) for name in names]
+    shape = (len(rollouts), len(names))
+    return {
+        "parts_BK": torch.tensor(parts, dtype=torch.float32).view(shape),
+        "part_weights_BK": torch.tensor(weights, dtype=torch.float32).expand(shape).clone(),
+    }
 
 
 def pick(whole: Mapping[str, Any], rows: Sequence[int]) -> Batch:
@@ -68,6 +79,14 @@ def pick(whole: Mapping[str, Any], rows: Sequence[int]) -> Batch:
         else:
             raise ValueError(f"{name} cannot be cut by sequences; name it by its axes")
     return found
+
+
+def joined(first: Batch, second: Batch) -> Batch:
+    """Two batches as one; groups of the second come after those of the first."""
+    lengths = torch.cat([first["segments"].lengths_B, second["segments"].lengths_B])
+    ids = torch.cat([first["groups"].ids_B, second["groups"].ids_B + first["groups"].count])
+    both: Batch = {"segments": Segments.from_lengths(lengths), "groups": Groups.from_ids(ids)}
+    return both | {name: torch.cat([first[name], second[name]]) for name in first if name not in both}
 
 
 def cut(whole: Mapping[str, Any], units: Sequence[Sequence[int]], budget: int) -> list[Batch]:
@@ -106,6 +125,10 @@ def _per_token(rollouts: Sequence[Rollout], sampled: Any, observed: Any) -> list
     return found
 
 
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 def _numbered(names: Sequence[str]) -> list[int]:
     """Equal names get equal numbers, by first appearance."""
     known: dict[str, int] = {}
@@ -113,14 +136,14 @@ def _numbered(names: Sequence[str]) -> list[int]:
 
 
 def correctness(rollout: Rollout) -> float:
-    """Right or wrong as the rewards see it, before any shaping: the part of that name, or the whole reward."""
-    parts = [value for name, value in rollout.parts.items() if name.rpartition("/")[2] == CORRECT]
-    value = parts[0] if parts else rollout.reward
-    return math.nan if value is None else float(value)
+    """Right or wrong as the rewards see it, before any shaping: a part of that name, or the whole reward."""
+    parts = [value for word in CORRECT for name, value in rollout.parts.items() if name.rpartition("/")[2] == word]
+    return float(_number(parts[0] if parts else rollout.reward))
 
 
-def _steps(rollouts: Sequence[Rollout], trained_T: Tensor, segments: Segments) -> Batch:
+def steps_of(rollouts: Sequence[Rollout], whole: Batch) -> Batch:
     """Step rewards where they were given: `StepReward.token` counts sampled tokens, the batch counts all of them."""
+    trained_T, segments = whole["trained_T"], whole["segments"]
     rewards_T = torch.zeros(segments.total)
     ends_T = torch.zeros(segments.total, dtype=torch.bool)
     starts = segments.offsets.tolist()

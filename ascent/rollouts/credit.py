@@ -15,7 +15,8 @@ from torch import Tensor
 from ascent.advantages.estimate import estimate
 from ascent.algorithms.row import Row
 from ascent.maths.tally import Mean, Tally, average, largest, spread
-from ascent.rollouts.batch import Batch, pick
+from ascent.records import Rollout
+from ascent.rollouts.batch import Batch, pick, steps_of
 
 Infer = Callable[[Mapping[str, Any], frozenset[str]], Mapping[str, Tensor]]
 
@@ -64,17 +65,14 @@ def bootstrapped(whole: Batch) -> Batch:
     }
 
 
-def with_steps(whole: Batch) -> Batch:
+def steps(whole: Batch, rollouts: Sequence[Rollout]) -> Batch:
     """A batch whose credit reads step rewards must have some; one in which nothing could be scored has none to give."""
-    if "step_rewards_T" in whole:
-        return whole
-    if bool((~torch.isnan(whole["rewards_B"])).any()):
+    if not any(each.steps for each in rollouts) and any(each.scored for each in rollouts):
         raise ValueError(
             "this algorithm learns from a reward at every step, but the rewards gave one number for each answer; use "
             "the verifier of a task that scores steps (running_sum), or a function that returns StepReward records"
         )
-    trained_T = whole["trained_T"]
-    return whole | {"step_rewards_T": torch.zeros(trained_T.shape), "step_ends_T": torch.zeros_like(trained_T)}
+    return steps_of(rollouts, whole)
 
 
 def outputs(whole: Batch, infer: Infer, want: frozenset[str], budget: int) -> dict[str, Tensor]:
@@ -92,8 +90,8 @@ def outputs(whole: Batch, infer: Infer, want: frozenset[str], budget: int) -> di
     return {name: torch.cat([each[name].cpu() for each in found]) for name in want}
 
 
-def described(whole: Batch, names: Sequence[str]) -> dict[str, Tally]:
-    """True means over the rollouts of a step, before any filter."""
+def described(whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Tally]:
+    """True means over the rollouts of a step, before any filter; `parts` as `parts_of` has them."""
     segments, groups = whole["segments"], whole["groups"]
     everyone_B = torch.ones(segments.count, dtype=torch.bool)
     scored_B = ~torch.isnan(whole["rewards_B"])
@@ -113,8 +111,4 @@ def described(whole: Batch, names: Sequence[str]) -> dict[str, Tally]:
     }
     if bool(several_G.any()):
         found["groups_without_signal"] = Mean(flat_G.sum(), several_G.sum())
-    if "parts_BK" in whole:
-        for place, name in enumerate(names):
-            part_B = whole["parts_BK"][:, place]
-            found[f"reward/{name}"] = average(part_B, ~torch.isnan(part_B))
-    return found
+    return found | {f"reward/{name}": average(part_B, ~torch.isnan(part_B)) for name, part_B in parts.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ascent.protocols import Sampler
 from ascent.records import Rollout
-from ascent.rollouts.batch import packed
+from ascent.rollouts.batch import packed, parts_of
 from ascent.rollouts.collect import GREEDY, Arriving, Asked, Settings, ask
 from ascent.rollouts.credit import described
 from ascent.rollouts.told import told
@@ -29,6 +29,5 @@ class Evaluation:
     def __call__(self, step: int) -> dict[str, float]:
         found = ask(self.sampler, self.asked, [GREEDY], self.settings, occasion="evaluate", text=self.text)
         self.rollouts = self.score(found)
-        names = sorted({name for each in self.rollouts for name in each.parts})
-        figures = {**described(packed(self.rollouts), names), **told(self.rollouts)}
+        figures = {**described(packed(self.rollouts), parts_of(self.rollouts)), **told(self.rollouts)}
         return {f"evaluate/{name}": tally.value() for name, tally in figures.items()}

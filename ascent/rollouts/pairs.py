@@ -9,7 +9,7 @@ Axes: B sequences, G prompts, P pairs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,9 +51,10 @@ class PairSource(RolloutSource):
         theirs_B = rows_B % 2 == OTHER if self.other is not None else torch.zeros_like(chosen_B)
         return whole | {"chosen_B": chosen_B, "rejected_B": rejected_B, "from_reference_B": theirs_B}
 
-    def _described(self, whole: Batch, names: Sequence[str]) -> dict[str, Tally]:
+    def _described(self, whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Tally]:
         """The policy's own answers as in any step, and how all of them compare."""
-        return described(_own(whole), names) | compared(whole)
+        own_B = ~whole["from_reference_B"]
+        return described(_own(whole), {name: part_B[own_B] for name, part_B in parts.items()}) | compared(whole)
 
     def _kept(self, whole: Batch) -> list[int]:
         return _rows(whole["chosen_B"] | whole["rejected_B"])

@@ -23,15 +23,13 @@ from ascent.algorithms.row import Row
 from ascent.cells import cell
 from ascent.data.mix import Mixture, Stream
 from ascent.data.sources import FileSource
-from ascent.maths.groups import Groups
-from ascent.maths.segments import Segments
 from ascent.maths.tally import Mean, Tally, average, largest
 from ascent.protocols import Sampler, State, Stats, Weights
 from ascent.records import Rollout
-from ascent.rollouts.batch import Batch, cut, packed, pick
+from ascent.rollouts.batch import Batch, counted_parts, cut, joined, packed, parts_of, pick
 from ascent.rollouts.collect import GREEDY, Arriving, Asked, Settings, ask
 from ascent.rollouts.control import Steering, to_old, to_reference
-from ascent.rollouts.credit import bootstrapped, credited, described, informative, outputs, with_steps
+from ascent.rollouts.credit import bootstrapped, credited, described, informative, outputs, steps
 from ascent.rollouts.told import told
 from ascent.rollouts.waiting import Waiting
 
@@ -113,6 +111,7 @@ class RolloutSource:
         self._step, self._idle, self._mixed = 0, 0, 0
         self._drift: float | None = None
         self._waiting = Waiting()
+        self._parts: set[str] = set()  # of the rewards, so far: each has a place of its own for rows that read them
         self._now = _Now()
 
     @property
@@ -148,9 +147,10 @@ class RolloutSource:
         self._idle = self._idle + 1 if whole is None and not solved else 0
         if self._idle >= MOST_IDLE:
             raise ValueError(
-                f"no group of {MOST_IDLE} steps in a row had answers of different quality, so there was nothing to "
-                "learn from: each was all right or all wrong. Use easier or harder prompts, more samples of each "
-                "(rollouts.group_size), or a reward with partial credit"
+                f"no group of {MOST_IDLE} steps in a row had scored answers of different quality, so there was nothing "
+                f"to learn from; in the last of them {self._now.report['unscored'].value():.0%} of the answers could "
+                "not be scored. Mend the reward if that is many; else use easier or harder prompts, more samples of "
+                "each (rollouts.group_size), or a reward with partial credit"
             )
         if self.steering.moves:
             self._now.report["kl_coefficient"] = _one(self.steering.value)
@@ -165,22 +165,26 @@ class RolloutSource:
 
     def _gathered(self, number: int) -> Batch | None:
         """The rollouts of one step as the policy is now; None where no group had a signal."""
+        begun = len(self._now.rollouts)
         whole, tries = self._sampled(number), 0
-        names = sorted({name for each in self._now.rollouts for name in each.parts})
-        self._now.report = self._described(whole, names)
+        self._now.report = self._described(whole, parts_of(self._now.rollouts[begun:]))
         rows = self._kept(whole)
         while self.plan.refill_tries > tries and self._groups(whole, rows) < self.plan.prompts:
             tries += 1
             more = self._sampled(number, tries)
             found = self._kept(more)
             if found:
-                whole = _joined(pick(whole, rows), pick(more, found)) if rows else pick(more, found)
+                whole = joined(pick(whole, rows), pick(more, found)) if rows else pick(more, found)
                 rows = self._first_groups(whole)
         self._now.report["refills"] = _one(tries)
         self._now.report |= told(self._now.rollouts)
         if not rows:
             return None
         whole = pick(whole, rows)
+        if "reward_parts" in self.row.needs:
+            self._parts |= {name for each in self._now.rollouts[begun:] for name in each.weights}
+            taken = [self._now.rollouts[place] for place in whole["places_B"].tolist()]
+            whole |= counted_parts(taken, sorted(self._parts))
         if self.plan.staleness:  # the policy that samples will be gone when these are trained on
             whole["places_B"] = torch.full_like(whole["places_B"], -1)
             if not self.models.recorded:
@@ -188,8 +192,8 @@ class RolloutSource:
             whole |= self._collisions(whole)
         return whole
 
-    def _described(self, whole: Batch, names: Sequence[str]) -> dict[str, Tally]:
-        return described(whole, names)
+    def _described(self, whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Tally]:
+        return described(whole, parts)
 
     def _kept(self, whole: Batch) -> list[int]:
         """The rows that something can be learnt from."""
@@ -232,6 +236,7 @@ class RolloutSource:
         return {
             "mixture": self._mixture.state(), "step": self._step, "idle": self._idle, "drift": self._drift,
             "coefficient": self.steering.value, "waiting": self._waiting.state(), "texts": texts,
+            "parts": sorted(self._parts),
         }  # fmt: skip
 
     def load_state(self, state: State) -> None:
@@ -239,6 +244,7 @@ class RolloutSource:
         self._step, self._idle, self._drift = state["step"], state["idle"], state["drift"]
         self.steering.set(state["coefficient"])
         self._waiting.load_state(state["waiting"])
+        self._parts = set(state["parts"])
         if self._texts is not None:
             self._mixed = state["texts"]["given"]
             self._texts.load_state(state["texts"]["source"])
@@ -256,7 +262,7 @@ class RolloutSource:
         rollouts = self._answered(asked, occasion)
         batch = packed(rollouts)
         if "step_rewards" in self.row.needs:
-            batch = with_steps(batch)
+            batch |= steps(batch, rollouts)
         batch["places_B"] = torch.arange(len(rollouts)) + len(self._now.rollouts)
         self._now.rollouts += rollouts
         if "optimal_values" in self.row.needs:
@@ -368,11 +374,3 @@ def _one(number: float) -> Mean:
 
 def _hash(*key: int) -> bytes:
     return hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
-
-
-def _joined(first: Batch, second: Batch) -> Batch:
-    """Two batches as one; groups of the second come after those of the first."""
-    lengths = torch.cat([first["segments"].lengths_B, second["segments"].lengths_B])
-    ids = torch.cat([first["groups"].ids_B, second["groups"].ids_B + first["groups"].count])
-    joined: Batch = {"segments": Segments.from_lengths(lengths), "groups": Groups.from_ids(ids)}
-    return joined | {name: torch.cat([first[name], second[name]]) for name in first if name not in joined}

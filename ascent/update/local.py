@@ -78,7 +78,6 @@ class LocalLearner:
         """One optimizer step over all micro-batches; the metrics of the whole of it."""
         batches = self._placed(batches)
         known = self._statistics(batches, objective)
-        self.carried.update({name: known[0][name] for name in objective.carried})
         totals = self._denominators(batches, objective, known)
         tally = _Accumulated(totals, objective.weights)
         self.optimizer.clear()
@@ -95,7 +94,10 @@ class LocalLearner:
             self.model.eval()
         tally.check()
         metrics = tally.metrics() | _reported(batches, known) | beside
-        return metrics | self._apply(metrics)
+        metrics |= self._apply(metrics)
+        if not self.skipped_in_a_row:  # a step that was refused is not remembered either
+            self.carried.update({name: known[0][name] for name in objective.carried})
+        return metrics
 
     def _beside(
         self, batches: Sequence[dict[str, Any]], objective: Objective, totals: Mapping[str, Tensor], tally: _Accumulated

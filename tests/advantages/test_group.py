@@ -79,13 +79,6 @@ def test_an_infinite_reward_is_refused_with_its_place() -> None:
         group.centre(torch.tensor([0.0, 1.0, math.inf, 0.0]), ONE)
 
 
-def test_too_many_unscored_rewards_raise() -> None:
-    rewards = torch.tensor([NAN, NAN, NAN, 1.0])
-    with pytest.raises(ValueError, match="75% of 4 completions"):
-        group.check_scored(rewards)
-    group.check_scored(rewards, max_unscored=0.8)
-
-
 def test_mismatched_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="mismatched lengths"):
         group.centre(REWARDS[:3], ONE)
@@ -96,6 +89,14 @@ def test_greedy_baseline_is_subtracted_from_the_reward_to_go() -> None:
     rewards = torch.tensor([-0.1, 1.0, 0.5], dtype=torch.float64)
     credit = group.greedy_baseline(rewards, torch.tensor([0.4, 0.5]), torch.ones(3, dtype=torch.bool), segments)
     near(credit.advantages_T, [0.5, 0.6, 0.0])
+
+
+def test_without_a_scored_greedy_answer_nothing_is_said_of_a_sequence() -> None:
+    segments = Segments.from_lengths([2, 1])
+    rewards = torch.tensor([-0.1, 1.0, 0.5], dtype=torch.float64)
+    credit = group.greedy_baseline(rewards, torch.tensor([NAN, 0.2]), torch.ones(3, dtype=torch.bool), segments)
+    near(credit.advantages_T, [0.0, 0.0, 0.3])
+    assert credit.metrics["without_baseline"].value() == 0.5
 
 
 def test_length_weighted_falls_back_when_nothing_was_generated() -> None:
@@ -145,6 +146,10 @@ def test_a_missing_part_does_not_spoil_the_others() -> None:
 def test_part_weights() -> None:
     parts = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.5]], dtype=torch.float64)
     only_first = group.decoupled_parts(parts, ONE, part_weights="1,0").advantages_B
+    as_rewarded = group.decoupled_parts(parts, ONE, torch.tensor([[1.0, 0.0]] * 4)).advantages_B
+    near(as_rewarded, only_first.tolist())
+    overruled = group.decoupled_parts(parts, ONE, torch.tensor([[0.0, 1.0]] * 4), part_weights="1,0").advantages_B
+    near(overruled, only_first.tolist())
     near(only_first, group.decoupled_parts(parts[:, :1], ONE).advantages_B.tolist())
     with pytest.raises(ValueError, match="one number per part"):
         group.decoupled_parts(parts, ONE, part_weights="1,2,3")

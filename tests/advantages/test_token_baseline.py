@@ -57,6 +57,19 @@ def test_mismatch_weights_scale_the_energy_by_their_square() -> None:
         of([1, 1], [1, 0], [0.5, 0.5], corrected=True)
 
 
+def test_a_sampler_without_a_number_weighs_one_and_a_wild_one_stays_finite() -> None:
+    nan = torch.tensor([math.nan, math.log(0.25)], dtype=torch.float64)  # w = 1 and 2
+    found = of([1, 1], [1, 0], [0.5, 0.5], corrected=True, rollout_T=nan)
+    assert found.tolist() == pytest.approx([1 - 0.2, -0.2], abs=1e-6)
+    held = [
+        of([1, 1], [1, 0], [0.5, 0.5], corrected=True, rollout_T=torch.tensor([far, -20.0], dtype=torch.float64))
+        for far in (-400.0, -float("inf"))
+    ]
+    w = [math.exp(2 * 20), math.exp(2 * (20 - math.log(2)))]  # the first at its bound, e^20
+    for each in held:
+        assert each.tolist() == pytest.approx([w[1] / sum(w), -w[0] / sum(w)], abs=1e-6)
+
+
 def test_a_group_of_one_gets_zero_even_beside_an_empty_sibling() -> None:
     groups = Groups.from_ids([0, 1, 1])
     assert of([1, 1, 0], [1, 1], [0.5, 0.5], groups=groups).tolist() == [0.0, 0.0]

@@ -40,6 +40,34 @@ def test_truncated_sampling_does_not_go_with_a_mismatch_correction(use):
     assert resolve(validate({**least("rlvr"), "cells": cells}))
 
 
+@pytest.mark.parametrize("focus", ["near_policy", "ratio_within", "distance_within"])
+def test_nor_with_a_mask_that_looks_at_the_sampler(focus):
+    words = refusal("grpo", rollouts={"top_p": 0.9}, cells={"focus": {focus: {}}})
+    assert words.startswith(f"rollouts.top_p=0.9 with cells.focus {focus}")
+
+
+def test_groups_that_are_compared_in_the_loss_stay_whole():
+    assert refusal("real", update={"minibatches": 4}).startswith("update.minibatches=4 with cells.gate real")
+    assert resolve(validate({**least("real"), "update": {"minibatches": 1}}))
+
+
+@pytest.mark.parametrize("use", ["product_truncate", "product_mask", "product_normalised"])
+def test_vespo_multiplies_weights_of_tokens_and_not_of_sequences(use):
+    assert "each of them would be the whole sequence's" in refusal("vespo", cells={"mismatch": {"use": use}})
+    assert resolve(validate({**least("vespo"), "cells": {"mismatch": {"use": "token_truncate"}}}))
+
+
+@pytest.mark.parametrize(("algorithm", "fix"), [("real", "group_mean"), ("a2po", "sequence_mean_token_mean")])
+def test_a_loss_of_a_whole_answer_is_not_weighed_by_its_length(algorithm, fix):
+    words = refusal(algorithm, cells={"aggregate": {"use": "token_mean"}})
+    assert words.startswith("cells.aggregate token_mean with cells.gate") and words.endswith(f"use {fix}")
+
+
+@pytest.mark.parametrize("algorithm", ["vespo", "dro", "real"])
+def test_gates_that_form_their_own_ratio_may_lag(algorithm):
+    assert resolve(validate({**least(algorithm), "rollouts": {"max_staleness": 1}}))
+
+
 def test_k1_in_the_loss_is_refused():
     assert refusal("grpo", cells={"kl": {"use": "k1"}}).startswith("cells.kl k1 has zero expected gradient in the loss")
 

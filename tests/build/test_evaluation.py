@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from ascent.build import use
-from ascent.build.evaluation import larger_is_better, normalisation, refuse_unknown
+from ascent.build.evaluation import larger_is_better, normalisation, refuse_unknown, refuse_unreported_part
 from ascent.build.policy import load_policy
 from ascent.build.training import assemble, train
 from ascent.models.load import load
@@ -141,3 +141,15 @@ def test_a_number_that_is_not_evaluated_cannot_decide_what_is_best(tmp_path: Pat
         ValueError, match=r"run\.best_by='acuracy' is no number of this evaluation; use one of accuracy"
     ):
         refuse_unknown("acuracy", training.heldout, training.objective)
+
+
+def test_a_part_is_known_once_its_reward_has_scored_something() -> None:
+    found = {"evaluate/reward": 0.5, "evaluate/reward/judge/tone": 0.5, "evaluate/reward/exact": 1.0}
+    for name in ("reward", "reward/judge/tone", "reward/exact", "reward/silent", "reward/silent/part"):
+        refuse_unreported_part(name, found)
+    for name in ("reward/judge", "reward/judge/wit", "reward/exact/part"):
+        with pytest.raises(
+            ValueError, match=f"run.best_by='{name}' is no number .* reward, reward/exact, reward/judge/"
+        ):
+            refuse_unreported_part(name, found)
+    refuse_unreported_part("reward/judge/wit", {**found, "evaluate/unscored/judge/wit/none": 2.0})

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from ascent.build.plan import Plan, resolve
-from ascent.build.rewarding import Verifier, rewards_of, scorer_of
+from ascent.build.rewarding import Rewarding, Verifier, rewards_of, scorer_of
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.records import Completion, Episode, Message, Prompt, Rollout, Turn
+from ascent.rewards.calls import Rule
+from ascent.rewards.combine import Gate
 from ascent.rewards.outcome import RewardFailed, Tally
 from ascent.rollouts.collect import arrived
 from ascent.rollouts.told import told
@@ -125,13 +127,26 @@ def test_programs_without_a_sandbox_must_be_said() -> None:
         ({"use": "mathematix"}, r"rewards\[0\]: no reward named 'mathematix'"),
         ({"use": "verifier", "wieght": 2}, r"rewards\[0\]: reward verifier has no option wieght; it has none"),
         ({"use": "length", "taget": 3}, r"rewards\[0\]: reward length has no option taget; it has target"),
-        ({"use": "exact", "gate": "x"}, r"gate='x', but it must be a section"),
-        ({"use": "exact", "gate": {"part": "x"}}, r"a gate is \{part: NAME, at_least: NUMBER\}"),
-        ({"use": "exact", "clip": 3}, "two numbers"),
-        ({"use": "exact", "clip": [1, 0]}, "lower bound must lie below"),
-        ({"use": "exact", "stop_on": "often"}, "stop_on='often'"),
-        ({"use": "exact", "timeout": 0}, "timeout=0"),
-        ({"use": "exact", "weights": {"": float("nan")}}, "must be finite"),
+        ({"use": "exact", "gate": "x"}, r"rewards\[0\]\.gate='x', but it must be a section"),
+        ({"use": "exact", "gate": {"part": "x"}}, r"rewards\[0\]\.gate=.*a gate is \{part: NAME, at_least: NUMBER\}"),
+        (
+            {"use": "exact", "gate": {"part": "x", "at_least": "high"}},
+            r"rewards\[0\]\.gate\.at_least='high', .* finite",
+        ),
+        ({"use": "exact", "gate": {"part": "x", "at_least": True}}, r"rewards\[0\]\.gate\.at_least=True, but"),
+        ({"use": "exact", "gate": {"part": 3, "at_least": 1}}, r"rewards\[0\]\.gate\.part=3, but it is the name"),
+        ({"use": "exact", "clip": 3}, r"rewards\[0\]\.clip=3, but it is two numbers"),
+        ({"use": "exact", "clip": ["a", 1]}, r"rewards\[0\]\.clip=\['a', 1\], but it is two numbers"),
+        ({"use": "exact", "clip": [1, 0]}, r"rewards\[0\]\.clip=\[1, 0\], .*lower bound must lie below"),
+        ({"use": "exact", "clip": [0, float("nan")]}, r"rewards\[0\]\.clip=\[0, nan\], .*lower bound must lie below"),
+        ({"use": "exact", "stop_on": "often"}, r"rewards\[0\]\.stop_on='often'"),
+        ({"use": "exact", "timeout": 0}, r"rewards\[0\]\.timeout=0"),
+        ({"use": "exact", "weights": 2}, r"rewards\[0\]\.weights=2, but it must be a section"),
+        ({"use": "exact", "weights": {"": float("nan")}}, r"rewards\[0\]\.weights=\{'': nan\}, .*finite"),
+        ({"use": "exact", "weights": {"correct": "big"}}, r"rewards\[0\]\.weights=\{'correct': 'big'\}, .*finite"),
+        ({"use": "exact", "weights": {1: 0.5}}, r"rewards\[0\]\.weights=\{1: 0\.5\}, but .*names of parts"),
+        ({"use": "exact", "name": 3}, r"rewards\[0\]\.name=3, but a name is text"),
+        ({"use": "exact", "name": "a/b"}, r"rewards\[0\]\.name='a/b', but a name is text.*no /"),
         ({"use": "exact", "gate": {"part": "x", "at_least": 1}}, "gated on x, but the rewards are exact"),
     ],
 )
@@ -140,9 +155,56 @@ def test_what_does_not_fit_is_refused(reward: dict[str, object], words: str) -> 
         scorer_of(plan(reward), Tally())
 
 
+def test_a_clip_may_have_one_side_and_a_gate_any_number() -> None:
+    made = rewards_of(
+        plan(
+            {"use": "verifier"},
+            {"use": "length", "target": 3, "clip": [float("-inf"), 0], "gate": {"part": "verifier", "at_least": -0.5}},
+        )
+    )
+    term = made.combination.terms[1]
+    assert term.clip == (float("-inf"), 0) and term.gate == Gate("verifier", -0.5)
+
+
+def stepwise(*rewards: dict[str, object]) -> Rewarding:
+    more: dict[str, object] = {"algorithm": "grpo_process", "data.train": "running_sum:8"}
+    return rewards_of(plan(*rewards, **more), text=str)
+
+
+def test_beside_a_verifier_of_steps_stands_what_has_an_effect() -> None:
+    """Weight, time-out and what to stop on count for the steps; whole answers are shown, with no weight."""
+    made = stepwise({"use": "verifier", "weight": 0.5, "timeout": 7, "stop_on": "never"}, {"use": "exact"})
+    assert {term.name: term.weight for term in made.combination.terms} == {"steps": 0.5, "verifier": 0.0, "exact": 1.0}
+    assert made.rules["steps"] == made.rules["verifier"] == Rule(7, "never")
+
+
+@pytest.mark.parametrize(
+    ("beside", "words"),
+    [
+        ({"typo": 3}, r"rewards\[0\]: reward verifier has no option typo; it has none"),
+        ({"clip": [0, 1]}, r"rewards\[0\]\.clip=\[0, 1\] has no effect: grpo_process learns from .*steps.*; remove it"),
+        ({"gate": {"part": "exact", "at_least": 1}}, r"rewards\[0\]\.gate=\{.*\} has no effect"),
+        ({"weights": {"correct": 1}}, r"rewards\[0\]\.weights=\{'correct': 1\} has no effect"),
+        ({"name": "sums"}, r"rewards\[0\]\.name='sums' has no effect"),
+        ({"clip": ["a", 1]}, r"rewards\[0\]\.clip=\['a', 1\]"),
+    ],
+)
+def test_beside_a_verifier_of_steps_the_rest_is_refused(beside: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        stepwise({"use": "verifier", **beside}, {"use": "exact"})
+
+
+def test_the_names_of_a_verifier_of_steps_are_taken() -> None:
+    for other in ({"use": "verifier"}, {"use": "exact", "name": "steps"}):
+        with pytest.raises(ValueError, match=r"rewards\[1\]: two rewards are called (steps|verifier)"):
+            stepwise({"use": "verifier"}, other)
+        with pytest.raises(ValueError, match=r"rewards\[1\]: two rewards are called (steps|verifier)"):
+            stepwise(other, {"use": "verifier"})
+
+
 def test_two_rewards_of_one_name_need_names() -> None:
     both = [{"use": "length", "target": 3}, {"use": "length", "target": 9}]
-    with pytest.raises(ValueError, match="two rewards are called length; give one of them another `name`"):
+    with pytest.raises(ValueError, match="two rewards are called length; give one another `name`"):
         scorer_of(plan(*both), Tally())
     assert set(rewards_of(plan({**both[0], "name": "near"}, both[1])).rewards) == {"near", "length"}
 

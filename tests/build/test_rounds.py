@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ascent.build.rounds import Folders, _plans, rounds
+from ascent.build.rounds import COMPARISONS, MEASURED, Folders, _plans, _refuse_collect, _refuse_measure, rounds
 from ascent.build.stages import Stopped
 from ascent.config.rounds import Rounds, rounds_from
 from ascent.models.tiny import create
@@ -54,6 +54,79 @@ def test_everything_is_checked_before_the_first_stage(tmp_path):
     assert not (tmp_path / "r").exists()
     with pytest.raises(ValueError, match="nobody is there to be asked"):
         rounds(of(collect={"prompts": "style:4"}), tmp_path / "r")
+
+
+def changed(section: str, **values: Any) -> Rounds:
+    return of(**{section: recipe()[section] | values})
+
+
+NO_ANSWER = '{"prompt": "Which?"}\n'
+JUDGES = {
+    "simulated:nosuch": r"no task named 'nosuch'; there are sort_digits",
+    "simulated:stile": r"no task named 'stile'; did you mean style\?",
+    "simulated:style?nois=1": r"simulated:style has no option nois; it has noise",
+    "absent/reward_model": r"no reward named 'absent/reward_model'",
+    "absent.py:f": r"there is no file",
+    "http://h/v1?model=m&rubric=@absent": r"No such file or directory: 'absent'",
+}
+
+
+@pytest.mark.parametrize(("name", "words"), JUDGES.items())
+@pytest.mark.parametrize(("section", "key"), [("collect", "annotator"), ("measure", "judge")])
+def test_who_is_not_there_is_told_before_the_first_stage(tmp_path, section, key, name, words):
+    with pytest.raises(ValueError, match=rf"^{section}\.{key}: .*{words}"):
+        rounds(changed(section, **{key: name}), tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "words"),
+    [
+        ("measure", {"judge": "person"}, r"measure\.judge is a person, but .*; name a reward model"),
+        ("collect", {"form": "ratings"}, r"collect\.annotator: .*ratings are the scores themselves; leave out noise"),
+        ("collect", {"form": "rankings", "annotator": "http://h/v1?model=m"}, r"collect\.annotator: .*ask for pairs"),
+        ("collect", {"prompts": "absent.jsonl"}, r"collect\.prompts: no file or folder at absent\.jsonl; give a path"),
+        ("collect", {"prompts": "style@test:4"}, r"collect\.prompts: style@test:4: .* splits train and heldout"),
+        ("measure", {"prompts": "./absent"}, r"measure\.prompts: no file or folder at \./absent; give a path"),
+        ("policy", {"data": {"train": "absent.jsonl"}}, r"policy: no file or folder at absent\.jsonl"),
+        ("reward_model", {"data": {"evaluate": "absent.csv"}}, r"reward_model: no file or folder at absent\.csv"),
+        ("sft", {"data": {"train": "absent.jsonl"}}, r"sft: no file or folder at absent\.jsonl"),
+    ],
+)
+def test_what_a_later_stage_would_refuse_is_refused_before_the_first(tmp_path, section, values, words):
+    with pytest.raises(ValueError, match=f"^{words}"):
+        rounds(changed(section, **values), tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(("section", "key"), [("collect", "annotator"), ("measure", "judge")])
+def test_a_simulated_judge_needs_prompts_with_answers(tmp_path, section, key):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(NO_ANSWER)
+    with pytest.raises(ValueError, match=rf"{section}\.{key}: prompt .* has no answer; style verifies"):
+        rounds(changed(section, prompts=str(file), **{key: "simulated:style"}), tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_what_is_finished_needs_nothing_any_more_and_what_will_be_there_is_not_missed(tmp_path):
+    found = changed("measure", judge=str(tmp_path / "round-1/reward_model"))
+    _refuse_measure(Folders(tmp_path, found))
+    with pytest.raises(ValueError, match=r"measure\.judge: no reward named"):
+        _refuse_measure(Folders(tmp_path / "elsewhere", found))
+    gone = of(
+        collect={"prompts": "gone.jsonl", "annotator": "gone.py:f"}, measure={"prompts": "gone.csv", "judge": "g.py:f"}
+    )
+    folders = Folders(tmp_path, gone)
+    for number in (1, 2):
+        with pytest.raises(ValueError, match=r"collect\.prompts: no file"):
+            _refuse_collect(folders)
+        with pytest.raises(ValueError, match=r"measure\.prompts: no file"):
+            _refuse_measure(folders)
+        folders.of(number).mkdir()
+        for name in (COMPARISONS, MEASURED):
+            (folders.of(number) / name).touch()
+    _refuse_collect(folders)
+    _refuse_measure(folders)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ascent.algorithms import TABLE
+from ascent.build.evaluation import OF_ANSWERS
 from ascent.build.plan import resolve
 from ascent.build.training import assemble, resume, train
 from ascent.config.load import nested
@@ -274,3 +275,52 @@ def test_rewards_and_environments_are_closed_once_however_a_run_ends(tmp_path, o
     assert (tmp_path / "run").exists() == (ends != "unbuilt")
     assert sorted((tmp_path / "held.log").read_text().splitlines()) == ["env closed", "reward closed", "reward opened"]
     assert any("could not be given back (RuntimeError: stuck)" in line for line in said) == ("sour" in options)
+
+
+SAMPLING = {
+    "algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "sort_digits:8",
+    "data.evaluate": "sort_digits@heldout:2", "rewards": [{"use": "verifier"}], "rollouts.prompts_per_step": 2,
+    "rollouts.group_size": 4, "rollouts.max_new_tokens": 5, "run.steps": 2, "run.save_every": 1,
+    "run.evaluate_every": 1, "run.keep": 1, "run.keep_best": 1,
+}  # fmt: skip
+ALWAYS = "correct, length, length_largest, reward"
+
+
+@pytest.mark.parametrize(
+    ("best_by", "words"),
+    [
+        (None, rf"run\.best_by='loss' is no number of this evaluation; use one of {ALWAYS}, "),
+        ("nonsense", rf"run\.best_by='nonsense' is no number of this evaluation; use one of {ALWAYS}, "),
+        ("reward/verifer/correct", r"is no number of this evaluation; use one of .*, reward/verifier\[/PART\], "),
+        ("env/turns", "run.best_by='env/turns' is no number of this evaluation"),
+    ],
+)
+def test_what_samples_refuses_a_best_by_that_it_does_not_report_before_anything_is_built(
+    tmp_path: Path, best_by: str | None, words: str
+) -> None:
+    named = {} if best_by is None else {"run.best_by": best_by}
+    with pytest.raises(ValueError, match=words):
+        train(resolve(validate(nested({**SAMPLING, **named}))), tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("best_by", ["reward/verifier", "reward/verifier/corect"])
+def test_a_part_that_no_reward_gives_is_refused_before_a_step_is_trained(tmp_path: Path, best_by: str) -> None:
+    """Which parts a reward has is known once it has scored something: the evaluation before the first step."""
+    plan = resolve(validate(nested({**SAMPLING, "run.best_by": best_by})))
+    with pytest.raises(ValueError, match=rf"run\.best_by='{best_by}' is no number .*, reward/verifier/correct, "):
+        train(plan, tmp_path / "run", say=quiet)
+    assert [row["step"] for row in read_run(tmp_path / "run").metrics] == [0]
+
+
+@pytest.mark.parametrize("best_by", ["correct", "reward", "reward/verifier/places", "env/turns"])
+def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_by: str) -> None:
+    talking = {"env": {"use": "single_turn"}} if best_by.startswith("env") else {}
+    said: list[str] = []
+    train(resolve(validate(nested({**SAMPLING, **talking, "run.best_by": best_by}))), tmp_path / "run", say=said.append)
+    rows = read_run(tmp_path / "run").metrics
+    found = {name.removeprefix("evaluate/") for row in rows for name in row if name.startswith("evaluate/")}
+    assert {name for name in found if not name.startswith(("reward/", "env/"))} == OF_ANSWERS
+    scores = {int(row["step"]): row[f"evaluate/{best_by}"] for row in rows}
+    best = max((1, 2), key=lambda step: (scores[step], step))
+    assert f"kept for evaluate/{best_by}: {tmp_path / 'run' / 'checkpoints' / str(best)}" in said

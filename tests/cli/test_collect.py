@@ -53,6 +53,26 @@ def test_a_pipe_with_undo_then_the_rest(tmp_path):
     assert "ann chose what was shown first in 66.7% of 3 choices" in inspected
 
 
+@pytest.mark.parametrize("samples", [3, 4])
+@pytest.mark.parametrize("form", ["rankings", "ratings"])
+def test_all_bad_of_several_answers_and_the_rest_later(tmp_path, form, samples):
+    more = ("--ask", form, "--samples", str(samples))
+    numbers = " ".join(map(str, range(1, samples + 1)))  # as ranking: best first; as ratings: best last
+    done = piped(tmp_path, f"b\n{numbers}\nq\n", *more)
+    assert done.exit_code == 0, done.stderr
+    word = {"rankings": "ranked", "ratings": "rated"}[form]
+    assert said(tmp_path) == ["both_bad", word] and f"ann: 1 both_bad, 1 {word}" in done.stdout
+    done = piped(tmp_path, "b\n" * 4, *more)
+    assert done.exit_code == 0 and "ann has answered 6 of 6 questions" in done.stdout and "going on" in done.stderr
+    done = piped(tmp_path, f"{numbers}\n" + "b\n" * 5, *more, "--annotator", "bob")
+    pairs = samples * (samples - 1) // 2
+    # Alike are questions 3 to 6: four of six.
+    assert done.exit_code == 0 and f"agreement of 2 annotators: 66.7% of {6 * pairs}, Cohen's kappa" in done.stdout
+    inspected = CliRunner().invoke(app, ["inspect", str(tmp_path / "v.jsonl")], catch_exceptions=False).stdout
+    assert "2 rankings of 12 rows" in inspected and "10 rows set aside: both bad" in inspected
+    assert "ann: 5 both_bad" in inspected and f"agreement of 2 annotators: 66.7% of {6 * pairs}" in inspected
+
+
 def test_an_ended_pipe_is_quit(tmp_path):
     assert piped(tmp_path, "1\n").exit_code == 0
     assert said(tmp_path) == ["first"]

@@ -6,7 +6,8 @@ import pytest
 
 from ascent.feedback.agreement import agreement, cohen, krippendorff, labels_of, squared
 from ascent.feedback.summary import lines_of
-from tests.feedback.made import choice
+from ascent.feedback.verdicts import Verdict, row_of
+from tests.feedback.made import choice, shown
 
 # Three observers, fifteen units, from the textbook example of Krippendorff's alpha; 0 is missing.
 OBSERVERS = (
@@ -43,6 +44,44 @@ def test_rankings_come_apart_into_preferences():
     rated = row | {"verdict": "rated", "ratings": [1, 2, 2]}
     del rated["ranks"]
     assert labels_of(rated)["p", "0.0", "0.2"] == "a"
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("form", ["rankings", "ratings"])
+def test_all_bad_is_both_bad_of_any_two(form, count):
+    row = row_of(shown(*"wxyz"[:count]), Verdict("both_bad"), form=form, annotator="ann", time="now")
+    assert row["set_aside"] == "both bad"
+    pairs = {2: 1, 3: 3, 4: 6}[count]
+    assert list(labels_of(row).values()) == ["both_bad"] * pairs
+    assert labels_of(row)["p#q", "0.0", "0.1"] == "both_bad"
+
+
+def test_one_of_two_annotators_says_all_bad_by_hand():
+    """Three answers to p and q, so six pairs. p: ranked x > y > z and all bad. q: all bad, twice.
+
+    Alike are the three of q: share 1/2. Of the labels ann's are 3 a and 3 both_bad, bob's 6 both_bad: expected 3/6, so
+    kappa 0. A ranking in which all are equal is a tie of every pair, which is something else than all bad.
+    """
+    bad, ranked, equal = Verdict("both_bad"), Verdict("ranked", (1.0, 2.0, 3.0)), Verdict("ranked", (1.0, 1.0, 1.0))
+
+    def said(name, who, verdict):
+        return row_of(shown("x", "y", "z", name=name), verdict, form="rankings", annotator=who, time="now")
+
+    rows = [said("p", "ann", ranked), said("p", "bob", bad), said("q", "ann", bad), said("q", "bob", bad)]
+    found = agreement(rows)
+    assert found.between is not None
+    assert (found.between.share, found.between.units) == (0.5, 6)
+    assert found.between.beyond_chance == pytest.approx(0)
+    assert "bob: 2 both_bad" in lines_of(found)
+    unlike = agreement([said("p", "ann", equal), said("p", "bob", bad)]).between
+    assert unlike is not None and (unlike.share, unlike.units) == (0, 3)
+
+
+def test_all_bad_twice_agrees_with_itself():
+    bad = Verdict("both_bad")
+    there, back = shown("x", "y", "z"), shown("x", "y", "z", swapped=True, repeat=1)
+    rows = [row_of(each, bad, form="ratings", annotator="ann", time="now") for each in (there, back)]
+    assert agreement(rows).itself["ann"][1:] == (1, None, 3)
 
 
 def test_two_annotators_by_hand():

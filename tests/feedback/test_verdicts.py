@@ -67,6 +67,24 @@ def test_rankings_and_ratings_are_read_best_first(tmp_path):
     assert tied["set_aside"] == "tie" and tied["numbers"] == [4.0, 4.0]
 
 
+@pytest.mark.parametrize(
+    ("form", "word", "numbers"), [("rankings", "ranked", (2, 1, 4, 3)), ("ratings", "rated", (3, 4, 1, 2))]
+)
+@pytest.mark.parametrize("count", [3, 4])
+def test_all_bad_is_left_out_of_rankings_and_ratings_with_a_count(tmp_path, form, word, numbers, count):
+    texts = "wxyz"[:count]
+    bad = row(shown(*texts, name="q"), Verdict("both_bad"), form)
+    file = written(tmp_path, bad, row(shown(*texts), Verdict(word, numbers[:count]), form), bad)
+    best = [text for text in "xwzy" if text in texts]
+    (record,) = load(file, "rankings").records
+    assert isinstance(record, Ranking)
+    assert [answer[0].content for answer in record.answers] == best
+    pairs = load(file, "pairs")
+    assert len(pairs.records) == {3: 3, 4: 6}[count] and pairs.report.notes["rows set aside: both bad"] == 2
+    with pytest.raises(ValueError, match=r"1 rows set aside: both bad\nno usable row is left"):
+        load(written(tmp_path, bad), "pairs")
+
+
 def test_a_conversation_and_an_answer_that_looks_like_a_transcript_survive(tmp_path):
     messages = (
         Message("system", "Be brief."),

@@ -57,6 +57,29 @@ def test_without_noise_a_hash_of_the_old_log_prob_decides() -> None:
     assert covariance.hashed(values.flip(0)).flip(0).tolist() == noise.tolist()
 
 
+def test_a_log_prob_of_zero_is_dropped_no_sooner_than_another() -> None:
+    zero, minus = torch.zeros(1, dtype=torch.float64), torch.full((1,), -0.0, dtype=torch.float64)
+    assert 0.01 < float(covariance.hashed(zero)) < 0.99 and covariance.hashed(minus) == covariance.hashed(zero)
+    # Two tokens of each of 512 advantages, one at 0 and one below it: which comes first is a coin's toss.
+    advantages = torch.linspace(-2, 2, 512, dtype=torch.float64)
+    certain, other = (covariance.hashed(zero.expand(512) + old, advantages) for old in (0.0, -0.3))
+    assert float((certain < other).double().mean()) == pytest.approx(0.5, abs=0.07)
+    assert certain.unique().numel() == 512 and float(certain.mean()) == pytest.approx(0.5, abs=0.05)
+
+
+def test_of_many_candidates_those_at_zero_are_dropped_in_proportion() -> None:
+    rng = torch.Generator().manual_seed(0)
+    old = torch.where(torch.rand(4096, generator=rng) < 0.6, 0.0, -4 * torch.rand(4096, generator=rng)).double()
+    advantages = torch.randn(4096, generator=rng, dtype=torch.float64)
+    every = torch.ones(4096, dtype=torch.bool)
+    bounds = {"low": 0.2, "high": 0.2, "least": 0.1, "most": 5.0}
+    among = covariance.candidates(old, old * 0, advantages, every, **bounds)
+    dropped = covariance.draining(old, old * 0, advantages, every, old, share=0.1, **bounds)
+    expected = float((old[among] == 0).double().mean())
+    assert 0.2 < expected < 0.9 and int(dropped.sum()) == 409
+    assert float((old[dropped] == 0).double().mean()) == pytest.approx(expected, abs=0.1)
+
+
 def gated_of(name: str, now: torch.Tensor, **numbers: float) -> gates.Gated:
     made, level, none = cell(getattr(covariance, name), **numbers), cell(ratios.token), cell(mismatch.none)
     known = {"logprobs_T": now, "old_T": OLD, "advantages_T": ADVANTAGES, "trained_T": ALL, "segments": SEGMENTS}

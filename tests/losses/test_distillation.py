@@ -27,6 +27,16 @@ def test_kd_is_the_forward_kl_plus_the_teachers_entropy() -> None:
     assert float(forward) + entropy == pytest.approx(math.log(2))
 
 
+def test_kd_passes_over_words_that_the_student_cannot_say() -> None:
+    """S = (.5, .5, 0), T = (.6, .3, .1): .9 log 2, the third word contributing 0; slope .9 S - T on the first two."""
+    student = torch.tensor([[0.0, 0.0, -float("inf")]], dtype=torch.float64, requires_grad=True)
+    teacher = torch.tensor([[0.6, 0.3, 0.1]], dtype=torch.float64).log()
+    losses = distillation.kd(student, teacher, ONE).losses
+    assert float(losses.detach()) == pytest.approx(0.9 * math.log(2))
+    (grad,) = torch.autograd.grad(losses.sum(), student)
+    assert grad[0].tolist() == pytest.approx([-0.15, 0.15, 0.0])
+
+
 @pytest.mark.parametrize("name", ["gkd", "kd"])
 def test_gradients_and_masks(name: str) -> None:
     rng = torch.Generator().manual_seed(3)

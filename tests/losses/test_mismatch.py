@@ -41,6 +41,12 @@ def test_masks_reject_outside_their_bounds_inclusively() -> None:
     assert not bool(edge.marks["mismatch_rejected"].any())
 
 
+@pytest.mark.parametrize("name", ["token_truncate", "product_truncate"])
+def test_a_floor_above_its_cap_is_refused_when_the_cell_is_made(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}: floor=3.0 > cap=2.0, but it must not exceed it"):
+        cell(getattr(mismatch, name), floor=3.0)
+
+
 def test_bypass_anchors_the_ratio_on_the_sampler() -> None:
     correction = mismatch.bypass(ROLL)
     near(correction.weight_T, [1] * 5)

@@ -107,6 +107,24 @@ def test_discopop_pushes_the_wrong_way_within_a_band_that_beta_narrows(beta: flo
         assert (float(grad[0]) > 0) == wrong, place
 
 
+def test_discopop_stays_finite_in_float32_far_below_zero() -> None:
+    """beta 3, h = -30: z = -90, the blend is 0 and the loss is the logistic one, 90, whose slope in h is -3."""
+    x = torch.tensor([-41.0, -12.0], requires_grad=True)
+    each = p.discopop(x, REFERENCE.float(), LENGTHS, W, L, beta=3.0)
+    assert float(each.losses.detach()) == pytest.approx(90.0)
+    (grad,) = torch.autograd.grad(each.losses.sum(), x)
+    assert grad.tolist() == pytest.approx([-3.0, 3.0])
+
+
+@pytest.mark.parametrize("name", ["dpo", "dpo_mean", "robust", "exo", "hinge", "discopop"])
+@pytest.mark.parametrize("u", [(0.0, -89.0), (-89.0, 0.0), (-95.0, -120.0)])
+def test_forward_kl_stays_finite_in_float32(name: str, u: tuple[float, float]) -> None:
+    x = (REFERENCE.float() + torch.tensor(u)).requires_grad_()
+    each = getattr(p, name)(x, REFERENCE.float(), LENGTHS, W, L, divergence="forward_kl")
+    (grad,) = torch.autograd.grad(each.losses.sum(), x)
+    assert bool(each.losses.isfinite().all()) and bool(grad.isfinite().all())
+
+
 def test_an_unknown_divergence_is_refused_with_the_list() -> None:
     with pytest.raises(ValueError, match=r"divergence='kl', but it must be one of reverse_kl, forward_kl"):
         p.dpo(LOGPROBS, REFERENCE, LENGTHS, W, L, divergence="kl")

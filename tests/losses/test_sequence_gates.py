@@ -81,6 +81,23 @@ def test_fipos_factor_carries_no_gradient() -> None:
     torch.testing.assert_close(grad, plain * (gated.loss_T / inner.loss_T).detach())
 
 
+@pytest.mark.parametrize("cap", [0.5, 1.0, -1.0])
+def test_fipos_cap_is_none_or_above_one(cap: float) -> None:
+    with pytest.raises(ValueError, match=rf"fipo: cap={cap}, but it must be 0 or above 1"):
+        cell(sequence_gates.fipo, cap=cap)
+    assert cell(sequence_gates.fipo, cap=0.0) and cell(sequence_gates.fipo, cap=1.01)
+
+
+def test_fipos_factor_stays_finite_in_float32() -> None:
+    """A future drift of 100 nats is held at 20, and where the advantage is 0 so is the loss."""
+    now, old = torch.tensor([-1.0, -1.0, -50.0]), torch.tensor([-1.0, -51.0, -100.0])
+    segments, every = Segments.from_lengths([3]), torch.ones(3, dtype=torch.bool)
+    inner = ratios.token(old, old, every)
+    for a, expected in ((torch.zeros(3), 0.0), (torch.ones(3), -math.exp(20))):
+        gated = sequence_gates.fipo(now, old, inner, a, every, segments, radius=0.0, gamma=1.0)
+        assert gated.loss_T.tolist() == pytest.approx([expected] * 3)
+
+
 def real_step(now: Tensor, pieces: list[list[int]], a: Tensor, tau: float = 0.5) -> Tensor:
     """REAL over single-token sequences, cut into pieces; statistics from the whole."""
     count = now.numel()
@@ -127,6 +144,15 @@ def test_real_worked_example_and_one_sided_groups() -> None:
     now = torch.tensor([0.1, -0.2, 0.3, 0.2, -0.1], dtype=torch.float64)
     first_only = torch.tensor([1.0, -1.0, -1.0, -1.0, -1.0], dtype=torch.float64)  # the second group has no right one
     assert real_step(now, [[0, 1, 2, 3, 4]], first_only).item() == pytest.approx(1.848739 / 2, abs=1e-6)
+
+
+def test_real_stays_finite_in_float32() -> None:
+    """The right one at mean log-ratio -45, tau .5: log(1 + e^90) = 90, and the wrong one's log(1 + e^0); slope -1."""
+    now, a = torch.tensor([-45.0, 0.0]), torch.tensor([1.0, -1.0])
+    known = (now, torch.zeros(2), a, torch.ones(2, dtype=torch.bool), Segments.from_lengths([1, 1]))
+    groups = Groups.from_ids([0, 0])
+    assert sequence_gates.real_value(*known, groups).tolist() == pytest.approx([90 + math.log(2)] * 2)
+    assert sequence_gates.real_slope(*known, groups).tolist() == pytest.approx([-2.0, 1.0])  # times two members
 
 
 def test_regression_is_a_squared_loss_of_the_sequence() -> None:

@@ -54,6 +54,21 @@ def test_impossible_tokens_contribute_nothing() -> None:
     assert bool(torch.isfinite(grad).all())
 
 
+@pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])
+def test_jensen_shannon_of_words_that_neither_may_say(beta: float) -> None:
+    """The same as without those words, and no gradient on them."""
+    student = torch.tensor([[0.0, 0.0, -float("inf")]], dtype=torch.float64, requires_grad=True)
+    teacher = torch.tensor([[1.0, 0.0, -float("inf")]], dtype=torch.float64)
+    found = jensen_shannon(student, teacher, beta=beta)
+    short = student.detach()[:, :2].clone().requires_grad_()
+    expected = jensen_shannon(short, teacher[:, :2], beta=beta)
+    assert float(found.detach()) == pytest.approx(float(expected.detach()))
+    (grad,), (clean,) = torch.autograd.grad(found.sum(), student), torch.autograd.grad(expected.sum(), short)
+    assert grad[0].tolist() == pytest.approx([*clean[0].tolist(), 0.0])
+    if beta == 0.5:
+        assert float(found.detach()) == pytest.approx(0.0285, abs=1e-4)
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_jensen_shannon_against_sums_written_out(beta: float) -> None:
     expected = []

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ascent.records import Completion, Message, Prompt, Rollout, StepReward, Turn
-from ascent.rollouts.batch import cut, packed, pick
+from ascent.rollouts.batch import counted_parts, cut, joined, packed, parts_of, pick, steps_of
 
 
 def completion(tokens: tuple[int, ...], stop: str = "eos") -> Completion:
@@ -46,13 +46,27 @@ def test_unscored_is_nan_and_correctness_is_a_part_of_its_own() -> None:
     assert math.isnan(batch["rewards_B"][1])
     assert batch["correct_B"][2] == 0.0  # the part, not the reward of .5
     assert math.isnan(batch["correct_B"][1])
-    assert batch["parts_BK"][:, 1].tolist() == [0.5, 0.25, 1.0]
     plain = packed([rollout("a", ((1,), (2,)), reward=0.5)])
     assert plain["correct_B"].tolist() == [0.5]
+    penalised = packed([rollout("a", ((1,), (2,)), reward=0.95, parts={"length": -0.5, "exact": 1.0})])
+    assert penalised["correct_B"].tolist() == [1.0]
+
+
+def test_a_reward_that_failed_leaves_gaps_in_its_parts_and_no_part_of_its_own() -> None:
+    weights = {"check/correct": 1.0, "check/form": 0.5}
+    scored = rollout("a", ((1,), (2,)), parts={"check/correct": 1.0, "check/form": 0.0, "seen": 3.0}, weights=weights)
+    failed = rollout("a", ((1,), (3,)), reward=None, parts={"check": None, "seen": 4.0})
+    parts = parts_of([scored, failed])
+    assert list(parts) == ["check/correct", "check/form", "seen"]
+    assert parts["seen"].tolist() == [3, 4] and math.isnan(parts["check/form"][1])
+    found = counted_parts([scored, failed], ["check/correct", "check/form"])
+    assert found["parts_BK"][0].tolist() == [1, 0] and found["parts_BK"][1].isnan().all()
+    assert found["part_weights_BK"].tolist() == [[1, 0.5], [1, 0.5]]
 
 
 def test_step_rewards_lie_on_the_sampled_tokens_they_name() -> None:
-    batch = packed([rollout("a", ((1, 2), (3,)), ((4,), (5, 6)), steps=(StepReward(0, 0.5), StepReward(2, 1.0)))])
+    one = rollout("a", ((1, 2), (3,)), ((4,), (5, 6)), steps=(StepReward(0, 0.5), StepReward(2, 1.0)))
+    batch = steps_of([one], packed([one]))
     assert batch["step_rewards_T"].tolist() == [0, 0, 0.5, 0, 0, 1.0]
     assert batch["step_ends_T"].tolist() == [False, False, True, False, False, True]
 
@@ -60,12 +74,20 @@ def test_step_rewards_lie_on_the_sampled_tokens_they_name() -> None:
 def test_picking_rows_equals_packing_those_rollouts() -> None:
     whole, some = packed(THREE), packed([THREE[2], THREE[0]])
     picked = pick(whole, [2, 0])
-    for name in ("tokens_T", "trained_T", "rollout_T", "positions_T", "rewards_B", "parts_BK"):
+    for name in ("tokens_T", "trained_T", "rollout_T", "positions_T", "rewards_B", "correct_B"):
         assert torch.equal(picked[name], some[name]), name
     assert picked["segments"].lengths_B.tolist() == some["segments"].lengths_B.tolist()
     assert picked["groups"].ids_B.tolist() == [0, 0]
     with pytest.raises(ValueError, match="oddly cannot be cut"):
         pick({**whole, "oddly": torch.zeros(3)}, [0])
+
+
+def test_batches_join_to_what_their_rollouts_pack_to() -> None:
+    other = [rollout("c", ((5,), (6,))), rollout("d", ((1, 2), (7,)))]
+    both, whole = joined(packed(THREE), packed(other)), packed(THREE + other)
+    for name in ("tokens_T", "trained_T", "positions_T", "rewards_B", "correct_B"):
+        assert torch.equal(both[name].nan_to_num(-1), whole[name].nan_to_num(-1)), name
+    assert both["groups"].ids_B.tolist() == whole["groups"].ids_B.tolist()
 
 
 def test_every_row_is_in_exactly_one_micro_batch_under_the_budget() -> None:

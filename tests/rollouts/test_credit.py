@@ -11,7 +11,10 @@ from ascent.advantages import normalise, returns
 from ascent.advantages.estimate import estimate
 from ascent.cells import cell
 from ascent.maths.segments import Segments
-from ascent.rollouts.credit import bootstrapped, with_steps
+from ascent.records import StepReward
+from ascent.rollouts.batch import packed
+from ascent.rollouts.credit import bootstrapped, steps
+from tests.rollouts.test_batch import rollout
 
 
 def test_the_critic_stands_in_where_a_budget_cut() -> None:
@@ -39,10 +42,13 @@ def test_the_critic_stands_in_where_a_budget_cut() -> None:
 
 
 def test_step_rewards_are_there_or_nothing_was_scored() -> None:
-    trained_T = torch.tensor([False, True])
+    scored, unscored, stepwise = (
+        rollout("a", ((1,), (2,)), reward=reward, steps=given)
+        for reward, given in ((1.0, ()), (None, ()), (1.0, (StepReward(0, 1.0),)))
+    )
     with pytest.raises(ValueError, match="learns from a reward at every step, but the rewards gave one number"):
-        with_steps({"trained_T": trained_T, "rewards_B": torch.tensor([1.0])})
-    nothing = with_steps({"trained_T": trained_T, "rewards_B": torch.tensor([math.nan])})
+        steps(packed([scored]), [scored])
+    nothing = steps(packed([unscored]), [unscored])
     assert nothing["step_rewards_T"].tolist() == [0, 0] and not nothing["step_ends_T"].any()
-    given = {"trained_T": trained_T, "rewards_B": torch.tensor([1.0]), "step_rewards_T": torch.ones(2)}
-    assert with_steps(given) is given
+    both = [unscored, stepwise]
+    assert steps(packed(both), both)["step_rewards_T"].tolist() == [0, 0, 0, 1]

@@ -20,7 +20,7 @@ from ascent.maths.tally import Mean
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
-from ascent.records import Message, Prompt, Rollout
+from ascent.records import Message, Prompt, Rollout, StepReward
 from ascent.rollouts.collect import Asked, Settings
 from ascent.rollouts.control import Steering
 from ascent.rollouts.evaluate import Evaluation
@@ -163,6 +163,56 @@ def test_refilling_replaces_groups_without_signal(folder: Path) -> None:
     assert source.report()["refills"].value() == 5  # one prompt of eight never fills three groups
     kept = sum(batch["segments"].count for batch in batches)
     assert 0 < kept <= 12 and kept % 4 == 0
+
+
+def in_parts(rollouts: Sequence[Rollout], *, fails: bool = False, steps: bool = False) -> list[Rollout]:
+    """`even` as a reward of three parts, of which one is only shown and one counts half; where it fails, for all."""
+    rollouts = list(rollouts)  # they are still arriving
+    if fails:
+        return [replace(each, reward=None, parts={"check": None}, failures={"check": "timeout"}) for each in rollouts]
+    parts = [
+        {"check/correct": each.reward, "check/form": float(len(each.turns[0].completion.tokens) % 2), "check/seen": n}
+        for n, each in enumerate(even(rollouts))
+    ]
+    given = {"weights": {"check/correct": 1.0, "check/form": 0.5}}
+    given |= {"steps": (StepReward(0, 1.0),)} if steps else {}
+    pairs = zip(rollouts, parts, strict=True)
+    return [replace(each, reward=own["check/correct"], parts=own, **given) for each, own in pairs]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("row", ["dapo", "rlvr"])
+def test_refilling_where_a_reward_failed_in_one_draw_alone(folder: Path, row: str, which: int) -> None:
+    """One of two draws has all the parts, and steps that nobody asked for; the other has neither."""
+    draws: list[int] = []
+
+    def score(rollouts: Sequence[Rollout]) -> list[Rollout]:
+        draws.append(len(draws))
+        rollouts = list(rollouts)
+        found = in_parts(rollouts, steps=draws[-1] % 2 == which)
+        half = len(found) // 2  # the first two groups or so: something is left of every draw, and something missing
+        return [*in_parts(rollouts[:half], fails=draws[-1] % 2 != which), *found[half:]]
+
+    source, learner = make(folder, row, replace(PLAN, refill_tries=3), score=score)
+    train(source, learner, range(1, 3))
+    assert len(draws) > 2
+    assert source.report()["reward/check/form"].value() <= 1 and "reward/check" not in source.report()
+
+
+def test_parts_count_as_their_rewards_do(folder: Path) -> None:
+    source, _ = make(folder, "gdpo", score=in_parts)
+    batches = source.next(1)
+    assert all(batch["parts_BK"].shape[1] == 2 for batch in batches)  # not the one that is only shown
+    assert all((batch["part_weights_BK"] == torch.tensor([1, 0.5])).all() for batch in batches)
+
+
+def test_a_part_keeps_its_place_while_its_reward_fails(folder: Path) -> None:
+    failing = [False, True]
+    source, _ = make(folder, "gdpo", replace(PLAN, staleness=1), score=lambda r: in_parts(r, fails=failing.pop(0)))
+    failing += [False] * 8
+    for step in (1, 2, 3):  # the second draw scored nothing
+        assert all(batch["parts_BK"].shape[1] == 2 for batch in source.next(step))
+        source.refresh({})
 
 
 def test_the_same_prompt_gets_other_noise_in_the_next_step(folder: Path) -> None:

@@ -188,6 +188,25 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted() -> None:
     assert float(learner.optimizer.state()["count.head.weight"]) == 2.0  # Adam's bias correction counts real updates
 
 
+@pytest.mark.parametrize("row", ["bco", "skywork_or1"])
+def test_a_step_that_is_not_finite_is_not_remembered(row: str) -> None:
+    """What is carried from step to step stays as the last good one left it, and the run goes on as if without it."""
+    model, healthy = Poisoned(), Poisoned()
+    learner, other = learner_of(model), learner_of(healthy)
+    objective = objective_of(TABLE[row])
+    for each in (learner, other):
+        each.step([batch_of(0)], objective)
+    before = {name: value.clone() for name, value in learner.carried.items()}
+    model.ill = True
+    assert learner.step([batch_of(1)], objective)["skipped"].value() == 1.0
+    assert before and all(torch.equal(before[name], value) for name, value in learner.carried.items())
+    model.ill = False
+    for each in (learner, other):
+        each.step([batch_of(2)], objective)
+    assert all(torch.equal(other.carried[name], value) for name, value in learner.carried.items())
+    assert all(not torch.equal(before[name], value) for name, value in learner.carried.items())
+
+
 def test_too_many_such_steps_in_a_row_end_the_run_and_a_good_one_starts_the_count_again() -> None:
     model = Poisoned()
     learner = learner_of(model, patience=3)
