@@ -125,6 +125,12 @@ def against_opponent(
     of a token is charged to that token alone, without reward-to-go. Chance .8, beta .1, log-ratio .5: A = .25.
     """
     scored_B = scored(rewards_B)
+    beyond_B = scored_B & ((rewards_B < 0) | (rewards_B > 1))
+    if bool(beyond_B.any()):
+        raise ValueError(
+            f"against_opponent: reward {float(rewards_B[beyond_B][0]):g}, but it must be the chance of beating the "
+            "opponent, between 0 and 1; use a reward that judges against another answer, or clip it (clip: [0, 1])"
+        )
     lead_T = segments.spread(torch.where(scored_B, rewards_B - 0.5, 0))
     toll_T = beta * (torch.where(trained_T, old_T, 0) - torch.where(trained_T, reference_T, 0))
     return TokenCredit(torch.where(trained_T, lead_T - toll_T, 0).detach(), None, _unscored(scored_B))

@@ -44,6 +44,8 @@ def thermostat(
     else:
         _, stored, before = entropy_memory.to(measured)
     now = torch.where(before <= target, stored, 0)
+    if not bool(trained_T.any()):  # nothing was measured: the next step goes by the one before
+        return torch.stack([now, stored, before])
     step = torch.where(measured <= target, change, -change)
     return torch.stack([now, (stored + step).clamp(smallest, largest), measured])
 

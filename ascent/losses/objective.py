@@ -59,13 +59,14 @@ def policy_terms(
     known.setdefault("old_T", known["logprobs_T"].detach())
     focus_T, dropped = _focus(known, focus)
     correction = mismatch(known)
+    own_T = known["old_T"]  # the trainer's, whatever takes its place as the anchor
     known |= {"old_T": correction.anchor_T, "mismatch_T": correction.weight_T}
     known["log_ratio_T"] = ratio(known)
     gated = gate(known)
     marks = {**gated.marks, **correction.marks, **dropped}
     # A gate that takes the mismatch weight as an input has its own use for it.
     weight_T = focus_T if "mismatch_T" in gate.inputs else focus_T * correction.weight_T
-    terms = {"policy": over_sequences(weight_T * gated.loss_T, _ratio_metrics(known, marks))}
+    terms = {"policy": over_sequences(weight_T * gated.loss_T, _ratio_metrics(known, own_T, marks))}
     if kl is not None:
         kl_T = kl(known)
         terms["kl"] = over_sequences(kl_T, {"kl_loss": average(kl_T, trained_T)})
@@ -164,7 +165,7 @@ def mismatched_score(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor,
     return torch.stack([masked.total(score_B, counted_B), counted_B.sum().to(score_B.dtype)])
 
 
-def _ratio_metrics(known: Mapping[str, Any], marks: Mapping[str, Tensor]) -> dict[str, Tally]:
+def _ratio_metrics(known: Mapping[str, Any], own_T: Tensor, marks: Mapping[str, Tensor]) -> dict[str, Tally]:
     trained_T = known["trained_T"]
     ratio_T = known["log_ratio_T"].detach().exp()
     logprobs_T = known["logprobs_T"].detach()
@@ -177,10 +178,10 @@ def _ratio_metrics(known: Mapping[str, Any], marks: Mapping[str, Tensor]) -> dic
         metrics["kl_to_reference_k1"] = average(estimators.k1(logprobs_T, known["reference_T"], trained_T), trained_T)
         metrics["kl_to_reference_k3"] = average(estimators.k3(logprobs_T, known["reference_T"], trained_T), trained_T)
     if "rollout_T" in known:
-        gap_T = torch.nan_to_num(known["old_T"] - known["rollout_T"], nan=0.0).abs()
+        gap_T = torch.nan_to_num(own_T - known["rollout_T"], nan=0.0).abs()
         metrics["mismatch"] = average(gap_T, trained_T)
         metrics["mismatch_largest"] = largest(gap_T, trained_T)
-        weight_T = log_weights(known["old_T"], known["rollout_T"], trained_T).exp()
+        weight_T = log_weights(own_T, known["rollout_T"], trained_T).exp()
         metrics["mismatch_weight"] = average(weight_T, trained_T)
         metrics["mismatch_effective"] = Share(spread(weight_T, trained_T))
     if "entropy_T" in known:

@@ -191,3 +191,5 @@ def test_against_optimum_and_opponent_by_hand() -> None:
     chance = torch.tensor([0.8, 0.5], dtype=torch.float64)
     found = group.against_opponent(chance, old, reference, trained, segments, beta=0.1)
     near(found.advantages_T, [0.25, 0.3, -0.1, 0.0])
+    with pytest.raises(ValueError, match="reward 7, but it must be the chance of beating the opponent"):
+        group.against_opponent(torch.tensor([0.8, 7.0]), old, reference, trained, segments, beta=0.1)

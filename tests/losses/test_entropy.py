@@ -30,6 +30,12 @@ def test_the_rule_step_by_step() -> None:
     assert steps(0.5, 0.5)[-1][1] == 0.0
 
 
+def test_a_step_that_trains_nothing_moves_nothing() -> None:
+    memory = torch.tensor([0.1, 0.1, 0.3], dtype=torch.float64)
+    found = entropy.thermostat(torch.zeros(2, dtype=torch.float64), ~TWO, memory)
+    assert found.tolist() == pytest.approx([0, 0.1, 0.3])
+
+
 def test_only_trained_tokens_are_measured_and_the_bonus_uses_this_steps_coefficient() -> None:
     made = cell(entropy.adaptive_bonus, target=0.2)
     known = {"entropy_T": torch.tensor([0.1, 9.0], dtype=torch.float64), "trained_T": torch.tensor([True, False])}

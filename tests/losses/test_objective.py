@@ -66,6 +66,7 @@ def test_bypass_measures_the_ratio_against_the_sampler() -> None:
     ratio = (torch.tensor([1.7, -0.3, 0.1, 0.5, -0.5], dtype=torch.float64)).exp()
     expected = float((-ratio * batch()["advantages_T"]).sum())
     assert float(terms["policy"].numerator.detach()) == pytest.approx(expected)
+    assert terms["policy"].metrics["mismatch"].value() == pytest.approx((1.5 + 0.4) / 5)  # it is still there to see
 
 
 def test_without_old_log_probs_the_ratio_is_exactly_one() -> None:
