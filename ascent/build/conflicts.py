@@ -26,6 +26,7 @@ OF_THE_WHOLE = {
 def refuse_conflicts(config: Config, row: Row) -> None:
     """ValueError with the first combination in `config` and `row` that cannot work."""
     _inputs_exist(row)
+    _focus_fits_loss(row)
     _shares_leave_room(config)
     _every_checkpoint_has_a_score(config)
     if row.samples:
@@ -95,6 +96,18 @@ def _every_checkpoint_has_a_score(config: Config) -> None:
             f"run.evaluate_every={run.evaluate_every}: a checkpoint without an evaluation cannot be the best; make it "
             "a multiple"
         )
+
+
+def _focus_fits_loss(row: Row) -> None:
+    """A loss of pairs is weighed pair by pair, any other token by token."""
+    if row.loss is None or "chosen_P" not in row.loss.required:
+        return
+    for each in row.focus:
+        if "chosen_P" not in each.required:
+            raise ValueError(
+                f"cells.focus.{each.name} weighs tokens, but cells.loss {row.loss.name} is one number per pair; remove "
+                "it, or use own_likelihood, which weighs pairs"
+            )
 
 
 def _something_to_reward(config: Config, row: Row) -> None:

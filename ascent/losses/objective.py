@@ -94,23 +94,24 @@ def file_terms(
     auxiliary: Sequence[Cell] = (),
     evaluate: Callable[[Cell, Mapping[str, Any]], Each] = Cell.__call__,
 ) -> Terms:
-    """Every term of a row that learns from files: supervised, preferences, rankings. A focus weighs the first alone.
+    """Every term of a row that learns from files: supervised, preferences, rankings.
 
-    `evaluate` calls the loss: whole, unless it must be computed piece by piece.
+    A focus weighs the loss, and of the others those of the same kind: all losses of pairs, say, but no text beside
+    them. `evaluate` calls the loss: whole, unless it must be computed piece by piece.
     """
     known = with_sums(available)
-    each = evaluate(loss, known)
+    terms = {loss.name: evaluate(loss, known), **{extra.name: extra(known) for extra in auxiliary}}
+    shape = terms[loss.name].losses.shape
     for cell in focus:
         weight = cell(known).detach()
-        if weight.shape != each.losses.shape:
+        if weight.shape != shape:
             raise ValueError(
-                f"focus {cell.name} gives {tuple(weight.shape)} weights for {tuple(each.losses.shape)} losses of "
+                f"focus {cell.name} gives {tuple(weight.shape)} weights for {tuple(shape)} losses of "
                 f"{loss.name}; it is meant for another kind of loss"
             )
-        each = each._replace(losses=each.losses * weight)
-    terms = {loss.name: summed(each)}
-    terms.update({extra.name: summed(extra(known)) for extra in auxiliary})
-    return terms
+        alike = [name for name, each in terms.items() if each.losses.shape == shape]
+        terms |= {name: terms[name]._replace(losses=terms[name].losses * weight) for name in alike}
+    return {name: summed(each) for name, each in terms.items()}
 
 
 def step_statistics(

@@ -68,6 +68,12 @@ def test_gates_that_form_their_own_ratio_may_lag(algorithm):
     assert resolve(validate({**least(algorithm), "rollouts": {"max_staleness": 1}}))
 
 
+def test_pairs_are_not_weighed_by_tokens():
+    words = refusal("dpo", cells={"focus": {"probability": {}}})
+    assert words.startswith("cells.focus.probability weighs tokens, but cells.loss dpo is one number per pair")
+    assert resolve(validate({**least("dpo"), "cells": {"focus": {"own_likelihood": {}}}}))
+
+
 def test_k1_in_the_loss_is_refused():
     assert refusal("grpo", cells={"kl": {"use": "k1"}}).startswith("cells.kl k1 has zero expected gradient in the loss")
 

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, covariance, entropy, focus, gates, kl, mismatch, ratios, values
-from ascent.losses.objective import policy_terms, step_statistics
+from ascent.losses import (
+    aggregate,
+    covariance,
+    entropy,
+    focus,
+    gates,
+    kl,
+    mismatch,
+    preferences,
+    ratios,
+    supervised,
+    values,
+)
+from ascent.losses.objective import file_terms, policy_terms, step_statistics
 from ascent.maths.segments import Segments
 from ascent.update.microbatch import step_of
 
@@ -151,3 +164,26 @@ def test_statistics_see_the_ratio_that_the_gate_will_see() -> None:
     ratio_T = (batch()["logprobs_T"] - batch()["rollout_T"]).exp()
     clipped_T = torch.tensor([ratio_T[0] > 1.2, ratio_T[1] > 1.2, ratio_T[2] > 1.2, ratio_T[3] < 0.8, ratio_T[4] < 0.8])
     assert found.tolist() == (~clipped_T).tolist()
+
+
+def test_a_focus_on_pairs_weighs_every_loss_of_pairs_and_no_text() -> None:
+    """Both answers are half as likely as their distributions expect: every pair counts .25."""
+    segments = Segments.from_lengths([1, 2])
+    known = {
+        "logprobs_T": torch.tensor([-1.0, -2.0, -2.0], dtype=torch.float64, requires_grad=True),
+        "reference_T": torch.tensor([-1.5, -1.5, -1.5], dtype=torch.float64),
+        "trained_T": torch.ones(3, dtype=torch.bool),
+        "segments": segments,
+        "chosen_P": torch.tensor([0]),
+        "rejected_P": torch.tensor([1]),
+    }
+    known["log_collision_T"] = known["logprobs_T"].detach() + math.log(2)
+    cells = {
+        "loss": cell(preferences.dpo, beta=0.1),
+        "auxiliary": (cell(preferences.hinge), cell(supervised.chosen_nll)),
+    }
+    plain = file_terms(known, **cells)
+    weighed = file_terms(known, **cells, focus=(cell(focus.own_likelihood),))
+    for name, factor in (("dpo", 0.25), ("hinge", 0.25), ("chosen_nll", 1.0)):
+        assert float(weighed[name].numerator.detach()) == pytest.approx(factor * float(plain[name].numerator.detach()))
+        assert float(plain[name].numerator.detach()) > 0
