@@ -164,7 +164,7 @@ SLIC = replace(
     title="SLiC-HF's hinge on DPO's log-ratios",
     paper="arXiv 2305.10425",
     formula="L = max(0, 1 - beta h)",
-    origin="beta .1 as TRL; the paper has no reference and adds SFT (cells.auxiliary.chosen_nll)",
+    origin="beta .1 as TRL; the paper has no reference and adds SFT: cpo with cells.loss.use=reference_free_hinge",
     pitfalls=("A pair beyond the margin gives no gradient at all.",),
     loss=cell(preferences.hinge, beta=0.1),
 )

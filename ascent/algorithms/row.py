@@ -139,6 +139,8 @@ PAIR_LOSSES: tuple[Callable[..., Any], ...] = (
     preferences.exo,
     preferences.discopop,
     preferences.reference_free,
+    preferences.reference_free_hinge,
+    preferences.reference_free_ipo,
     preferences.hinge,
     preferences.ipo_sum,
     preferences.ipo_mean,

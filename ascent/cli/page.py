@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from ascent.algorithms import Row
 from ascent.cli import words
@@ -15,7 +16,7 @@ INTRODUCTION = """\
 Every algorithm is a row of a table: one function in each slot, with its numbers. A recipe picks a row by its name
 (`algorithm: grpo`) and may change any cell (`cells: {gate: {high: 0.28}}`). `ascent show algorithm NAME` prints a row,
 `ascent show config RECIPE` what a recipe comes to. An empty cell does nothing. `ascent show algorithms --like "entropy
-bonus"` finds rows by words.
+bonus"` finds rows and cells by words. [Cells](#cells) lists every cell there is, used by a row or not.
 
 ## A row of your own
 
@@ -59,12 +60,25 @@ may also be installed: an entry point of the group `ascent.algorithms` makes its
 """
 
 
+CELLS = """\
+## Cells
+
+What each slot may hold. In most slots a recipe chooses one function with `use` and sets its numbers beside it
+(`cells: {mismatch: {use: token_mask, high: 3}}`); in the slots of several (shape, filter, focus, auxiliary) every
+function has a key of its own (`cells: {shape: {eos_subtract: {penalty: 2}}}`, and `false` takes one of the row's away).
+A function that replaces another starts from the defaults below. A number without one must be given; a term of the loss
+keeps the weight of the term it replaces, and a new one needs a `weight`. Numbers "from Python" are no keys of recipes:
+a row of your own sets them.
+"""
+
+
 def markdown(rows: Iterable[Row]) -> str:
-    """The whole page: the summary tables, then a section for each row."""
+    """The whole page: the summary tables, the cells slot by slot, then a section for each row."""
     tables = words.split(rows)
     parts = [INTRODUCTION]
     for title, columns, part in tables:
         parts += [f"## {title}\n", _summary(columns, part)]
+    parts += [CELLS, *(_slot(slot, found) for slot, found in groupby(words.choices(), key=lambda each: each.slot))]
     return "\n".join([*parts, *(_section(row) for _, _, part in tables for row in part)])
 
 
@@ -74,6 +88,11 @@ def _summary(columns: Sequence[str], rows: Sequence[Row]) -> str:
         found = words.summary(row)
         lines.append([f"[{row.name}](#{row.name})", *(found[column] for column in columns[1:])])
     return _table(columns, lines)
+
+
+def _slot(slot: str, choices: Iterable[words.Choice]) -> str:
+    lines = [(f"`{each.name}`", f"`{each.recipe}`", each.numbers, each.summary) for each in choices]
+    return f"### {slot}\n\n" + _table(("cell", "in a recipe", "numbers", "what it does"), lines)
 
 
 def _section(row: Row) -> str:

@@ -22,12 +22,12 @@ app.command("samples")(runs.show_samples)
 @app.command("algorithms")
 def algorithms(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/algorithms.md instead.")] = False,
-    like: Annotated[str | None, typer.Option(help="Only rows about these words, best first.")] = None,
+    like: Annotated[str | None, typer.Option(help="Only rows and cells about these words, best first.")] = None,
 ) -> None:
-    """Print every algorithm as a row of its cells, or those that match some words."""
+    """Print every algorithm as a row of its cells, or the rows and cells that match some words."""
     from ascent.algorithms import TABLE
     from ascent.build.rows import installed_rows
-    from ascent.cli import page, search, tables
+    from ascent.cli import page, search, tables, words
 
     if markdown:
         typer.echo(page.markdown(TABLE.values()), nl=False)
@@ -36,7 +36,7 @@ def algorithms(
     if like is None:
         tables.print_all(rows)
     else:
-        tables.print_found(search.like(rows, like))
+        tables.print_found(search.like([*rows, *words.choices()], like))
 
 
 @app.command("algorithm")

@@ -12,6 +12,7 @@ from rich.table import Table
 from ascent.algorithms import Row
 from ascent.cli import words
 from ascent.cli.search import Found
+from ascent.cli.words import Choice
 
 PIPE_WIDTH = 500
 # On a terminal long names break at their underscores, so that eight columns fit 100 characters.
@@ -29,13 +30,26 @@ def print_all(rows: Iterable[Row]) -> None:
 
 
 def print_found(found: Sequence[Found]) -> None:
-    """Rows that were looked for: what each is, and where the words were found."""
+    """Rows that were looked for, then cells: what each is, and where the words were found."""
     console = _console()
     if not found:
-        console.print("No row holds any of these words. ascent show algorithms lists all.", highlight=False)
+        told = (
+            "No row and no cell holds any of these words. ascent show algorithms lists the rows, with --markdown all."
+        )
+        console.print(told, highlight=False)
         return
-    lines = [(each.row.name, each.row.title, ", ".join(dict.fromkeys(each.where))) for each in found]
-    _print_table(console, ("name", "what it is", "found in"), lines)
+    rows = [(each.entry.name, each.entry.title, _places(each)) for each in found if isinstance(each.entry, Row)]
+    cells = [(*each.entry[2:], _places(each)) for each in found if isinstance(each.entry, Choice)]
+    if rows:
+        _print_table(console, ("name", "what it is", "found in"), rows)
+    if rows and cells:
+        console.print()
+    if cells:
+        _print_table(console, ("in a recipe", "numbers", "what it does", "found in"), cells)
+
+
+def _places(found: Found) -> str:
+    return ", ".join(dict.fromkeys(found.where))
 
 
 def print_one(row: Row) -> None:

@@ -1,16 +1,30 @@
-"""A row in words: the same for the terminal and for docs/algorithms.md."""
+"""A row or a cell in words: the same for the terminal and for docs/algorithms.md."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from ascent.algorithms import Row
-from ascent.cells import Cell
-from ascent.config.schema import TERM_SLOTS
+from ascent.algorithms import VOCABULARY, Row
+from ascent.bounds import OneOf, Rule
+from ascent.cells import Cell, cell_numbers, recipe_numbers
+from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS
 
 ROLLOUT_COLUMNS = ("name", "credit", "normalise", "ratio", "gate", "aggregate", "KL", "needs")
 PAIR_COLUMNS = ("name", "loss", "auxiliary", "needs")
 FILE_COLUMNS = ("name", "source", "loss", "auxiliary", "needs")
+
+
+class Choice(NamedTuple):
+    """A cell that recipes may choose: its slot, and the rest in words."""
+
+    slot: str
+    name: str
+    recipe: str
+    numbers: str
+    summary: str
 
 
 def split(rows: Iterable[Row]) -> list[tuple[str, tuple[str, ...], list[Row]]]:
@@ -54,6 +68,51 @@ def cells(row: Row) -> list[tuple[str, str, str, str]]:
         weight = {"weight": each.weight} if slot in (*TERM_SLOTS, "auxiliary") else {}
         found.append((slot, each.name, numbers({**weight, **each.numbers}), each.summary))
     return found
+
+
+def choices() -> list[Choice]:
+    """Every cell of the vocabulary, slot by slot, whether some row uses it or not."""
+    return [
+        Choice(slot, name, _in_a_recipe(slot, name, function), _ranges(slot, function), Cell(function).summary)
+        for slot, known in VOCABULARY.items()
+        for name, function in known.items()
+    ]
+
+
+def _in_a_recipe(slot: str, name: str, function: Callable[..., Any]) -> str:
+    """How a recipe sets the cell: in slots of several by its own key, with whatever it cannot do without."""
+    if slot not in SEVERAL_SLOTS:
+        return f"cells.{slot}.use: {name}"
+    needed = ["weight"] if slot == "auxiliary" else []
+    needed += [each for each, (_, _, default) in recipe_numbers(function).items() if default is inspect.Parameter.empty]
+    return f"cells.{slot}.{name}: {{{', '.join(f'{each}: ...' for each in needed)}}}"
+
+
+def _ranges(slot: str, function: Callable[..., Any]) -> str:
+    """The numbers with their defaults and bounds; last, behind "from Python", those that recipes leave alone."""
+    known, open_to_recipes = cell_numbers(function), recipe_numbers(function)
+    texts = {name: _ranged(name, bound, default) for name, (_, bound, default) in known.items()}
+    weight = ["weight (at least 0)"] if slot in (*TERM_SLOTS, "auxiliary") else []
+    shown = ", ".join([*weight, *(text for name, text in texts.items() if name in open_to_recipes)])
+    rare = ", ".join(text for name, text in texts.items() if name not in open_to_recipes)
+    return "; ".join(part for part in (shown, rare and f"from Python: {rare}") if part)
+
+
+def _ranged(name: str, bound: Rule | None, default: object) -> str:
+    """'low 0.2 (at least 0)'; a number without a default must be given, and an empty word is no word."""
+    value = "" if default is inspect.Parameter.empty or default == "" else f" {number(default)}"
+    return f"{name}{value}" + (f" ({rule(bound)})" if bound is not None else "")
+
+
+def rule(bound: Rule) -> str:
+    """A range in words: 'above 0', '0 to 1', 'at least 0, below 0.5'."""
+    if isinstance(bound, OneOf):
+        return " or ".join(bound.words)
+    if math.isfinite(bound.at_least) and math.isfinite(bound.at_most):
+        return f"{'0 or ' * bound.or_zero}{bound.at_least:g} to {bound.at_most:g}"
+    limits = {name.replace("_", " "): getattr(bound, name) for name in ("at_least", "above", "at_most", "below")}
+    stated = ", ".join(f"{words} {limit:g}" for words, limit in limits.items() if math.isfinite(limit))
+    return f"{'0 or ' * bound.or_zero}{stated}"
 
 
 def numbers(values: Mapping[str, object]) -> str:

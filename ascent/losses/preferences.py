@@ -6,7 +6,8 @@ h = u_chosen - u_rejected, the worked pair of the tests (log pi -10 over 5 token
 beta .1) has u = 1 and -2, h = 3:
 
   dpo .554355       dpo_mean .670900     robust (e .1) .516855   exo (e .001) 2.258199   discopop (tau .05) .740357
-  hinge .7          ipo_sum 4.0          ipo_mean 20.7025
+  hinge .7          ipo_sum 4.0          ipo_mean 20.7025        reference_free_hinge .6
+  reference_free_ipo 27.5625
 
 `divergence` puts another f-divergence in the place of the reverse KL (f-DPO, arXiv 2309.16240): h becomes the
 difference of phi(u), each a function of the whole response's log-ratio.
@@ -162,6 +163,32 @@ def reference_free(
     """DPO with a uniform reference: -log sigmoid(beta (log pi_chosen - log pi_rejected)); CPO's first half."""
     losses_P = smoothed(beta * (logprobs_B[chosen_P] - logprobs_B[rejected_P]), label_smoothing)
     return paired(losses_P, beta * logprobs_B, logprobs_B, lengths_B, chosen_P, rejected_P)
+
+
+@checked
+def reference_free_hinge(
+    logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor, *, beta: Positive = 0.1
+) -> Each:
+    """max(0, 1 - beta (log pi_chosen - log pi_rejected)): SLiC-HF's own hinge (arXiv 2305.10425), CPO's and TPO's.
+
+    The paper's margin delta is 1 / beta, its loss this one over beta. -10 against -14 at beta .1: 1 - .1 * 4 = .6.
+    """
+    losses_P = (1 - beta * (logprobs_B[chosen_P] - logprobs_B[rejected_P])).relu()
+    return paired(losses_P, beta * logprobs_B, logprobs_B, lengths_B, chosen_P, rejected_P)
+
+
+@checked
+def reference_free_ipo(
+    logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor, *, beta: Positive = 0.1
+) -> Each:
+    """(a_chosen - a_rejected - 1/(2 beta))^2, a = mean token log-prob, no reference: IPO in CPO and TPO.
+
+    The gap it wants is one of means: 5 nats per token at beta .1, half a nat at 1, which leaves a model more itself.
+    -10 over 5 tokens against -14 over 8, beta .1: (-2 + 1.75 - 5)^2 = 27.5625.
+    """
+    mean_B = logprobs_B / lengths_B.clamp(min=1)
+    losses_P = (mean_B[chosen_P] - mean_B[rejected_P] - 1 / (2 * beta)) ** 2
+    return paired(losses_P, beta * mean_B, logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked

@@ -49,7 +49,8 @@ def test_lora_saves_a_plain_model_and_its_scale_counts(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     for name, alpha in (("low", 1.0), ("high", 64.0)):
         train(tiny_plan(model={"lora": 4, "lora_alpha": alpha}), tmp_path / name, say=quiet)
-    start = load_file(tmp_path / "low/initial/model.safetensors")
+    (made,) = (tmp_path / "low/initial").rglob("model.safetensors")
+    start = load_file(made)
     moved = {}
     for name in ("low", "high"):
         plain = use.export(str(tmp_path / name), tmp_path / f"{name}-plain")

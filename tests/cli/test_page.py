@@ -1,4 +1,4 @@
-from ascent.algorithms import TABLE
+from ascent.algorithms import TABLE, VOCABULARY
 from ascent.cli.page import markdown
 
 PAGE = markdown(TABLE.values())
@@ -8,6 +8,14 @@ def test_every_row_has_a_section_and_a_link_to_it():
     for name in TABLE:
         assert f"\n## {name}\n" in PAGE
         assert f"| [{name}](#{name}) |" in PAGE
+
+
+def test_every_cell_has_a_line_under_its_slot():
+    cells = PAGE.split("\n## Cells\n")[1].split("\n## ")[0]
+    slots = {part.split("\n")[0]: part for part in cells.split("\n### ")[1:]}
+    assert list(slots) == list(VOCABULARY)
+    for slot, known in VOCABULARY.items():
+        assert [line.split("`")[1] for line in slots[slot].splitlines() if line.startswith("| `")] == list(known)
 
 
 def test_tables_are_regular():

@@ -2,10 +2,11 @@ import pytest
 
 from ascent.algorithms import TABLE
 from ascent.cli.search import like
+from ascent.cli.words import Choice, choices
 
 
 def names(text):
-    return [found.row.name for found in like(TABLE.values(), text)]
+    return [found.entry.name for found in like(TABLE.values(), text)]
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,28 @@ def test_words_find_the_row_they_mean(text, first):
 def test_every_row_is_found_by_its_own_name():
     for name in TABLE:
         assert name in names(name)[:6], name
+
+
+@pytest.mark.parametrize(
+    ("text", "slot", "name"),
+    [
+        ("icepop", "mismatch", "token_mask"),
+        ("ratio_within", "focus", "ratio_within"),
+        ("target per sequence", "controller", "ziegler_sequence"),
+        ("stop-properly", "shape", "eos_scale"),
+    ],
+)
+def test_a_cell_that_no_row_uses_is_found(text, slot, name):
+    found = [each.entry for each in like([*TABLE.values(), *choices()], text)]
+    assert (slot, name) in [(each.slot, each.name) for each in found if isinstance(each, Choice)]
+
+
+def test_every_cell_is_found_by_its_slot_and_name_behind_the_rows_that_use_it():
+    for slot, name, *_ in choices():
+        found = [each.entry for each in like([*TABLE.values(), *choices()], f"{slot} {name}")]
+        kinds = [isinstance(each, Choice) for each in found]
+        assert kinds == sorted(kinds)
+        assert (slot, name) in [(each.slot, each.name) for each in found if isinstance(each, Choice)]
 
 
 def test_a_word_is_matched_from_its_start():

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
-from ascent.algorithms import TABLE
+from ascent.algorithms import TABLE, VOCABULARY
+from ascent.bounds import OneOf, Range
 from ascent.cli import words
 
 
@@ -32,3 +33,27 @@ def test_cells_show_weights_only_where_they_count():
 
 def test_numbers_are_short():
     assert words.numbers({"eps": 1e-4, "ddof": 1, "part_weights": ""}) == "eps 0.0001, ddof 1"
+
+
+def test_every_cell_of_the_vocabulary_is_a_choice_once():
+    named = [(each.slot, each.name) for each in words.choices()]
+    assert named == [(slot, name) for slot, known in VOCABULARY.items() for name in known]
+
+
+def test_a_choice_says_how_a_recipe_sets_it_and_within_what():
+    found = {(each.slot, each.name): each for each in words.choices()}
+    assert found["gate", "dual_clip"].recipe == "cells.gate.use: dual_clip"
+    assert found["gate", "dual_clip"].numbers == "low 0.2 (at least 0), high 0.2 (at least 0), cap 3 (above 1)"
+    assert found["shape", "whiten_rewards"].recipe == "cells.shape.whiten_rewards: {}"
+    assert found["shape", "clip"].recipe == "cells.shape.clip: {low: ..., high: ...}"
+    assert found["auxiliary", "bco_pair"].recipe == "cells.auxiliary.bco_pair: {weight: ...}"
+    assert found["kl", "rho_k1"].numbers == "weight (at least 0)"
+    focus = found["focus", "teacher_agreement"].numbers
+    assert focus == "mix 0.5 (0 to 1); from Python: radius 0.2 (0 to 1), negative_only False"
+
+
+def test_ranges_are_put_into_words():
+    assert words.rule(Range(at_least=0, at_most=1)) == "0 to 1"
+    assert words.rule(Range(above=0, below=0.5)) == "above 0, below 0.5"
+    assert words.rule(Range(above=0, at_most=1, or_zero=True)) == "0 or above 0, at most 1"
+    assert words.rule(OneOf(("token", "sum"))) == "token or sum"

@@ -24,6 +24,10 @@ def _options(setting: str, *entries: tuple[str, ...]) -> tuple[Option, ...]:
 
 EMPTY_ROWS = "fully masked rows are not counted (loss .053, gradient .029 apart on one batch)"
 TIES = "answers of equal reward form no pair; TRL takes one of the two for the better"
+EMPTY_PAIRS = "an empty response is skipped; TRL divides by its length of 0 (NaN)"
+OWN_BETA = "beta .1 unless given; TRL's is .01"
+K1_ALONE = "KL in the reward is k1: no other estimate gives the KL's gradient from there"
+TOP_ENTROPY = "the entropy bonus covers all tokens, there the kept ones; GMPO's mean too, there the dropped leave it"
 SMOOTHING = "TRL's sigmoid ignores label_smoothing; ours is cDPO (.016 apart at .1)"
 
 TRL = (
@@ -51,26 +55,30 @@ TRL = (
             "f_divergence_type reverse_kl, forward_kl, js_divergence, alpha_divergence",
             "`row f_dpo`, `loss.dpo.divergence`",
         ),
-        ("ld_alpha", "`row ld_dpo`"),
+        ("ld_alpha", "`row ld_dpo`", "with DPO's own loss alone; TRL's enters every loss_type"),
         ("use_weighting (WPO)", "`row wpo`", "works with hinge too, where TRL raises"),
-        ("loss_weights (MPO)", "`row mpo`"),
+        ("loss_weights (MPO)", "`row mpo`", "WPO's weight is on every loss of pairs, never on the chosen's NLL"),
         ("label_smoothing", "`loss.dpo.label_smoothing`, `loss.robust.label_smoothing`, `loss.exo.label_smoothing`"),
     ),
     *_options(
         "unpaired",
         ("KTO kto", "`row kto`", "the reference point is one mean over the step; TRL averages per-rank means"),
         ("KTO apo_zero_unpaired", "`row apo_zero_unpaired`"),
+        ("KTO desirable_weight, undesirable_weight", "`loss.kto.desirable_weight`, `loss.kto.undesirable_weight`"),
         ("BCO", "`row bco`", "the shift moves once per optimizer step, before it is used; TRL's moves per micro-batch"),
     ),
     *_options(
         "without a reference",
         ("CPO sigmoid", "`row cpo`"),
-        ("CPO hinge", "`loss.hinge` against a reference of 0, from Python"),
-        ("CPO ipo", "`loss.ipo_mean` against a reference of 0, from Python"),
-        ("CPO simpo", "`row simpo`", "an empty response is skipped; TRL divides by its length of 0 (NaN)"),
+        ("CPO hinge", "`row cpo` with `loss.reference_free_hinge`"),
+        ("CPO ipo", "`row cpo` with `loss.reference_free_ipo`", EMPTY_PAIRS),
+        ("CPO simpo", "`row simpo`", EMPTY_PAIRS),
         ("CPO simpo with cpo_alpha", "`row cpo_simpo`"),
         ("CPO alpha (AlphaPO)", "`row alphapo`"),
-        ("TPO sigmoid, tpo-l", "`row tpo`, `loss.simpo` with `auxiliary.gold_nll`"),
+        ("TPO sigmoid", "`row tpo`"),
+        ("TPO hinge", "`row tpo` with `loss.reference_free_hinge`", OWN_BETA),
+        ("TPO ipo", "`row tpo` with `loss.reference_free_ipo`", OWN_BETA),
+        ("TPO tpo-l", "`row tpo` with `loss.simpo`", "beta 2.5 and margin 1.375 unless given; TRL's are .01 and .5"),
         ("ORPO", "`row orpo`", "NLL over the response; TRL's covers the prompt too"),
     ),
     *_options(
@@ -80,7 +88,11 @@ TRL = (
         ("XPO sigmoid", "`row xpo`", TIES),
         ("XPO ipo", "`row xpo` with `loss.ipo_sum`", TIES),
         ("missing_eos_penalty", "a second reward that pays for ending"),
-        ("Nash-MD", "`row nash_md`"),
+        (
+            "Nash-MD",
+            "`row nash_md`",
+            "no opponent is sampled: the reward must itself be the chance of winning; TRL samples one and asks a judge",
+        ),
         ("A2PO", "`row a2po`", "prompts that the reference never answers rightly stay; V* is 0 there"),
     ),
     *_options(
@@ -89,6 +101,8 @@ TRL = (
         ("SFT dft", "`row dft`"),
         ("reward model, margin, center_rewards_coefficient", "`row reward_model`"),
         ("GKD beta 0 to 1", "`row gkd`", "temperature reaches the loss; TRL's trainer never passes its own"),
+        ("GKD reduction batchmean", "`row gkd`"),
+        ("GKD reduction sum, mean", "none", "a token mean always; there mean also divides by the vocabulary's size"),
         ("GKD lmbda", "data.own_answers", "a share of every step's records; TRL tosses a coin for each whole step"),
         (
             "PRM (stepwise supervision)",
@@ -106,24 +120,25 @@ TRL = (
         ("sapo", "`row sapo`", EMPTY_ROWS),
         ("luspo", "`row luspo`", EMPTY_ROWS),
         ("vespo", "`row vespo`"),
+        ("gmpo", "`row gmpo`", "an empty row adds nothing; TRL adds -A over the number of rows"),
     ),
     *_options(
         "GRPO options",
         ("importance_sampling_level token", "`ratio.token`", "log-ratios held within 20; TRL's loss is 2.8e9 at 25"),
         ("importance_sampling_level sequence", "`row gspo`, `ratio.sequence_geometric`"),
-        ("GSPO-token (1.12)", "`row gspo_token`"),
-        ("GMPO", "`row gmpo`", "an empty row adds nothing; TRL adds -A over the number of rows"),
+        ("importance_sampling_level sequence_token (1.12)", "`row gspo_token`"),
         ("delta", "`row intellect_2`, `gate.dual_clip.cap`"),
         ("beta, use_bias_correction_kl", "`kl.k3`, `kl.rho_k3`"),
         ("off_policy_mask_threshold", "`row grpo_v32`, `focus.near_policy`"),
-        ("top_entropy_quantile", "`row high_entropy`, `focus.top_entropy`"),
+        ("top_entropy_quantile", "`row high_entropy`, `focus.top_entropy`", TOP_ENTROPY),
         ("entropy_coef", "`entropy.bonus`"),
         ("use_adaptive_entropy", "`row skywork_or1`, `entropy.adaptive_bonus`"),
         ("mask_truncated_completions", "`filter.finished`", "by how the completion ended, not by its last token's id"),
         ("scale_rewards group", "`normalise.group_std`", "an all-equal group is exactly 0 (TRL up to 6e-4 in float32)"),
         ("scale_rewards batch", "`normalise.batch_std_raw`", "`row lite_ppo` divides by the std of centred rewards"),
         ("scale_rewards none", "`normalise.none`"),
-        ("multi_objective normalize_then_sum", "`row gdpo`"),
+        ("multi_objective_aggregation sum_then_normalize", "`row grpo`: parts are summed first"),
+        ("multi_objective_aggregation normalize_then_sum", "`row gdpo`"),
         ("vllm token_truncate", "`mismatch.token_truncate`"),
         ("vllm token_mask", "`mismatch.token_mask`"),
         ("vllm sequence_truncate", "`mismatch.product_truncate`"),
@@ -132,8 +147,13 @@ TRL = (
     *_options(
         "other trainers",
         ("RLOO", "`row rloo`", "no ratio by default; TRL clips the whole completion's product at .2"),
+        ("RLOO normalize_advantages", "`row rloo` with `normalise.batch_zscore`"),
+        ("RLOO reward_clip_range", "`row rloo` with `shape.clip`"),
         ("RLOO with its clipped product", "`ratio.sequence_product` with `gate.clip`"),
         ("PPO (1.12)", "`row ppo`", "score on the EOS token; TRL one place later (advantages .02 to .15 apart)"),
+        ("PPO whiten_rewards", "`row ppo` with `shape.whiten_rewards`", "as PPO: there over one place more per answer"),
+        ("PPO kl_estimator k1", "`shape.kl_penalty`"),
+        ("PPO kl_estimator k3", "none", K1_ALONE),
         ("missing_eos_penalty", "`shape.eos_subtract`", "`shape.eos_replace` is the default rule"),
         ("soft overlong punishment", "`shape.soft_overlong`"),
     ),
@@ -154,6 +174,8 @@ VERL = (
         ("gpg", "`row gpg`", "a group of one gets 0"),
         ("optimal_token_baseline", "`row optimal_baseline`", "positions count trained tokens; by columns from Python"),
         ("tir_optimal_token_baseline", "`row optimal_baseline`"),
+        ("norm_adv_by_std_in_grpo true, false", "`normalise.group_std`, `normalise.none`"),
+        ("handle_zero_tail", "`credit.optimal_token_baseline.lone_tail`: true; false from Python"),
     ),
     *_options(
         "policy loss_mode",
@@ -169,7 +191,13 @@ VERL = (
         ("kl_cov", "`row kl_cov`", "as clip_cov"),
         ("gpg", "`gate.plain` with `aggregate.token_mean`"),
         ("reinforce", "`gate.plain` with `aggregate.sequence_mean_token_sum`"),
-        ("bypass_mode ppo_clip, reinforce", "`mismatch.bypass`"),
+        ("bypass_mode ppo_clip", "`mismatch.bypass`", "what is rejected stays in the denominator"),
+        (
+            "bypass_mode reinforce",
+            "`gate.plain` with `mismatch.token_truncate` (or any other)",
+            "weights of the policy before the step; verl's of the policy being trained (equal at one update per batch)",
+        ),
+        ("entropy_coeff", "`entropy.bonus`", "a token mean; verl aggregates it like the policy term"),
     ),
     *_options(
         "loss_agg_mode",
@@ -194,8 +222,13 @@ VERL = (
         ("low_var_kl, k3", "`kl.k3`", "no cap at 10, which would zero the gradient where drift is worst"),
         ("k3+, low_var_kl+", "`kl.k3_straight_through`"),
         ("kl+, k1+, k2+, mse+", "`kl.k2`", "the gradient is k2's in all of them; ours has its value too"),
-        ("abs, abs+", "none", "its value estimates no KL"),
+        ("abs, abs+", "none", "the absolute log-ratio estimates no KL"),
         ("fixed and adaptive controllers", "`controller.fixed`, `controller.ziegler_token`"),
+    ),
+    *_options(
+        "KL in the reward",
+        ("kl_penalty kl, k1", "`shape.kl_penalty`"),
+        ("kl_penalty mse, k2, low_var_kl, k3, abs", "none", K1_ALONE),
     ),
     *_options(
         "rollout correction",
@@ -204,10 +237,11 @@ VERL = (
         ("rollout_is sequence, a number", "`mismatch.product_truncate`"),
         ("rollout_is sequence, lo_hi", "`mismatch.product_mask`"),
         (
-            "rollout_is_batch_normalize",
+            "rollout_is_batch_normalize, a number",
             "`mismatch.token_normalised`, `mismatch.product_normalised`",
             "mean of the step",
         ),
+        ("rollout_is_batch_normalize, lo_hi", "none", "the more is rejected, the larger it makes the weights left"),
         (
             "rollout_rs token_k1, seq_sum_k1, seq_mean_k1",
             "`focus.ratio_within`",
@@ -260,10 +294,10 @@ OPENRLHF = (
         ("LogExpLoss", "`row reward_model`", "a log-sigmoid: OpenRLHF's log(1 + exp) overflows, gradient NaN"),
         ("DPOLoss, label_smoothing", "`row dpo`"),
         ("DPOLoss ipo", "`loss.ipo_sum`"),
-        ("KTOLoss (0.9.6)", "`row kto`"),
+        ("KTOLoss, desirable_weight, undesirable_weight (0.9.6)", "`row kto`"),
         ("KDLoss (0.9.6)", "`row kd`"),
         (
-            "PRMLoss hard, vocabulary (0.9.6)",
+            "PRMLoss hard, vocab (0.9.6)",
             "`row prm`",
             "a scalar head judges, read at a line break; there two words",
         ),
@@ -271,12 +305,12 @@ OPENRLHF = (
     ),
     *_options(
         "rewards and KL",
-        ("kl estimator k1, k2, k3", "`kl.k1`, `kl.k2`, `kl.k3`", "no cap at 10"),
+        ("kl estimator k1, k2, k3", "`kl.k1`, `kl.k2`, `kl.k3`", "no cap at 10; " + K1_ALONE),
         ("kl.use_loss", "`kl.k2`", "aggregated like the policy term; there always a token mean"),
         ("overlong_buffer_len", "`shape.soft_overlong`"),
         ("stop-properly, coefficient below 0", "`shape.eos_replace`"),
         ("stop-properly, coefficient 0 to 1", "`shape.eos_scale`"),
-        ("reward clip", "`shape.clip`", "before the baseline; there after it"),
+        ("reward_clip_range", "`shape.clip`", "before the baseline; there after it"),
         ("dynamic filtering", "`filter.varied`", "on correctness, not on the shaped score"),
         ("adaptive KL controller", "`controller.ziegler_token`"),
     ),
@@ -306,6 +340,10 @@ SWIFT = (
         ("cispo", "`row cispo`", "cap 5; there epsilon_high, .2 unless set"),
         ("sapo", "`row sapo`"),
         ("fipo", "`row fipo`"),
+        (
+            "fipo_gamma, fipo_clip_range, fipo_clip_high_only, fipo_safety_threshold",
+            "`gate.fipo`, from Python",
+        ),
         ("real", "`row real`", "groups may be cut apart; there K consecutive rows must stay together"),
     ),
     *_options(
@@ -326,13 +364,14 @@ SWIFT = (
             "`focus.near_policy`",
             "dropped rows stay in the denominator (bnpo .050 apart)",
         ),
-        ("top_entropy_quantile", "`focus.top_entropy`"),
+        ("top_entropy_quantile", "`focus.top_entropy`", "a floor of the whole step, after truncated answers have left"),
         ("overlong_filter", "`filter.finished`", EMPTY_ROWS),
         ("dynamic sampling", "`filter.varied`", "on correctness; there on the std of the summed rewards"),
     ),
     *_options(
         "teachers",
         ("RLSD", "`row rlsd`", "lambda is a constant; its warm-up and decay are not here"),
+        ("RLSD negative_only", "`focus.teacher_agreement.negative_only`, from Python"),
         ("teacher log-ratio in the advantage", "`normalise.plus_teacher`"),
     ),
 )
@@ -355,7 +394,7 @@ NOT_HERE = (
     ("ms-swift", "SDAR and CHORD auxiliary losses", "no vectors exist to check them against"),
     (
         "TRL",
-        "BCO's prompt-distribution matching",
+        "BCO's prompt-distribution matching (match_underlying_distribution)",
         "needs a classifier of prompts beside the policy; off by default there",
     ),
 )

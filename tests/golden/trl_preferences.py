@@ -151,7 +151,7 @@ def _bent(case: Case, known: dict[str, Any]) -> dict[str, Any]:
     sums = with_sums(known)
     length_B = sums["lengths_B"] if kind in MEANS else torch.ones_like(sums["lengths_B"])
     bent_B = preferences.bent(sums["logprobs_B"] / length_B, alpha) * length_B
-    return {name: x for name, x in sums.items() if name not in ("logprobs_T", "reference_T")} | {"logprobs_B": bent_B}
+    return {name: x for name, x in sums.items() if name != "logprobs_T"} | {"logprobs_B": bent_B}
 
 
 def tpo(case: Case) -> Ours:
@@ -211,7 +211,7 @@ def pairs(count: int) -> dict[str, Tensor]:
 
 
 def _free_cell(case: Case, margin: float) -> Cell:
-    """Losses without a reference: DPO's functions against a reference of 0 where there is no shorter name."""
+    """Losses without a reference: no case has one to give."""
     kind, beta, smoothing = case.params["loss_type"], case.params["beta"], case.params["label_smoothing"]
     if kind == "simpo" and case.params.get("alpha", 0.0):
         alpha = case.params["alpha"]
@@ -220,7 +220,8 @@ def _free_cell(case: Case, margin: float) -> Cell:
         return cell(preferences.simpo, beta=beta, margin=margin, label_smoothing=smoothing)
     if kind == "sigmoid":
         return cell(preferences.reference_free, beta=beta, label_smoothing=smoothing)
-    return cell({"hinge": preferences.hinge, "ipo": preferences.ipo_mean}[kind], beta=beta)
+    free = {"hinge": preferences.reference_free_hinge, "ipo": preferences.reference_free_ipo}
+    return cell(free[kind], beta=beta)
 
 
 def _from_logits(case: Case, logits: Tensor, attended: Tensor, scored: Tensor) -> tuple[Rows, dict[str, Any]]:
@@ -231,7 +232,6 @@ def _from_logits(case: Case, logits: Tensor, attended: Tensor, scored: Tensor) -
     first_T[rows.segments.offsets[:-1][rows.segments.lengths_B > 0]] = True
     known = rows.known() | pairs(rows.count)
     known |= {"logprobs_T": logprobs_T, "trained_T": rows.pack(scored) & ~first_T}
-    known["reference_T"] = torch.zeros_like(logprobs_T)
     return rows, known
 
 

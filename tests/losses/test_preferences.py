@@ -7,6 +7,9 @@ import math
 import pytest
 import torch
 
+from ascent.algorithms import TABLE
+from ascent.build.overrides import with_cells
+from ascent.config.schema import Cells
 from ascent.losses import preferences as p
 from ascent.losses.loss import summed
 
@@ -38,6 +41,41 @@ def test_reference_free_is_dpo_with_a_uniform_reference() -> None:
     uniform = p.dpo(LOGPROBS, torch.full_like(REFERENCE, -3.0), LENGTHS, W, L, beta=0.1)
     assert value(free) == pytest.approx(value(uniform))
     assert value(free) == pytest.approx(math.log1p(math.exp(-0.4)))
+
+
+@pytest.mark.parametrize(
+    ("name", "referenced", "loss", "slopes"),
+    [
+        ("reference_free_hinge", "hinge", 0.6, [-0.1, 0.1]),
+        ("reference_free_ipo", "ipo_mean", 27.5625, [2 * -5.25 / 5, 2 * 5.25 / 8]),
+    ],
+)
+def test_the_other_losses_without_a_reference(name: str, referenced: str, loss: float, slopes: list[float]) -> None:
+    """By hand: sums 4 apart, 1 - .1 * 4; means -2 and -1.75, so (-.25 - 5)^2. A reference of 0 says as much."""
+    x = LOGPROBS.clone().requires_grad_()
+    each = getattr(p, name)(x, LENGTHS, W, L, beta=0.1)
+    zero = getattr(p, referenced)(LOGPROBS, torch.zeros(2, dtype=torch.float64), LENGTHS, W, L, beta=0.1)
+    assert each.losses.tolist() == pytest.approx([loss]) == zero.losses.tolist()
+    assert torch.autograd.grad(each.losses.sum(), x)[0].tolist() == pytest.approx(slopes)
+    assert {key: tally.value() for key, tally in each.metrics.items()} == pytest.approx(
+        {key: tally.value() for key, tally in zero.metrics.items()}
+    )
+
+
+def test_the_reference_free_hinge_is_silent_beyond_its_margin() -> None:
+    """Sums 4 apart: past 1 / beta from beta .25 on, where neither the loss nor its gradient is left."""
+    x = LOGPROBS.clone().requires_grad_()
+    each = p.reference_free_hinge(x, LENGTHS, W, L, beta=0.3)
+    assert each.losses.tolist() == [0] and torch.autograd.grad(each.losses.sum(), x)[0].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("row", ["cpo", "tpo"])
+@pytest.mark.parametrize("use", ["reference_free_hinge", "reference_free_ipo"])
+def test_a_recipe_puts_them_into_cpo_and_tpo_and_no_reference_is_asked_for(row: str, use: str) -> None:
+    made = with_cells(TABLE[row], Cells.model_validate({"loss": {"use": use, "beta": 0.02}}))
+    assert made.loss is not None and made.loss.name == use and made.loss.numbers["beta"] == 0.02
+    assert made.needs == TABLE[row].needs and made.inputs == TABLE[row].inputs
+    assert "reference" in with_cells(TABLE[row], Cells.model_validate({"loss": {"use": "hinge"}})).needs
 
 
 def test_worked_pair_of_the_other_margin_losses() -> None:
@@ -146,6 +184,8 @@ def test_alphapo_by_hand_and_its_limit() -> None:
 LOSSES = {
     "dpo": lambda x: p.dpo(x, REFERENCE, LENGTHS, W, L, label_smoothing=0.1),
     "reference_free": lambda x: p.reference_free(x, LENGTHS, W, L),
+    "reference_free_hinge": lambda x: p.reference_free_hinge(x, LENGTHS, W, L),
+    "reference_free_ipo": lambda x: p.reference_free_ipo(x, LENGTHS, W, L),
     "hinge": lambda x: p.hinge(x, REFERENCE, LENGTHS, W, L),
     "ipo_sum": lambda x: p.ipo_sum(x, REFERENCE, LENGTHS, W, L),
     "ipo_mean": lambda x: p.ipo_mean(x, REFERENCE, LENGTHS, W, L),
@@ -178,6 +218,8 @@ def test_a_pair_with_an_empty_member_is_not_counted() -> None:
         p.dpo(logprobs, reference, lengths, chosen, rejected),
         p.odds_ratio(logprobs, lengths, chosen, rejected),
         p.simpo(logprobs, lengths, chosen, rejected),
+        p.reference_free_hinge(logprobs, lengths, chosen, rejected),
+        p.reference_free_ipo(logprobs, lengths, chosen, rejected),
     ):
         loss = summed(each)
         assert float(loss.denominator) == 1
