@@ -34,7 +34,7 @@ from ascent.rollouts.collect import Asked, Settings
 from ascent.rollouts.control import Steering
 from ascent.rollouts.evaluate import Evaluation
 from ascent.rollouts.pairs import PairSource
-from ascent.rollouts.source import Models, RolloutSource
+from ascent.rollouts.source import NOT_ONE, NOT_ONE_IN_HALF, Models, RolloutSource
 from ascent.rollouts.source import Plan as Steps
 from ascent.rollouts.turns import Talk
 from ascent.tasks import find_task
@@ -153,7 +153,8 @@ class Reinforcement:
         exact = config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
         reference = self._reference(plan, folder) if "reference" in row.needs else None
         critic, told = self._critic(plan, folder, model_folder)
-        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder))
+        not_one = NOT_ONE if config.model.dtype == "float32" else NOT_ONE_IN_HALF
+        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), not_one)
         if "optimal_values" in row.needs:
             train, how = with_optimum(
                 train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,

@@ -37,6 +37,7 @@ LOGPROBS, VALUES = frozenset({"logprobs_T"}), frozenset({"values_T"})
 COLLISION = frozenset({"log_collision_T"})
 MOST_IDLE = 20  # steps in a row without any signal
 NOT_ONE = 1e-3  # a first ratio further from 1 than this is a bug, not rounding
+NOT_ONE_IN_HALF = 1.0  # the same in half precision, where two forwards of the same tokens differ
 
 
 class Inferring(Protocol):
@@ -64,13 +65,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Models:
-    """Who is asked about the rollouts. `recorded` says that the sampler's log-probs are the policy's own."""
+    """Who is asked about the rollouts. `recorded` says that the sampler's log-probs are the policy's own, `not_one` how
+    far a ratio of the policy to itself may be from 1."""
 
     policy: Inferring
     reference: Inferring | None = None
     critic: Inferring | None = None
     recorded: bool = False
     teacher: Inferring | None = None
+    not_one: float = NOT_ONE
 
 
 @dataclass
@@ -207,13 +210,14 @@ class RolloutSource:
 
     def more(self, stats: Stats) -> list[Batch]:
         """The next update of the same step; none once all passes are done, or the policy has moved far enough."""
-        fresh = self.models.recorded and not self.plan.staleness
-        if self._now.given == 1 and fresh and "ratio_largest" in stats:
+        to_itself = self.row.mismatch is None or self.row.mismatch.name != "bypass"  # that is to the sampler
+        if self._now.given == 1 and to_itself and not self.plan.staleness and "ratio_largest" in stats:
             off = max(abs(stats["ratio_largest"].value() - 1), abs(stats["ratio_smallest"].value() - 1))
-            if math.isfinite(off) and off > NOT_ONE:  # a minibatch of unscored completions has no ratio at all
+            if math.isfinite(off) and off > self.models.not_one:  # a minibatch of unscored completions has no ratio
+                how = "recorded while sampling" if self.models.recorded else "computed after sampling"
                 raise RuntimeError(
                     f"before its first update the policy's ratio to itself was off by {off:.2g}: the log-probs that "
-                    "were recorded while sampling are not the trainer's; this is a bug, please report it"
+                    f"were {how} are not the trainer's; this is a bug, please report it"
                 )
         if "kl_to_old" in stats:
             self._now.kl = stats["kl_to_old"].value()

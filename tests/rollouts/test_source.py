@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,30 @@ def test_a_ratio_that_is_not_one_is_a_bug_and_said(folder: Path) -> None:
     one = torch.ones(())
     with pytest.raises(RuntimeError, match=r"off by 0\.2"):
         source.more({"ratio_largest": Mean(1.2 * one, one), "ratio_smallest": Mean(one, one)})
+
+
+@pytest.mark.parametrize(
+    ("row", "not_one", "off", "wrong"),
+    [("grpo", 1e-3, 1.2, True), ("grpo", 1.0, 1.2, False), ("grpo", 1.0, 2.5, True), ("grpo_v32", 1e-3, 1.2, True)],
+)
+def test_so_it_is_where_log_probs_are_computed_again(
+    folder: Path, row: str, not_one: float, off: float, wrong: bool
+) -> None:
+    source, _ = make(folder, row)
+    source.models = replace(source.models, recorded=False, not_one=not_one)
+    source.next(1)
+    one = torch.ones(())
+    stats = {"ratio_largest": Mean(off * one, one), "ratio_smallest": Mean(one, one)}
+    with pytest.raises(RuntimeError, match="computed after sampling") if wrong else contextlib.nullcontext():
+        source.more(stats)
+
+
+def test_a_ratio_to_the_sampler_need_not_be_one(folder: Path) -> None:
+    source, _ = make(folder, "grpo")
+    source.row = with_cells(source.row, Cells.model_validate({"mismatch": {"use": "bypass"}}))
+    source.next(1)
+    one = torch.ones(())
+    source.more({"ratio_largest": Mean(1.2 * one, one), "ratio_smallest": Mean(one, one)})
 
 
 def test_no_signal_trains_nothing_and_stops_the_run_in_the_end(folder: Path) -> None:
