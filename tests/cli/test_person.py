@@ -76,6 +76,7 @@ def test_an_answer_cannot_speak_to_the_terminal():
 
 def test_an_interrupt_while_a_question_is_drawn_counts_once_it_is_drawn() -> None:
     drawn = []
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in its background deaf to it
     with pytest.raises(KeyboardInterrupt), interrupts_wait():
         signal.raise_signal(signal.SIGINT)
         drawn.append("all of it")

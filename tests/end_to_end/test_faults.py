@@ -84,7 +84,7 @@ def test_a_bug_can_be_told_to_be_left_out(tmp_path: Path) -> None:
 
 
 def test_equal_rewards_train_nothing_and_end_the_run_after_twenty_steps(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"no group of {MOST_IDLE} steps in a row had answers of different quality"):
+    with pytest.raises(ValueError, match=f"no group of {MOST_IDLE} steps in a row had scored answers of"):
         run(tmp_path / "run", faulty("equal"), run__steps=30)
     left = read_run(tmp_path / "run")
     assert left.state == "failed" and len(left.metrics) == MOST_IDLE - 1
