@@ -188,8 +188,7 @@ def decoupled_parts(
     all 1), unless `part_weights` lists other weights, "1,0.5". The second step, the batch z-score over sequences, is
     the normaliser `batch_zscore`.
     """
-    given = part_weights_BK is not None and part_weights_BK.numel() > 0 and not part_weights
-    weights_K = part_weights_BK[0].tolist() if given else _part_weights(part_weights, parts_BK)  # type: ignore[index]
+    weights_K = _part_weights(part_weights, parts_BK, part_weights_BK)
     total_B = torch.zeros_like(parts_BK[:, 0])
     known_B = torch.zeros_like(total_B, dtype=torch.bool)
     for part_B, weight in zip(parts_BK.unbind(1), weights_K, strict=True):
@@ -235,9 +234,11 @@ def _unscored(scored_B: Tensor) -> dict[str, Mean]:
     return {"unscored": average(~scored_B, torch.ones_like(scored_B))}
 
 
-def _part_weights(text: str, parts_BK: Tensor) -> list[float]:
+def _part_weights(text: str, parts_BK: Tensor, given_BK: Tensor | None) -> list[float]:
     if parts_BK.ndim != 2:
         raise ValueError(f"reward parts have shape {tuple(parts_BK.shape)}; they must be (sequences, parts)")
+    if given_BK is not None and given_BK.numel() and not text:
+        return [float(weight) for weight in given_BK[0]]
     weights = [float(word) for word in text.split(",")] if text else [1.0] * parts_BK.shape[1]
     if len(weights) != parts_BK.shape[1]:
         raise ValueError(f"part_weights={text!r} for {parts_BK.shape[1]} reward parts; give one number per part")

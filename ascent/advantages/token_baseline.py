@@ -23,7 +23,7 @@ from ascent.maths.scan import from_the_right
 from ascent.maths.segments import Segments
 from ascent.maths.tally import average
 
-GUARD = 20.0
+GUARD = 20.0  # as `losses.ratios` has it: advantages and losses do not know each other
 
 
 @checked

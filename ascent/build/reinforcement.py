@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -34,7 +35,7 @@ from ascent.rollouts.collect import Asked, Settings
 from ascent.rollouts.control import Steering
 from ascent.rollouts.evaluate import Evaluation
 from ascent.rollouts.pairs import PairSource
-from ascent.rollouts.source import NOT_ONE, NOT_ONE_IN_HALF, Models, RolloutSource
+from ascent.rollouts.source import NOT_ONE, Models, RolloutSource
 from ascent.rollouts.source import Plan as Steps
 from ascent.rollouts.turns import Talk
 from ascent.tasks import find_task
@@ -153,7 +154,8 @@ class Reinforcement:
         exact = config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
         reference = self._reference(plan, folder) if "reference" in row.needs else None
         critic, told = self._critic(plan, folder, model_folder)
-        not_one = NOT_ONE if config.model.dtype == "float32" else NOT_ONE_IN_HALF
+        # In half precision two forwards of the same tokens differ, and by how much has not been measured for all rows.
+        not_one = NOT_ONE if config.model.dtype == "float32" else math.inf
         asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), not_one)
         if "optimal_values" in row.needs:
             train, how = with_optimum(

@@ -65,7 +65,7 @@ def bootstrapped(whole: Batch) -> Batch:
     }
 
 
-def steps(whole: Batch, rollouts: Sequence[Rollout]) -> Batch:
+def step_rewards(whole: Batch, rollouts: Sequence[Rollout]) -> Batch:
     """A batch whose credit reads step rewards must have some; one in which nothing could be scored has none to give."""
     if not any(each.steps for each in rollouts) and any(each.scored for each in rollouts):
         raise ValueError(

@@ -29,7 +29,7 @@ from ascent.records import Rollout
 from ascent.rollouts.batch import Batch, counted_parts, cut, joined, packed, parts_of, pick
 from ascent.rollouts.collect import GREEDY, Arriving, Asked, Settings, ask
 from ascent.rollouts.control import Steering, to_old, to_reference
-from ascent.rollouts.credit import bootstrapped, credited, described, informative, outputs, steps
+from ascent.rollouts.credit import bootstrapped, credited, described, informative, outputs, step_rewards
 from ascent.rollouts.told import told
 from ascent.rollouts.waiting import Waiting
 
@@ -37,7 +37,6 @@ LOGPROBS, VALUES = frozenset({"logprobs_T"}), frozenset({"values_T"})
 COLLISION = frozenset({"log_collision_T"})
 MOST_IDLE = 20  # steps in a row without any signal
 NOT_ONE = 1e-3  # a first ratio further from 1 than this is a bug, not rounding
-NOT_ONE_IN_HALF = 1.0  # the same in half precision, where two forwards of the same tokens differ
 
 
 class Inferring(Protocol):
@@ -248,7 +247,7 @@ class RolloutSource:
         self._step, self._idle, self._drift = state["step"], state["idle"], state["drift"]
         self.steering.set(state["coefficient"])
         self._waiting.load_state(state["waiting"])
-        self._parts = set(state["parts"])
+        self._parts = set(state.get("parts", ()))  # older checkpoints have none: they are met again
         if self._texts is not None:
             self._mixed = state["texts"]["given"]
             self._texts.load_state(state["texts"]["source"])
@@ -266,7 +265,7 @@ class RolloutSource:
         rollouts = self._answered(asked, occasion)
         batch = packed(rollouts)
         if "step_rewards" in self.row.needs:
-            batch |= steps(batch, rollouts)
+            batch |= step_rewards(batch, rollouts)
         batch["places_B"] = torch.arange(len(rollouts)) + len(self._now.rollouts)
         self._now.rollouts += rollouts
         if "optimal_values" in self.row.needs:

@@ -13,7 +13,7 @@ from ascent.cells import cell
 from ascent.maths.segments import Segments
 from ascent.records import StepReward
 from ascent.rollouts.batch import packed
-from ascent.rollouts.credit import bootstrapped, steps
+from ascent.rollouts.credit import bootstrapped, step_rewards
 from tests.rollouts.test_batch import rollout
 
 
@@ -47,8 +47,8 @@ def test_step_rewards_are_there_or_nothing_was_scored() -> None:
         for reward, given in ((1.0, ()), (None, ()), (1.0, (StepReward(0, 1.0),)))
     )
     with pytest.raises(ValueError, match="learns from a reward at every step, but the rewards gave one number"):
-        steps(packed([scored]), [scored])
-    nothing = steps(packed([unscored]), [unscored])
+        step_rewards(packed([scored]), [scored])
+    nothing = step_rewards(packed([unscored]), [unscored])
     assert nothing["step_rewards_T"].tolist() == [0, 0] and not nothing["step_ends_T"].any()
     both = [unscored, stepwise]
-    assert steps(packed(both), both)["step_rewards_T"].tolist() == [0, 0, 0, 1]
+    assert step_rewards(packed(both), both)["step_rewards_T"].tolist() == [0, 0, 0, 1]
