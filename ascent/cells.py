@@ -9,6 +9,7 @@ whoever calls it passes everything there is: the cell picks by name.
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -125,6 +126,7 @@ def _statistics(function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
+@functools.cache  # asked thousands of times while a recipe is checked, and at every call of a cell
+def _positional(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+    return tuple(p for p in inspect.signature(function).parameters.values() if p.kind in kinds)

@@ -1,6 +1,6 @@
-"""Do the algorithms learn? Seven studies on tiny models, five seeds each, one CPU thread a cell.
+"""Do the algorithms learn? Eight studies on tiny models, five seeds each, one CPU thread a cell.
 
-    python bench/learning.py [sft] [reward] [preference] [talking] [rows] [sort] [sanity]
+    python bench/learning.py [sft] [reward] [preference] [talking] [rows] [sort] [sanity] [tasks]
         [--only CELL,CELL] [--jobs N] [--first-seed N] [--seeds N] [--work FOLDER]
 
 sft: held-out accuracy before and after. reward: reward models against the Bayes rate, pairwise, K-wise and listwise on
@@ -8,8 +8,10 @@ equally many scored responses. preference: win rate over SFT by the true prefere
 coin's. talking: a maze walked in turns and differences that need a calculator, before and after rewards. rows:
 every algorithm that learns from rollouts, 9, 12 or 15 steps on `contrary`, and grpo_process 25 on `running_sum`. sort:
 five of them on lists longer than any that was shown, each again with a coin for a reward, and imitation alone. sanity:
-training prompts that can all be learnt. Writes dated JSON with hardware, command and seeds to bench/results/;
-tests/end_to_end/{studies,talking,policies}.py is what runs.
+training prompts that can all be learnt. tasks: countdown, tagged sums with three rewards at once, and summaries with a
+reward model, every part before and after, with coins for rewards beside them; and the recipe rlhf_iterated, round by
+round. Writes dated JSON with hardware, command and seeds to bench/results/;
+tests/end_to_end/{studies,talking,policies,tasks}.py is what runs.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ import transformers
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.end_to_end import policies, studies, talking  # noqa: E402
+from ascent.config.load import read_recipe  # noqa: E402
+from tests.end_to_end import policies, studies, talking, tasks  # noqa: E402
 
 Cell = Callable[[Path, int], dict[str, float]]
 
@@ -81,6 +84,20 @@ def sanity_cells() -> dict[str, Cell]:
     return {name: lambda root, seed, n=name: policies.sanity(root, n, seed) for name in policies.SANITY}
 
 
+def task_cells() -> dict[str, Cell]:
+    rows: dict[str, Cell] = {n: lambda root, seed, n=n: tasks.practised(root, n, seed) for n in tasks.PRACTISED}
+    coins: dict[str, Cell] = {
+        f"{name}-shuffled": lambda root, seed, n=name: tasks.practised(root, n, seed, shuffled=True)
+        for name in tasks.SHUFFLED
+    }
+    return {
+        "digest": tasks.summarised,
+        tasks.ROUNDS: tasks.iterated,
+        **rows,
+        **coins,
+    }  # the longest first, so that none is left alone at the end
+
+
 STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
     "sft": (sft_cells, {"task": "sort_digits", "problems": studies.PROBLEMS, "sft": studies.SORT_SFT}),
     "reward": (
@@ -114,6 +131,14 @@ STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
             "sorting": asdict(policies.SORTING),
             "solvable": asdict(policies.SOLVABLE),
             **{name: asdict(each) for name, each in policies.SANITY.items()},
+        },
+    ),
+    "tasks": (
+        task_cells,
+        {
+            "digest": asdict(tasks.DIGESTED),
+            tasks.ROUNDS: read_recipe(tasks.ROUNDS),
+            **{name: asdict(each) for name, each in tasks.PRACTISED.items()},
         },
     ),
     "talking": (talking_cells, {each.name: asdict(each) for each in (talking.MAZE, talking.DIFFERENCES)}),

@@ -59,7 +59,7 @@ def random_batch(seed: int, *, groups: int = 4, largest_group: int = 4, longest:
         "potentials_T": normal(tokens),
         "step_ends_T": torch.rand(tokens, generator=rng) < 0.4,
         "step_rewards_T": normal(tokens),
-        "rewards_B": (whole(-1, 2, count).double() + 0.25 * normal(count)).sigmoid(),  # some rows read them as chances
+        "rewards_B": whole(0, 3, count).double() + 0.25 * normal(count),
         "correct_B": whole(0, 2, count).double(),
         "greedy_rewards_B": normal(count),
         "parts_BK": whole(0, 3, count, 3).double(),
@@ -80,6 +80,7 @@ def random_batch(seed: int, *, groups: int = 4, largest_group: int = 4, longest:
         "pretraining_logprobs_X": -normal(9).abs(),
         "pretraining_trained_X": torch.rand(9, generator=rng) < 0.7,
     }
+    batch["chances_B"] = (batch["rewards_B"] - 1).sigmoid()
     return {**batch, **_orders(batch["groups"], rng)}
 
 

@@ -114,6 +114,7 @@ NOUNS = set(
         "step_labels_T",
         "optimal_values_B",
         "from_reference_B",
+        "chances_B",
         "gold_B",
     ]
 )
@@ -193,6 +194,7 @@ def test_what_rows_need_is_read_off_their_cells() -> None:
     assert TABLE["reward_model"].needs == {"score_head"}
     assert TABLE["online_dpo"].needs == {"reference"}
     assert TABLE["xpo"].needs == {"reference", "reference_samples"}
+    assert TABLE["nash_md"].needs == {"reference", "opponent_samples"}
 
 
 def numbers(name: str, slot: str) -> dict:

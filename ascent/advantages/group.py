@@ -3,6 +3,8 @@
 Axes: B sequences, G groups, K reward parts, T flat tokens. A reward of NaN means "could not be scored": it enters no
 statistic and gets advantage 0. A group with fewer than two scored members gets 0 and is counted; so is a group whose
 rewards are all equal, and there the 0 is exact (docs/decisions/0007). An infinite reward is a bug: refused.
+`lone_reward`, for rows of one's own, gives a sequence without a scored sibling its whole reward, as verl does: that is
+no comparison any more.
 
 Worked example, one group, rewards [1, .8, .4, .2]:
   centre           [.4, .2, -.2, -.4]                 (divided by the sample std .365: +-1.095, +-.548)
@@ -26,6 +28,8 @@ from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 from ascent.maths.tally import Mean, average
 
+LoneReward = Annotated[bool, RARE]
+
 
 def raw(rewards_B: Tensor) -> SequenceCredit:
     """The reward itself, no baseline."""
@@ -33,27 +37,32 @@ def raw(rewards_B: Tensor) -> SequenceCredit:
     return SequenceCredit(torch.where(scored_B, rewards_B, 0).detach(), _unscored(scored_B))
 
 
-def centre(rewards_B: Tensor, groups: Groups) -> SequenceCredit:
+@checked
+def centre(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceCredit:
     """Reward minus the mean of its group (GRPO, Dr. GRPO)."""
-    return _against(rewards_B, groups, groups.spread(groups.mean(rewards_B, scored(rewards_B))))
+    return _against(rewards_B, groups, groups.spread(groups.mean(rewards_B, scored(rewards_B))), lone_reward)
 
 
-def leave_one_out(rewards_B: Tensor, groups: Groups) -> SequenceCredit:
+@checked
+def leave_one_out(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceCredit:
     """Reward minus the mean of the OTHER members of its group (RLOO); G/(G-1) times `centre`."""
-    credit = centre(rewards_B, groups)
+    credit = centre(rewards_B, groups, lone_reward=lone_reward)
     members_B = groups.spread(groups.sum(scored(rewards_B))).to(rewards_B.dtype)
     factor_B = members_B / (members_B - 1).clamp(min=1)
     return SequenceCredit(credit.advantages_B * factor_B, credit.metrics)
 
 
-def length_weighted(rewards_B: Tensor, lengths_B: Tensor, groups: Groups) -> SequenceCredit:
+@checked
+def length_weighted(
+    rewards_B: Tensor, lengths_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False
+) -> SequenceCredit:
     """Reward minus the group's mean weighted by length, the variance-optimal baseline of OPO (arXiv 2505.23585)."""
     scored_B = scored(rewards_B)
     weights_B = torch.where(scored_B, lengths_B.to(rewards_B.dtype), 0)
     weighted_G = groups.sum(weights_B * torch.where(scored_B, rewards_B, 0))
     weight_G = groups.sum(weights_B)
     baseline_G = torch.where(weight_G > 0, weighted_G / weight_G.clamp(min=1), groups.mean(rewards_B, scored_B))
-    return _against(rewards_B, groups, groups.spread(baseline_G))
+    return _against(rewards_B, groups, groups.spread(baseline_G), lone_reward)
 
 
 def best_of_group(rewards_B: Tensor, groups: Groups) -> SequenceCredit:
@@ -74,13 +83,15 @@ def best_of_group(rewards_B: Tensor, groups: Groups) -> SequenceCredit:
 
 
 @checked
-def success_scaled(rewards_B: Tensor, groups: Groups, *, scale: Annotated[Positive, RARE] = 1.0) -> SequenceCredit:
+def success_scaled(
+    rewards_B: Tensor, groups: Groups, *, scale: Annotated[Positive, RARE] = 1.0, lone_reward: LoneReward = False
+) -> SequenceCredit:
     """Reward minus group mean, times (sequences / sequences with a reward other than 0) / scale (GPG).
 
     arXiv 2504.02546. The factor undoes the shrinking of a step in which most groups earn nothing. One number
     for the whole rollout batch.
     """
-    credit, scored_B = centre(rewards_B, groups), scored(rewards_B)
+    credit, scored_B = centre(rewards_B, groups, lone_reward=lone_reward), scored(rewards_B)
     earned = (scored_B & (rewards_B != 0)).sum().clamp(min=1)
     factor = scored_B.sum().to(rewards_B.dtype) / earned / scale
     return SequenceCredit(credit.advantages_B * factor, credit.metrics)
@@ -111,7 +122,7 @@ def optimal_values(rewards_B: Tensor, groups: Groups, *, beta: Positive = 0.5) -
 
 @checked
 def against_opponent(
-    rewards_B: Tensor,
+    chances_B: Tensor,
     old_T: Tensor,
     reference_T: Tensor,
     trained_T: Tensor,
@@ -121,17 +132,17 @@ def against_opponent(
 ) -> TokenCredit:
     """(chance of beating the opponent - 1/2) - beta (log pi - log ref) of the token itself (Nash-MD, arXiv 2312.00886).
 
-    `rewards_B` is the judged probability that the completion beats one from a mixture of policy and reference. The KL
-    of a token is charged to that token alone, without reward-to-go. Chance .8, beta .1, log-ratio .5: A = .25.
+    `chances_B` is the probability that the completion beats one from a mixture of policy and reference. The KL of a
+    token is charged to that token alone, without reward-to-go. Chance .8, beta .1, log-ratio .5: A = .25.
     """
-    scored_B = scored(rewards_B)
-    beyond_B = scored_B & ((rewards_B < 0) | (rewards_B > 1))
+    scored_B = scored(chances_B)
+    beyond_B = scored_B & ((chances_B < 0) | (chances_B > 1))
     if bool(beyond_B.any()):
         raise ValueError(
-            f"against_opponent: reward {float(rewards_B[beyond_B][0]):g}, but it must be the chance of beating the "
-            "opponent, between 0 and 1; use a reward that judges against another answer, or clip it (clip: [0, 1])"
+            f"against_opponent: {float(chances_B[beyond_B][0]):g} is no chance of beating the opponent; give numbers "
+            "between 0 and 1, such as the sigmoid of the difference of two scores"
         )
-    lead_T = segments.spread(torch.where(scored_B, rewards_B - 0.5, 0))
+    lead_T = segments.spread(torch.where(scored_B, chances_B - 0.5, 0))
     toll_T = beta * (torch.where(trained_T, old_T, 0) - torch.where(trained_T, reference_T, 0))
     return TokenCredit(torch.where(trained_T, lead_T - toll_T, 0).detach(), None, _unscored(scored_B))
 
@@ -180,6 +191,7 @@ def decoupled_parts(
     *,
     part_weights: str = "",
     eps: Annotated[Positive, RARE] = 1e-4,
+    lone_reward: LoneReward = False,
 ) -> SequenceCredit:
     """GDPO's first step: z-score every reward part within its group on its own, then add them (weighted).
 
@@ -192,9 +204,9 @@ def decoupled_parts(
     total_B = torch.zeros_like(parts_BK[:, 0])
     known_B = torch.zeros_like(total_B, dtype=torch.bool)
     for part_B, weight in zip(parts_BK.unbind(1), weights_K, strict=True):
-        credit, scored_B = centre(part_B, groups), scored(part_B)
-        total_B = total_B + weight * credit.advantages_B / (groups.spread(groups.std(part_B, scored_B)) + eps)
-        known_B = known_B | scored_B
+        credit = centre(part_B, groups, lone_reward=lone_reward)
+        total_B = total_B + weight * credit.advantages_B / (groups.spread(deviation(part_B, groups)) + eps)
+        known_B = known_B | scored(part_B)
     return SequenceCredit(total_B.detach(), _unscored(known_B))
 
 
@@ -210,7 +222,13 @@ def scored(rewards_B: Tensor) -> Tensor:
     return ~torch.isnan(rewards_B)
 
 
-def _against(rewards_B: Tensor, groups: Groups, baseline_B: Tensor) -> SequenceCredit:
+def deviation(rewards_B: Tensor, groups: Groups) -> Tensor:
+    """The std of each group's rewards; 1 where fewer than two were scored: a lone reward is on its own scale."""
+    scored_B = scored(rewards_B)
+    return torch.where(groups.sum(scored_B) < 2, 1, groups.std(rewards_B, scored_B))
+
+
+def _against(rewards_B: Tensor, groups: Groups, baseline_B: Tensor, lone_reward: bool = False) -> SequenceCredit:
     """Reward minus baseline, with the exact zeros that every group estimator owes (module docstring)."""
     if rewards_B.shape != groups.ids_B.shape:
         raise ValueError(f"{rewards_B.numel()} rewards for {groups.ids_B.numel()} sequences; mismatched lengths")
@@ -223,7 +241,8 @@ def _against(rewards_B: Tensor, groups: Groups, baseline_B: Tensor) -> SequenceC
         "groups_of_one": _share(alone_G),
         "groups_without_signal": _share(flat_G & ~alone_G),
     }
-    return SequenceCredit(torch.where(live_B, rewards_B - baseline_B, 0).detach(), metrics)
+    rest_B = torch.where(scored_B & groups.spread(alone_G) & lone_reward, rewards_B, 0)
+    return SequenceCredit(torch.where(live_B, rewards_B - baseline_B, rest_B).detach(), metrics)
 
 
 def _share(flag_G: Tensor) -> Mean:

@@ -15,7 +15,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.advantages.group import centre, scored
+from ascent.advantages.group import centre, deviation, scored
 from ascent.bounds import NonNegative, Positive, Range, checked
 from ascent.maths import masked
 from ascent.maths.groups import Groups
@@ -34,11 +34,10 @@ def group_std(
     advantages_B: Tensor, rewards_B: Tensor, groups: Groups, *, eps: Positive = EPS, ddof: Ddof = 1
 ) -> Tensor:
     """Divide by the std of the group's rewards plus eps (GRPO); weighs a prompt of pass rate p by 1/sqrt(p(1-p))."""
-    scored_B = scored(rewards_B)
-    std_G = groups.std(rewards_B, scored_B)
+    std_G = deviation(rewards_B, groups)
     if ddof == 0:
-        count_G = groups.sum(scored_B).to(std_G.dtype)
-        std_G = std_G * ((count_G - 1).clamp(min=0) / count_G.clamp(min=1)).sqrt()
+        count_G = groups.sum(scored(rewards_B)).to(std_G.dtype)
+        std_G = torch.where(count_G < 2, std_G, std_G * ((count_G - 1).clamp(min=0) / count_G.clamp(min=1)).sqrt())
     return advantages_B / (groups.spread(std_G) + eps)
 
 

@@ -39,13 +39,15 @@ def optimal_token_baseline(
     corrected: Annotated[bool, RARE] = False,
     lone_tail: Annotated[bool, RARE] = True,
     by_position: Annotated[bool, RARE] = False,
+    lone_reward: Annotated[bool, RARE] = False,
     eps: Annotated[Positive, RARE] = 1e-8,
 ) -> TokenCredit:
     """Reward-to-go minus, at each position, the group's mean of it weighted by accumulated gradient energy.
 
     `corrected` multiplies the energy by the squared mismatch weight. `lone_tail`: where only the longest member is
     left, it has no baseline (otherwise it would be its own, and its advantage 0). Positions are counted in trained
-    tokens; `by_position` counts observations too. A group of one gets 0.
+    tokens; `by_position` counts observations too. A group of one gets 0 (with `lone_reward` its reward-to-go), and so
+    does one that earned the same from every token on: its lone tail too.
     """
     to_go_T = reward_to_go(rewards_T, trained_T, segments).advantages_T
     energy_T = _energy(old_T, log_collision_T, trained_T, rollout_T, corrected)
@@ -62,9 +64,12 @@ def optimal_token_baseline(
     if lone_tail:
         baseline_T = torch.where(place_T >= segments.spread(_tail(lengths_B, groups)), 0, baseline_T)
     alone_G = members_G < 2
-    live_T = trained_T & ~segments.spread(groups.spread(alone_G))
+    tokens = Groups(segments.spread(groups.ids_B), groups.count)
+    flat_G = tokens.spans_nothing(to_go_T, trained_T)
+    live_T = trained_T & ~tokens.spread(alone_G | flat_G)
     metrics = {"groups_of_one": average(alone_G, torch.ones_like(alone_G))}
-    return TokenCredit(torch.where(live_T, to_go_T - baseline_T, 0).detach(), None, metrics)
+    rest_T = torch.where(trained_T & tokens.spread(alone_G) & lone_reward, to_go_T, 0)
+    return TokenCredit(torch.where(live_T, to_go_T - baseline_T, rest_T).detach(), None, metrics)
 
 
 def _energy(

@@ -187,8 +187,11 @@ LD_DPO = replace(
     paper="arXiv 2409.06411",
     formula="as dpo, with tokens beyond the shorter response's length counted .5",
     origin="tail .5: the middle of the paper's range; beta .1",
-    pitfalls=("Only the longer response of a pair changes; tail 1 is DPO, tail 0 truncates.",),
-    loss=cell(shared_length.ld_dpo, beta=0.1, tail=0.5),
+    pitfalls=(
+        "Only the longer response of a pair changes; tail 1 is DPO, tail 0 truncates.",
+        "Its focus goes with every loss of pairs; where that divides by lengths, they stay whole.",
+    ),
+    focus=(cell(shared_length.shared_length, tail=0.5),),
 )
 
 WPO = replace(

@@ -235,8 +235,11 @@ NASH_MD = replace(
     title="Nash-MD: beat a mixture of yourself and the reference",
     paper="arXiv 2312.00886",
     formula="A_t = (chance of beating the opponent - 1/2) - .1 (log pi - log ref)_t; L = -mean of sum of A_t log pi",
-    origin="TRL: beta .1, opponent from an even mixture",
-    pitfalls=("The reward is the judged probability of winning, from 0 to 1.",),
+    origin="TRL: beta .1, opponent from an even geometric mixture, chance = sigmoid of the difference of rewards",
+    pitfalls=(
+        "Rewards of 1 and 0 make chances of .731 and .269: scale them up for clearer wins.",
+        "Every answer costs a second one, of the opponent, which the slow reference sampler draws.",
+    ),
     credit=cell(group.against_opponent, beta=0.1),
     normalise=cell(normalise.none),
     ratio=cell(ratios.none),

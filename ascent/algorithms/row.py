@@ -52,6 +52,7 @@ EXTRAS = {
     "step_logits_TC": "step_head",
     "optimal_values_B": "optimal_values",
     "from_reference_B": "reference_samples",
+    "chances_B": "opponent_samples",
     "gold_B": "gold_answers",
 }
 
@@ -120,6 +121,11 @@ class Row:
         return self.source in SAMPLED
 
     @property
+    def trains_groups(self) -> bool:
+        """Whether its loss compares the answers to a prompt with each other: then an update takes them all or none."""
+        return self.gate is not None and any("groups" in each.required for each in self.gate.statistics.values())
+
+    @property
     def weights(self) -> dict[str, float]:
         """The coefficient of each term of the loss, by the term's name."""
         weights = {"policy": 1.0} if self.loss is None else {self.loss.name: self.loss.weight}
@@ -152,7 +158,6 @@ PAIR_LOSSES: tuple[Callable[..., Any], ...] = (
     absolute.sppo,
     absolute.apo_zero,
     absolute.apo_down,
-    shared_length.ld_dpo,
 )
 
 
@@ -248,6 +253,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         focus.own_likelihood,
         rejection.ratio_within,
         rejection.distance_within,
+        shared_length.shared_length,
     ),
     "aggregate": functions(
         aggregate.token_mean,
@@ -258,7 +264,17 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         aggregate.prompt_mean,
         aggregate.group_mean,
     ),
-    "kl": functions(kl.k1, kl.k2, kl.k3, kl.rho_k1, kl.rho_k3, kl.k3_straight_through, kl.to_old),
+    "kl": functions(
+        kl.k1,
+        kl.k2,
+        kl.k3,
+        kl.rho_k1,
+        kl.rho_k3,
+        kl.weighted_k3,
+        kl.k3_straight_through,
+        kl.k1_straight_through,
+        kl.to_old,
+    ),
     "controller": functions(
         controllers.fixed, controllers.ziegler_sequence, controllers.ziegler_token, controllers.ppo_penalty
     ),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import get_type_hints
 
 from ascent.advantages import shape
+from ascent.advantages.credit import TokenCredit
 from ascent.algorithms import TABLE, Row
 from ascent.build.effects import REWARD_MODEL
 from ascent.config.schema import Config
 from ascent.losses import aggregate, controllers, kl, mismatch, ratios, sequence_gates
+from ascent.losses.objective import WITHIN_SUMS
 
 # Fresh pairs carry what pairs of a file carry, but for what only a file can say.
 ALIKE = {"fresh_pairs": ("fresh_pairs", "pairs")}
@@ -36,6 +39,7 @@ def refuse_conflicts(config: Config, row: Row) -> None:
         _group_has_a_pair(config, row)
     if row.source == "rollouts":
         _group_has_a_baseline(config, row)
+        _normaliser_fits_credit(row)
         _sampling_fits_correction(config, row)
         _critic_is_trained(config, row)
         _kl_has_a_gradient(row)
@@ -44,9 +48,12 @@ def refuse_conflicts(config: Config, row: Row) -> None:
         _critic_warms_up_before_the_end(config)
         _old_rollouts_have_a_ratio(config, row)
         _ratio_fits_gate(row)
+        _kl_has_its_ratio(config, row)
         _ratio_fits_aggregate(row)
-        _gate_fits_the_rest(config, row)
+        _gate_fits_the_rest(row)
         _overlong_is_reachable(config, row)
+    if "opponent_samples" in row.needs:
+        _opponent_is_a_fair_one(config, row)
     if row.needs & {"teacher", "teacher_distribution"} and config.model.teacher is None:
         raise ValueError(f"model.teacher is missing: {row.name} learns from a frozen teacher; name the model")
     if "teacher_distribution" in row.needs and config.data.own_answers and config.data.train_on != "completion":
@@ -64,8 +71,10 @@ def _inputs_exist(row: Row) -> None:
     """A cell may need what only another kind of data has: the table itself says which inputs come with which source."""
     sources = ALIKE.get(row.source, (row.source,))
     here = {name for other in TABLE.values() if other.source in sources for name in other.inputs}
+    here |= {"segments", "trained_T"}  # every batch has them
     here -= ONLY_IN_FILES if row.samples else set()
-    elsewhere = {name: other.source for other in TABLE.values() for name in other.inputs if name not in here}
+    elsewhere = {name: str(other.source) for other in TABLE.values() for name in other.inputs if name not in here}
+    elsewhere["potentials_T"] = "no data of a recipe"  # `potential` is for who calls it from Python
     for slot, each in row.cells():
         foreign = next((name for name in each.required if name in elsewhere), None)
         if foreign:
@@ -108,6 +117,11 @@ def _focus_fits_loss(row: Row) -> None:
                 f"cells.focus.{each.name} weighs tokens, but cells.loss {row.loss.name} is one number per pair; remove "
                 "it, or use own_likelihood, which weighs pairs"
             )
+        if each.function in WITHIN_SUMS and "logprobs_B" not in row.loss.required:
+            raise ValueError(
+                f"cells.focus.{each.name} weighs tokens in a response's sum of log-probs, but cells.loss "
+                f"{row.loss.name} reads none; remove it"
+            )
 
 
 def _something_to_reward(config: Config, row: Row) -> None:
@@ -128,6 +142,16 @@ def _group_has_a_baseline(config: Config, row: Row) -> None:
         )
 
 
+def _normaliser_fits_credit(row: Row) -> None:
+    if row.credit is None or row.normalise is None or "advantages_B" not in row.normalise.required:
+        return
+    if get_type_hints(row.credit.function).get("return") is TokenCredit:
+        raise ValueError(
+            f"cells.normalise {row.normalise.name} rescales one advantage an answer, but cells.credit "
+            f"{row.credit.name} gives one a token; set cells.normalise.use to whiten_token or none"
+        )
+
+
 def _group_has_a_pair(config: Config, row: Row) -> None:
     size = config.rollouts.group_size
     if "reference_samples" in row.needs and size != 2:
@@ -137,6 +161,22 @@ def _group_has_a_pair(config: Config, row: Row) -> None:
         )
     if size < 2:
         raise ValueError(f"rollouts.group_size={size}, but a pair takes two answers to a prompt; use >= 2")
+
+
+def _opponent_is_a_fair_one(config: Config, row: Row) -> None:
+    """Both answers are drawn alike, and what is learnt from is the chance of winning, which no shaping touches."""
+    credit = row.credit.name if row.credit else "none"
+    if config.rollouts.top_p < 1:
+        raise ValueError(
+            f"rollouts.top_p={config.rollouts.top_p} with cells.credit {credit}: the opponent is drawn from the whole "
+            "distribution, and the policy must not have it easier; use top_p 1"
+        )
+    if row.shape:
+        raise ValueError(
+            f"cells.shape.{row.shape[0].name} has no effect: cells.credit {credit} learns from the chance of winning, "
+            f"not from the reward that is shaped; set cells.shape.{row.shape[0].name}=false, or add a reward that "
+            "scores both answers"
+        )
 
 
 def _sampling_fits_correction(config: Config, row: Row) -> None:
@@ -239,6 +279,18 @@ def _ratio_fits_gate(row: Row) -> None:
         raise ValueError(f"cells.ratio {row.ratio.name} has no effect: gate {row.gate.name} takes no ratio; use none")
 
 
+def _kl_has_its_ratio(config: Config, row: Row) -> None:
+    """Without a ratio a KL that multiplies by it is right for what the policy of this update sampled, and no other."""
+    updates, lag = config.update.epochs * config.update.minibatches, config.rollouts.max_staleness
+    if row.ratio is None or row.ratio.function is not ratios.none or (updates == 1 and not lag):
+        return
+    if row.kl is not None and "log_ratio_T" in row.kl.required:
+        raise ValueError(
+            f"cells.kl {row.kl.name} multiplies by the ratio, which cells.ratio none holds at 1, but {row.name} makes "
+            f"{updates} updates of a step's rollouts (max_staleness {lag}); set cells.ratio.use=token"
+        )
+
+
 def _ratio_fits_aggregate(row: Row) -> None:
     if row.ratio is None or row.aggregate is None or row.ratio.function not in PER_SEQUENCE_RATIOS:
         return
@@ -249,15 +301,10 @@ def _ratio_fits_aggregate(row: Row) -> None:
         )
 
 
-def _gate_fits_the_rest(config: Config, row: Row) -> None:
-    gate, parts = row.gate, config.update.minibatches
+def _gate_fits_the_rest(row: Row) -> None:
+    gate = row.gate
     if gate is None:
         return
-    if gate.function is sequence_gates.real and parts > 1:
-        raise ValueError(
-            f"update.minibatches={parts} with cells.gate real, which compares the right and the wrong answers of a "
-            "group: minibatches would tear groups apart; use 1"
-        )
     if gate.function is sequence_gates.vespo and row.mismatch and row.mismatch.function in PER_SEQUENCE_WEIGHTS:
         raise ValueError(
             f"cells.mismatch {row.mismatch.name} with cells.gate vespo: vespo multiplies the weights of a sequence's "
@@ -287,6 +334,8 @@ def _minibatches_are_not_empty(config: Config, row: Row) -> None:
     most, words = prompts * size, "completions (prompts_per_step x group_size)"
     if row.source == "fresh_pairs":
         most, words = prompts, "pairs at most (prompts_per_step)"
+    elif row.trains_groups:
+        most, words = prompts, "groups (prompts_per_step), which its gate compares as wholes"
     if config.update.minibatches > most:
         raise ValueError(
             f"update.minibatches={config.update.minibatches}, but a step has only {most} {words}; use at most {most}"

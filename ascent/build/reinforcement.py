@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,6 +24,7 @@ from ascent.data.prepare import Limits, prepare_prompts
 from ascent.data.render import Renderer
 from ascent.data.sources import FileSource
 from ascent.engines.hf import HFSampler
+from ascent.engines.mixture import MixtureSampler
 from ascent.engines.native.engine import NativeEngine
 from ascent.models import load as models
 from ascent.models import lora
@@ -34,8 +34,9 @@ from ascent.rewards.outcome import Tally
 from ascent.rollouts.collect import Asked, Settings
 from ascent.rollouts.control import Steering
 from ascent.rollouts.evaluate import Evaluation
+from ascent.rollouts.opponent import OpponentSource
 from ascent.rollouts.pairs import PairSource
-from ascent.rollouts.source import NOT_ONE, Models, RolloutSource
+from ascent.rollouts.source import Models, RolloutSource
 from ascent.rollouts.source import Plan as Steps
 from ascent.rollouts.turns import Talk
 from ascent.tasks import find_task
@@ -154,9 +155,8 @@ class Reinforcement:
         exact = config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
         reference = self._reference(plan, folder) if "reference" in row.needs else None
         critic, told = self._critic(plan, folder, model_folder)
-        # In half precision two forwards of the same tokens differ, and by how much has not been measured for all rows.
-        not_one = NOT_ONE if config.model.dtype == "float32" else math.inf
-        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), not_one)
+        half = config.model.dtype != "float32"
+        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half)
         if "optimal_values" in row.needs:
             train, how = with_optimum(
                 train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,
@@ -166,14 +166,13 @@ class Reinforcement:
         weights = dict(row.weights)  # the controller's, where there is one
         self.objective = replace(objective_of(row, critic=not self.others), weights=weights)
         texts = texts_of(plan, self.model)
-        given: dict[str, Any] = {}
-        if "reference_samples" in row.needs:
-            given["other"] = self._sampler_of_reference(plan, folder, reference)
-            held.callback(given["other"].close)
-        self.source = (PairSource if row.source == "fresh_pairs" else RolloutSource)(
+        kind, others = self._players(plan, folder, reference)
+        for other in others.values():
+            held.callback(other.close)
+        self.source = kind(
             train, sampler, score, asked, row, self._steps(plan),
             self.settings, text=self.text, shuffle=config.data.shuffle, steering=Steering(row, weights),
-            texts=texts, **given,
+            texts=texts, **others,
         )  # fmt: skip
         self.evaluate = Evaluation(heldout, sampler, score, self.settings, self.text) if heldout else None
         self.notes = (
@@ -223,6 +222,19 @@ class Reinforcement:
         if "teacher" not in plan.row.needs:
             return None
         return Frozen(teacher_of(plan, folder, self.model), plan.config.rollouts.temperature, self.model.device)
+
+    def _players(
+        self, plan: Plan, folder: Path, reference: Frozen | None
+    ) -> tuple[type[RolloutSource], dict[str, Sampler]]:
+        """The source that the row learns from, and who answers in it besides the policy."""
+        needs = plan.row.needs
+        if "opponent_samples" in needs:
+            assert reference is not None, f"row {plan.row.name} mixes its opponent from the reference"
+            return OpponentSource, {"other": MixtureSampler(self.model, reference.model, self.renderer.stop_ids)}
+        kind = PairSource if plan.row.source == "fresh_pairs" else RolloutSource
+        if "reference_samples" in needs:
+            return kind, {"other": self._sampler_of_reference(plan, folder, reference)}
+        return kind, {}
 
     def _sampler_of_reference(self, plan: Plan, folder: Path, reference: Frozen | None) -> Sampler:
         """Answers of the reference: from the model that is there, or from a copy that nobody else keeps.

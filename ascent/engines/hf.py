@@ -7,7 +7,7 @@ afterwards, so the weights are shared and never copied. Axes: B requests, L padd
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -62,19 +62,22 @@ class HFSampler:
         running = [_Running(request) for request in requests]
         tokens_BL, seen_BL = _left_padded(requests, self.model.tokenizer.pad_token_id or 0, self.model.device)
         cache: Any = None
-        with stock_attention(self.model):
+        with self._switched():
             for position in range(max(request.max_new_tokens for request in requests)):
-                places_BL = (seen_BL.cumsum(1) - 1).clamp(min=0)[:, -tokens_BL.shape[1] :]
-                out = self.model.module(
-                    input_ids=tokens_BL, attention_mask=seen_BL, position_ids=places_BL, past_key_values=cache,
-                    use_cache=True, logits_to_keep=1,
-                )  # fmt: skip
-                cache = out.past_key_values
-                tokens_BL = self._advance(running, out.logits[:, -1].float().cpu(), position).to(self.model.device)
+                logits_BV, cache = self._logits(tokens_BL, seen_BL, cache)
+                tokens_BL = self._advance(running, logits_BV.cpu(), position).to(self.model.device)
                 if all(each.done for each in running):
                     break
                 seen_BL = torch.cat([seen_BL, seen_BL.new_ones(seen_BL.shape[0], 1)], dim=1)
         return [self._finished(each) for each in running]
+
+    def _switched(self) -> AbstractContextManager[None]:
+        """Inside, `_logits` may be asked."""
+        return stock_attention(self.model)
+
+    def _logits(self, tokens_BL: Tensor, seen_BL: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Of the next token, in float32, and what the next call needs; `cache` is None before the first."""
+        return next_logits(self.model, tokens_BL, seen_BL, cache)
 
     def _advance(self, running: Sequence[_Running], logits_BV: Tensor, position: int) -> Tensor:
         """Choose the next token of every request; a finished one repeats its last, which nobody reads."""
@@ -103,6 +106,16 @@ class HFSampler:
             versions=(self.version,) * len(each.tokens),
             stop="eos" if each.tokens[-1] in self.stop_ids else "length",
         )
+
+
+def next_logits(model: LanguageModel, tokens_BL: Tensor, seen_BL: Tensor, cache: Any) -> tuple[Tensor, Any]:
+    """One forward over the tokens that `cache` has not seen; logits after the last of them, and the cache with them."""
+    places_BL = (seen_BL.cumsum(1) - 1).clamp(min=0)[:, -tokens_BL.shape[1] :]
+    out = model.module(
+        input_ids=tokens_BL, attention_mask=seen_BL, position_ids=places_BL, past_key_values=cache, use_cache=True,
+        logits_to_keep=1,
+    )  # fmt: skip
+    return out.logits[:, -1].float(), out.past_key_values
 
 
 @contextmanager

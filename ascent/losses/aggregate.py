@@ -4,7 +4,8 @@ Axes: T flat tokens, B sequences. With q the loss of a token and n_i the trained
 is
   sum_i weight_i sum_t q  /  max(1, sum_i share_i)
 over ALL sequences of the optimizer step, on every rank, in every micro-batch. A mode that returned a mean per piece
-could not be cut; a weight and a share can. A sequence without trained tokens has share 0: it is not counted.
+could not be cut; a weight and a share can. A sequence without trained tokens has share 0: it is not counted, unless
+a row of one's own asks for it in the three means over sequences (`count_empty`, as TRL and ms-swift do).
 
   mode                        weight_i      share_i        used by
   token_mean                  1             n_i            DAPO, PPO, SFT
@@ -21,16 +22,18 @@ length; the constant divisor does neither.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ascent.bounds import Count, checked
+from ascent.bounds import RARE, Count, checked
 from ascent.cells import coupled
 from ascent.maths import masked
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
+
+CountEmpty = Annotated[bool, RARE]
 
 
 class Weights(NamedTuple):
@@ -48,20 +51,22 @@ def token_sum(tokens_B: Tensor) -> Weights:
     return Weights(torch.ones_like(tokens_B), torch.zeros_like(tokens_B))
 
 
-def sequence_mean_token_mean(tokens_B: Tensor) -> Weights:
+@checked
+def sequence_mean_token_mean(tokens_B: Tensor, *, count_empty: CountEmpty = False) -> Weights:
     """Mean over each sequence's tokens, then over sequences."""
-    return Weights(1 / tokens_B.clamp(min=1), _counted(tokens_B))
-
-
-def sequence_mean_token_sum(tokens_B: Tensor) -> Weights:
-    """Sum over each sequence's tokens, then the mean over sequences."""
-    return Weights(torch.ones_like(tokens_B), _counted(tokens_B))
+    return Weights(1 / tokens_B.clamp(min=1), _counted(tokens_B, count_empty))
 
 
 @checked
-def sequence_mean_token_scaled(tokens_B: Tensor, *, length: Count) -> Weights:
+def sequence_mean_token_sum(tokens_B: Tensor, *, count_empty: CountEmpty = False) -> Weights:
+    """Sum over each sequence's tokens, then the mean over sequences."""
+    return Weights(torch.ones_like(tokens_B), _counted(tokens_B, count_empty))
+
+
+@checked
+def sequence_mean_token_scaled(tokens_B: Tensor, *, length: Count, count_empty: CountEmpty = False) -> Weights:
     """Sum over each sequence's tokens divided by a constant length (the generation budget), mean over sequences."""
-    return Weights(torch.full_like(tokens_B, 1 / length), _counted(tokens_B))
+    return Weights(torch.full_like(tokens_B, 1 / length), _counted(tokens_B, count_empty))
 
 
 def step_group_tokens(trained_T: Tensor, segments: Segments, groups: Groups) -> Tensor:
@@ -112,5 +117,7 @@ def numerator(loss_T: Tensor, trained_T: Tensor, weight_B: Tensor, segments: Seg
     return (segments.sum(masked.kept(loss_T, trained_T)) * weight_B).sum()
 
 
-def _counted(tokens_B: Tensor) -> Tensor:
+def _counted(tokens_B: Tensor, empty: bool = False) -> Tensor:
+    if empty:
+        return torch.ones_like(tokens_B)
     return (tokens_B > 0).to(tokens_B.dtype)

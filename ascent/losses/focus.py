@@ -1,7 +1,8 @@
 """Focus: how much the loss of each token or pair counts, without gradient. 0 drops it; denominators never change.
 
 Axes: T flat tokens, B sequences, P pairs. Of rollouts, a focus multiplies the policy term and nothing else (KL and
-entropy stay whole); of files, the row's own loss. Several multiply each other.
+entropy stay whole); of files, the row's own loss, or the tokens in the sums that a loss of pairs reads. Several
+multiply each other.
 
   top_entropy        1 on the tokens of highest entropy in the whole step, 0 on the rest
   near_policy        0 on a negative sample that the policy has already left
@@ -9,7 +10,8 @@ entropy stay whole); of files, the row's own loss. Several multiply each other.
   probability        pi of the token itself: DFT, for supervised data
   own_likelihood     how likely a pair is under the policy: WPO, for preference data
 
-Rejection of what sampler and trainer disagree about is the same kind of cell, in `rejection`.
+Rejection of what sampler and trainer disagree about is the same kind of cell, in `rejection`; LD-DPO's weight on what
+exceeds the length of the other response is in `shared_length`.
 """
 
 from __future__ import annotations

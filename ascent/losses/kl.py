@@ -10,10 +10,12 @@ in expectation is another matter (checked on a categorical policy in tests/losse
   rho_k3   ratio * k3     exactly grad KL(pi || ref), off-policy too
   rho_k1   ratio * k1     exactly grad KL(pi || ref), noisier
   k3_straight_through     value of k3, gradient of k2
+  k1_straight_through     value of k1, gradient of k2
+  weighted_k3             mismatch weight * k3: the value on samples of another sampler than pi
   to_old   ratio - 1 - log ratio, samples from old: KL(old || pi), the term of PPO-penalty
 
-There is no clamp on the value: capping k3 at 10 zeroes its gradient exactly where the policy has drifted most. `guard`
-bounds x from above only, so that exp cannot overflow.
+There is no clamp on the value: capping k3 at 10 zeroes its gradient exactly where the policy has drifted most. Peers do
+it, and a row of one's own may (`cap`, 0 for none). `guard` bounds x from above only, so that exp cannot overflow.
 
 Worked example: log pi [-1, -2, -.5, -.1], log ref [-1.2, -1.5, -.5, -.3]:
 k1 [.2, -.5, 0, .2], k2 [.02, .125, 0, .02], k3 [.018731, .148721, 0, .018731].
@@ -21,13 +23,16 @@ k1 [.2, -.5, 0, .2], k2 [.02, .125, 0, .02], k3 [.018731, .148721, 0, .018731].
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor
 
-from ascent.bounds import Positive, checked
+from ascent.bounds import RARE, NonNegative, Positive, checked
 from ascent.losses.ratios import differences
 from ascent.maths import masked
 
 GUARD = 20.0
+Cap = Annotated[NonNegative, RARE]
 
 
 def k1(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
@@ -41,9 +46,30 @@ def k2(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
 
 
 @checked
-def k3(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, guard: Positive = GUARD) -> Tensor:
+def k3(
+    logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, guard: Positive = GUARD, cap: Cap = 0.0
+) -> Tensor:
     """e^x - x - 1: unbiased and never negative; its gradient is that of the forward KL(ref || pi)."""
-    return _bregman(-differences(logprobs_T, reference_T, trained_T), guard)
+    value_T = _bregman(-differences(logprobs_T, reference_T, trained_T), guard)
+    return value_T.clamp(max=cap) if cap else value_T
+
+
+@checked
+def weighted_k3(
+    logprobs_T: Tensor,
+    reference_T: Tensor,
+    mismatch_T: Tensor,
+    trained_T: Tensor,
+    *,
+    guard: Positive = GUARD,
+    cap: Cap = 0.0,
+) -> Tensor:
+    """k3 times the mismatch weight, as the policy term has it: tokens that the sampler drew too often count less.
+
+    ms-swift's KL under rollout importance sampling. A token that the mismatch rejects has no KL either.
+    """
+    weight_T = masked.kept(mismatch_T.detach(), trained_T)
+    return weight_T * k3(logprobs_T, reference_T, trained_T, guard=guard, cap=cap)
 
 
 @checked
@@ -61,11 +87,17 @@ def rho_k1(logprobs_T: Tensor, reference_T: Tensor, log_ratio_T: Tensor, trained
 
 @checked
 def k3_straight_through(
-    logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, guard: Positive = GUARD
+    logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, guard: Positive = GUARD, cap: Cap = 0.0
 ) -> Tensor:
     """The value of k3 with the gradient of k2."""
     slope_T = k2(logprobs_T, reference_T, trained_T)
-    return k3(logprobs_T, reference_T, trained_T, guard=guard).detach() + slope_T - slope_T.detach()
+    return k3(logprobs_T, reference_T, trained_T, guard=guard, cap=cap).detach() + slope_T - slope_T.detach()
+
+
+def k1_straight_through(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
+    """The value of k1 with the gradient of k2: unbiased in value, exact in gradient on-policy; may be negative."""
+    slope_T = k2(logprobs_T, reference_T, trained_T)
+    return k1(logprobs_T, reference_T, trained_T).detach() + slope_T - slope_T.detach()
 
 
 @checked

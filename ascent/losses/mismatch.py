@@ -13,6 +13,7 @@ the sampler counts as w = 1. Names say product or geometric, because "sequence" 
   geometric_filter    1 where low <= geometric mean <= high, else 0
   token_normalised    token_truncate divided by its mean over the step's tokens
   product_normalised  product_truncate divided by its mean over the step's sequences
+                      (a row of one's own may have both mask as token_mask and product_mask do: `reject`)
   bypass              no old policy at all: the gate's ratio is pi / pi_rollout
 
 The product is unbiased and explodes with length: a drift of .012 nats a token passes a cap of 3 after 91 tokens.
@@ -21,16 +22,19 @@ The product is unbiased and explodes with length: a drift of .012 nats a token p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ascent.bounds import NonNegative, Positive, checked, ordered
+from ascent.bounds import RARE, NonNegative, Positive, checked, ordered
 from ascent.cells import coupled
 from ascent.losses.ratios import GUARD
 from ascent.maths import masked
 from ascent.maths.segments import Segments
+
+Low = Annotated[NonNegative, RARE]
+Reject = Annotated[bool, RARE]
 
 
 class Correction(NamedTuple):
@@ -147,32 +151,62 @@ def geometric_filter(
 
 
 @checked
-def mean_token_weight(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, *, cap: Positive = 2.0) -> Tensor:
-    """The mean of min(w, cap) over the step's trained tokens; 1 where there are none."""
-    return _mean_or_one(token_truncate(old_T, rollout_T, trained_T, cap=cap).weight_T, trained_T)
+@ordered("low", "cap")
+def mean_token_weight(
+    old_T: Tensor,
+    rollout_T: Tensor,
+    trained_T: Tensor,
+    *,
+    cap: Positive = 2.0,
+    low: Low = 0.0,
+    reject: Reject = False,
+) -> Tensor:
+    """The mean of the weights held in [low, cap] over the step's trained tokens; 1 where there are none."""
+    return _mean_or_one(_held_tokens(old_T, rollout_T, trained_T, low, cap, reject).weight_T, trained_T)
 
 
 @coupled(mean_weight=mean_token_weight)
 @checked
+@ordered("low", "cap")
 def token_normalised(
-    old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, mean_weight: Tensor, *, cap: Positive = 2.0
+    old_T: Tensor,
+    rollout_T: Tensor,
+    trained_T: Tensor,
+    mean_weight: Tensor,
+    *,
+    cap: Positive = 2.0,
+    low: Low = 0.0,
+    reject: Reject = False,
 ) -> Correction:
-    """Token-level truncated weights divided by their mean over the step: drift changes no step size."""
-    found = token_truncate(old_T, rollout_T, trained_T, cap=cap)
+    """Token-level truncated weights divided by their mean over the step: drift changes no step size.
+
+    With `reject` a weight outside [low, cap] is 0 and counts as that in the mean: the more is rejected, the larger are
+    the weights that are left (verl's rollout_is_batch_normalize with two bounds).
+    """
+    found = _held_tokens(old_T, rollout_T, trained_T, low, cap, reject)
     return found._replace(weight_T=found.weight_T / mean_weight)
 
 
 @checked
+@ordered("low", "cap")
 def mean_product_weight(
-    old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Segments, *, cap: Positive = 2.0
+    old_T: Tensor,
+    rollout_T: Tensor,
+    trained_T: Tensor,
+    segments: Segments,
+    *,
+    cap: Positive = 2.0,
+    low: Low = 0.0,
+    reject: Reject = False,
 ) -> Tensor:
-    """The mean of min(product of w, cap) over the step's sequences that train anything; 1 where there are none."""
-    product_B = _product(old_T, rollout_T, trained_T, segments).clamp(max=cap)
-    return _mean_or_one(product_B, segments.sum(trained_T) > 0)
+    """The mean of the held products of w over the step's sequences that train anything; 1 where there are none."""
+    held_T = _held_products(old_T, rollout_T, trained_T, segments, low, cap, reject).weight_T
+    return _mean_or_one(segments.mean(held_T, trained_T), segments.sum(trained_T) > 0)
 
 
 @coupled(mean_weight=mean_product_weight)
 @checked
+@ordered("low", "cap")
 def product_normalised(
     old_T: Tensor,
     rollout_T: Tensor,
@@ -181,10 +215,28 @@ def product_normalised(
     mean_weight: Tensor,
     *,
     cap: Positive = 2.0,
+    low: Low = 0.0,
+    reject: Reject = False,
 ) -> Correction:
     """Sequence-level truncated weights divided by their mean over the whole step's sequences."""
-    found = product_truncate(old_T, rollout_T, trained_T, segments, cap=cap)
+    found = _held_products(old_T, rollout_T, trained_T, segments, low, cap, reject)
     return found._replace(weight_T=found.weight_T / mean_weight)
+
+
+def _held_tokens(
+    old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, low: float, cap: float, reject: bool
+) -> Correction:
+    if reject:
+        return token_mask(old_T, rollout_T, trained_T, low=low, high=cap)
+    return token_truncate(old_T, rollout_T, trained_T, floor=low, cap=cap)
+
+
+def _held_products(
+    old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Segments, low: float, cap: float, reject: bool
+) -> Correction:
+    if reject:
+        return product_mask(old_T, rollout_T, trained_T, segments, low=low, high=cap)
+    return product_truncate(old_T, rollout_T, trained_T, segments, floor=low, cap=cap)
 
 
 def log_weights(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor) -> Tensor:
@@ -203,7 +255,8 @@ def _geometric(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Se
 
 
 def _mean_or_one(weight: Tensor, keep: Tensor) -> Tensor:
-    return torch.where(keep.any(), masked.mean(weight, keep), 1.0)
+    mean = masked.mean(weight, keep)
+    return torch.where(mean > 0, mean, 1.0)  # 0 where nothing is kept, or all of it was rejected
 
 
 def _masked(weight_T: Tensor, keep_T: Tensor, old_T: Tensor) -> Correction:

@@ -19,12 +19,15 @@ from torch import Tensor
 from ascent.cells import Cell
 from ascent.losses import aggregate as aggregation
 from ascent.losses import kl as estimators
-from ascent.losses import ratios
+from ascent.losses import ratios, shared_length
 from ascent.losses.loss import Each, Loss, Terms, summed
 from ascent.losses.mismatch import log_weights
 from ascent.maths import masked
 from ascent.maths.segments import Segments
 from ascent.maths.tally import Explained, Share, Tally, average, largest, smallest, spread
+
+# Focus cells of pairs that weigh tokens: they enter the sums of log-probs, and every loss of pairs reads those.
+WITHIN_SUMS = (shared_length.shared_length,)
 
 
 def policy_terms(
@@ -97,12 +100,13 @@ def file_terms(
     """Every term of a row that learns from files: supervised, preferences, rankings.
 
     A focus weighs the loss, and of the others those of the same kind: all losses of pairs, say, but no text beside
-    them. `evaluate` calls the loss: whole, unless it must be computed piece by piece.
+    them. One of WITHIN_SUMS weighs tokens before that, in the sums. `evaluate` calls the loss: whole, unless it must be
+    computed piece by piece.
     """
-    known = with_sums(available)
+    known = with_sums(available, focus)
     terms = {loss.name: evaluate(loss, known), **{extra.name: extra(known) for extra in auxiliary}}
     shape = terms[loss.name].losses.shape
-    for cell in focus:
+    for cell in [each for each in focus if each.function not in WITHIN_SUMS]:
         weight = cell(known).detach()
         if weight.shape != shape:
             raise ValueError(
@@ -121,7 +125,7 @@ def step_statistics(
 
     `mismatch` and `ratio` are those of a rollout row: its gate's statistics see the ratio that the gate will see.
     """
-    known = with_sums({name: x.detach() if isinstance(x, Tensor) else x for name, x in available.items()})
+    known = with_sums({name: x.detach() if isinstance(x, Tensor) else x for name, x in available.items()}, cells)
     if mismatch is not None and ratio is not None and "logprobs_T" in known:
         known.setdefault("old_T", known["logprobs_T"])
         anchors = {name: statistic(known) for name, statistic in mismatch.statistics.items()}
@@ -131,15 +135,26 @@ def step_statistics(
         return {name: statistic(known) for each in cells for name, statistic in each.statistics.items()}
 
 
-def with_sums(available: Mapping[str, Any]) -> dict[str, Any]:
-    """Per-sequence sums of log-probs are taken here, once, so that preference losses need not know about tokens."""
+def with_sums(available: Mapping[str, Any], cells: Sequence[Cell] = ()) -> dict[str, Any]:
+    """Per-sequence sums of log-probs are taken here, once, so that preference losses need not know about tokens.
+
+    Those of `cells` that are of WITHIN_SUMS say what each token counts in them.
+    """
     known = dict(available)
+    weights = [each(known) for each in cells if each.function in WITHIN_SUMS]
+
+    def total(x_T: Tensor) -> Tensor:
+        kept_T = masked.kept(x_T, known["trained_T"])
+        for weight_T in weights:
+            kept_T = kept_T * weight_T.to(kept_T.dtype)
+        summed_B: Tensor = known["segments"].sum(kept_T)
+        return summed_B
+
     if "logprobs_T" in known:
-        segments, trained_T = known["segments"], known["trained_T"]
-        known["logprobs_B"] = segments.sum(masked.kept(known["logprobs_T"], trained_T))
-        known["lengths_B"] = segments.sum(trained_T)
+        known["logprobs_B"] = total(known["logprobs_T"])
+        known["lengths_B"] = known["segments"].sum(known["trained_T"])
     if "reference_T" in known:
-        known["reference_B"] = known["segments"].sum(masked.kept(known["reference_T"].detach(), known["trained_T"]))
+        known["reference_B"] = total(known["reference_T"].detach())
     if "chosen_P" in known and "segments" in known:
         chosen_B = torch.zeros(known["segments"].count, dtype=torch.bool, device=known["chosen_P"].device)
         known["chosen_B"] = chosen_B.index_fill(0, known["chosen_P"], True)

@@ -19,7 +19,7 @@ from ascent.maths.groups import Groups
 from ascent.maths.tally import Mean, Tally, average
 from ascent.protocols import Sampler
 from ascent.records import Rollout
-from ascent.rollouts.batch import Batch, pick
+from ascent.rollouts.batch import Batch, cut, pick
 from ascent.rollouts.collect import Asked, ask
 from ascent.rollouts.control import to_reference
 from ascent.rollouts.credit import described, outputs
@@ -84,7 +84,7 @@ class PairSource(RolloutSource):
         return torch.stack([chosen_P, rejected_P], 1).tolist()
 
     def _cut(self, batch: Batch, units: Sequence[Sequence[int]]) -> list[Batch]:
-        pieces = super()._cut(batch, units)
+        pieces = cut(batch, units, self.plan.budget)
         return [piece | dict(zip(("chosen_P", "rejected_P"), sides(piece), strict=True)) for piece in pieces]
 
 

@@ -36,7 +36,9 @@ from ascent.rollouts.waiting import Waiting
 LOGPROBS, VALUES = frozenset({"logprobs_T"}), frozenset({"values_T"})
 COLLISION = frozenset({"log_collision_T"})
 MOST_IDLE = 20  # steps in a row without any signal
-NOT_ONE = 1e-3  # a first ratio further from 1 than this is a bug, not rounding
+# More than this between the policy and itself, before a step's first update, is a bug and not rounding: of any ratio
+# from 1, and in half precision, where two forwards of the same tokens differ, of the mean KL (on an H200 up to 7e-5).
+NOT_ONE, NOT_ONE_IN_HALF = 1e-3, 2e-3
 
 
 class Inferring(Protocol):
@@ -64,15 +66,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Models:
-    """Who is asked about the rollouts. `recorded` says that the sampler's log-probs are the policy's own, `not_one` how
-    far a ratio of the policy to itself may be from 1."""
+    """Who is asked about the rollouts. `recorded` says that the sampler's log-probs are the policy's own, `half` that
+    the policy computes in half precision."""
 
     policy: Inferring
     reference: Inferring | None = None
     critic: Inferring | None = None
     recorded: bool = False
     teacher: Inferring | None = None
-    not_one: float = NOT_ONE
+    half: bool = False
 
 
 @dataclass
@@ -209,20 +211,27 @@ class RolloutSource:
 
     def more(self, stats: Stats) -> list[Batch]:
         """The next update of the same step; none once all passes are done, or the policy has moved far enough."""
-        to_itself = self.row.mismatch is None or self.row.mismatch.name != "bypass"  # that is to the sampler
-        if self._now.given == 1 and to_itself and not self.plan.staleness and "ratio_largest" in stats:
-            off = max(abs(stats["ratio_largest"].value() - 1), abs(stats["ratio_smallest"].value() - 1))
-            if math.isfinite(off) and off > self.models.not_one:  # a minibatch of unscored completions has no ratio
-                how = "recorded while sampling" if self.models.recorded else "computed after sampling"
-                raise RuntimeError(
-                    f"before its first update the policy's ratio to itself was off by {off:.2g}: the log-probs that "
-                    f"were {how} are not the trainer's; this is a bug, please report it"
-                )
+        if self._now.given == 1 and not self.plan.staleness:
+            self._refuse_another_policy(stats)
         if "kl_to_old" in stats:
             self._now.kl = stats["kl_to_old"].value()
         if self.plan.target_kl is not None and self._now.kl > self.plan.target_kl:
             return []
         return self._pop()
+
+    def _refuse_another_policy(self, stats: Stats) -> None:
+        """Before a step's first update the policy is the one that sampled."""
+        if self.row.mismatch is not None and self.row.mismatch.name == "bypass":
+            return  # its ratio is to the sampler
+        names = ("kl_to_old",) if self.models.half else ("ratio_largest", "ratio_smallest")
+        off = max((abs(stats[name].value() - (not self.models.half)) for name in names if name in stats), default=0.0)
+        if math.isfinite(off) and off > (NOT_ONE_IN_HALF if self.models.half else NOT_ONE):
+            what = "KL" if self.models.half else "ratio"
+            how = "recorded while sampling" if self.models.recorded else "computed after sampling"
+            raise RuntimeError(  # a minibatch of unscored completions has neither
+                f"before its first update the policy's {what} to itself was off by {off:.2g}: the log-probs that were "
+                f"{how} are not the trainer's; this is a bug, please report it"
+            )
 
     def report(self) -> Stats:
         """What there is to say about the step's rollouts."""
@@ -348,11 +357,16 @@ class RolloutSource:
                     yield self._with_text(self._cut(batch, [units[unit] for unit in own]))
 
     def _units(self, batch: Batch) -> list[list[int]]:
-        """The rows that must stay together: each is alone."""
-        return [[row] for row in range(batch["segments"].count)]
+        """The rows that one update must hold together: each is alone, unless the loss compares those of a group."""
+        rows = range(batch["segments"].count)
+        if not self.row.trains_groups:
+            return [[row] for row in rows]
+        ids = batch["groups"].ids_B.tolist()
+        return [[row for row in rows if ids[row] == group] for group in range(batch["groups"].count)]
 
     def _cut(self, batch: Batch, units: Sequence[Sequence[int]]) -> list[Batch]:
-        return cut(batch, units, self.plan.budget)
+        # What couples a group is known before any micro-batch is trained, so these may cut through it.
+        return cut(batch, [[row] for unit in units for row in unit], self.plan.budget)
 
     def _with_text(self, batches: list[Batch]) -> list[Batch]:
         """An update's micro-batches with the pretraining text that is mixed into it."""

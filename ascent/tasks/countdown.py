@@ -128,18 +128,17 @@ def _shaped(pieces: list[str]) -> bool:
 
 
 def parts(answer: str, text: str) -> dict[str, float]:
-    """correct; format: an expression; numbers: share of the right ones; near: 1 at the target, 1/2 when off by 1."""
+    """correct; format: an expression; numbers: share of the right ones; near: 1 at the target, 1/2 when off by 1.
+
+    Only what uses the given numbers can be near: whoever may add a number of choice is at any target, or repeats it.
+    """
     want, got = read(answer), read(text)
     assert want is not None and want.value is not None
     if got is None:
         return {"correct": 0.0, "format": 0.0, "numbers": 0.0, "near": 0.0}
     numbers = overlap(want.numbers, got.numbers)
-    return {
-        "correct": float(numbers == 1 and got.value == want.value),
-        "format": 1.0,
-        "numbers": numbers,
-        "near": 0.0 if got.value is None else float(1 / (1 + abs(got.value - want.value))),
-    }
+    near = float(1 / (1 + abs(got.value - want.value))) if numbers == 1 and got.value is not None else 0.0
+    return {"correct": float(near == 1), "format": 1.0, "numbers": numbers, "near": near}
 
 
 def attempt(problem: Problem, noise: Noise) -> str:

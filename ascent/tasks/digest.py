@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from ascent.tasks.noise import Noise
-from ascent.tasks.task import Problem, Task
+from ascent.tasks.task import Problem, Task, word_count
 
 WHO = ("Anna", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivan", "Jill", "Kurt", "Lena")
 WHAT = ("ring", "coat", "bike", "book", "hat", "key", "lamp", "map", "pen", "phone", "scarf", "watch")
@@ -43,11 +43,10 @@ def draw(noise: Noise) -> Problem:
 def parts(answer: str, text: str) -> dict[str, float]:
     """correct: every fact, none made up, brief; facts: share kept; faithful: share of named values that are facts."""
     facts = FACTS.intersection(WORD.findall(answer))
-    words = WORD.findall(text)
-    named = FACTS.intersection(words)
+    named = FACTS.intersection(WORD.findall(text))
     kept = len(facts & named) / len(facts)
     faithful = len(facts & named) / len(named) if named else 0.0
-    brief = min(1.0, max(0.0, 2 - len(text.split()) / ROOM)) if named else 0.0
+    brief = min(1.0, max(0.0, 2 - word_count(text) / ROOM)) if named else 0.0
     return {
         "correct": float(kept == 1 and faithful == 1 and brief == 1),
         "facts": kept,

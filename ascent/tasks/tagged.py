@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from ascent.tasks.noise import Noise
-from ascent.tasks.task import Problem, Task
+from ascent.tasks.task import Problem, Task, word_count
 
 MOST = 20
 IN_BRACKETS = re.compile(r"[^\[\]]*\[\s*(0|-?[1-9][0-9]*)\s*\]")
@@ -32,8 +32,7 @@ def parts(answer: str, text: str) -> dict[str, float]:
     """correct: the last number; format: words, then one number in brackets; brief: 1 up to two words, 0 from eight."""
     text = text.strip()
     numbers = NUMBER.findall(text)
-    words = len(text.split())
-    brief = min(1.0, max(0.0, (TOO_MANY - words) / (TOO_MANY - FREE)))
+    brief = min(1.0, max(0.0, (TOO_MANY - word_count(text)) / (TOO_MANY - FREE)))
     return {
         "correct": float(bool(numbers) and numbers[-1] == answer.strip("[]")),
         "format": float(IN_BRACKETS.fullmatch(text) is not None),

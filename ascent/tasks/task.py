@@ -21,6 +21,8 @@ SPLITS: tuple[Split, ...] = ("train", "heldout")
 HELD_OUT_SHARE = 10
 # Far above what the rarest split needs; only a family with hardly any problems gets here.
 MOST_TRIES = 1000
+# Longer than any word of the families ("everywhere." has 11 characters): what is longer is several written as one.
+LONGEST_WORD = 12
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,11 @@ def overlap(want: Sequence[str], got: Sequence[str]) -> float:
         if item in rest:
             rest.remove(item)
     return (len(want) - len(rest)) / max(len(want), len(got), 1)
+
+
+def word_count(text: str) -> int:
+    """Words of a text that may want to look brief: every LONGEST_WORD characters without a space between are one."""
+    return sum(-(-len(word) // LONGEST_WORD) for word in text.split())
 
 
 def in_place(want: Sequence[str], got: Sequence[str]) -> float:

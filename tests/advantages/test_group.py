@@ -191,5 +191,31 @@ def test_against_optimum_and_opponent_by_hand() -> None:
     chance = torch.tensor([0.8, 0.5], dtype=torch.float64)
     found = group.against_opponent(chance, old, reference, trained, segments, beta=0.1)
     near(found.advantages_T, [0.25, 0.3, -0.1, 0.0])
-    with pytest.raises(ValueError, match="reward 7, but it must be the chance of beating the opponent"):
+    with pytest.raises(ValueError, match="7 is no chance of beating the opponent"):
         group.against_opponent(torch.tensor([0.8, 7.0]), old, reference, trained, segments, beta=0.1)
+
+
+def test_a_lone_reward_stays_whole_where_a_row_asks_for_it() -> None:
+    """Groups (1, .5), (.8) and (.4, unscored): the second and third have one scored member each; the count stays."""
+    rewards, groups = torch.tensor([1.0, 0.5, 0.8, 0.4, NAN], dtype=torch.float64), Groups.from_ids([0, 0, 1, 2, 2])
+    lengths = torch.tensor([1, 3, 5, 7, 9])
+    near(group.centre(rewards, groups).advantages_B, [0.25, -0.25, 0, 0, 0])
+    credit = group.centre(rewards, groups, lone_reward=True)
+    near(credit.advantages_B, [0.25, -0.25, 0.8, 0.4, 0])
+    assert credit.metrics["groups_of_one"].value() == pytest.approx(2 / 3)
+    near(group.leave_one_out(rewards, groups, lone_reward=True).advantages_B, [0.5, -0.5, 0.8, 0.4, 0])
+    near(group.length_weighted(rewards, lengths, groups, lone_reward=True).advantages_B, [0.375, -0.125, 0.8, 0.4, 0])
+    halved = group.success_scaled(rewards, groups, scale=2.0, lone_reward=True).advantages_B
+    near(halved, [0.125, -0.125, 0.4, 0.2, 0])
+
+
+def test_a_lone_reward_is_on_its_own_scale() -> None:
+    """Divided by 1 + eps and not by 0 + eps, with either std and in parts."""
+    rewards, groups = torch.tensor([1.0, 0.5, 0.8], dtype=torch.float64), Groups.from_ids([0, 0, 1])
+    credit = group.centre(rewards, groups, lone_reward=True).advantages_B
+    for ddof, std in ((0, 0.25), (1, 0.125**0.5)):
+        scaled = normalise.group_std(credit, rewards, groups, eps=0.1, ddof=ddof)
+        near(scaled, [0.25 / (std + 0.1), -0.25 / (std + 0.1), 0.8 / 1.1])
+    parts = torch.stack([rewards, -rewards], dim=1)
+    found = group.decoupled_parts(parts, groups, part_weights="1,0.5", eps=0.1, lone_reward=True).advantages_B
+    near(found[2:], [0.5 * 0.8 / 1.1])

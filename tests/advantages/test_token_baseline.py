@@ -73,3 +73,21 @@ def test_a_sampler_without_a_number_weighs_one_and_a_wild_one_stays_finite() -> 
 def test_a_group_of_one_gets_zero_even_beside_an_empty_sibling() -> None:
     groups = Groups.from_ids([0, 1, 1])
     assert of([1, 1, 0], [1, 1], [0.5, 0.5], groups=groups).tolist() == [0.0, 0.0]
+
+
+def test_a_group_that_earned_the_same_throughout_gets_zero_and_its_longest_member_too() -> None:
+    """Not where the same sum was earned at other places: then later tokens are worth more or less than others'."""
+    lengths, energies = [3, 1], [0.5, 0.3, 0.2, 0.4]
+    assert of(lengths, [0.0, 0, 0.7, 0.7], energies).tolist() == [0.0] * 4
+    assert of(lengths, [0.7, 0, 0, 0.7], energies).tolist() == pytest.approx([0, 0, 0, 0], abs=1e-6)
+    early = of([2, 2], [0.7, 0, 0, 0.7], energies)
+    assert early.tolist() == pytest.approx([0, -0.7 * 0.6 / 1.4, 0, 0.7 * 0.8 / 1.4], abs=1e-6)
+    beside = Groups.from_ids([0, 0, 1, 1])
+    both = of([3, 1, 2, 1], [0.0, 0, 0.7, 0.7, 0, 1, 0], [0.5] * 7, groups=beside)
+    assert both.tolist() == pytest.approx([0, 0, 0, 0, 0.5, 1, -0.5], abs=1e-6)
+
+
+def test_a_group_of_one_keeps_its_reward_to_go_where_a_row_asks_for_it() -> None:
+    groups = Groups.from_ids([0, 1, 1])
+    found = of([2, 1, 1], [0.5, 1, 1, 0], [0.5] * 4, groups=groups, lone_reward=True)
+    assert found.tolist() == pytest.approx([1.5, 1, 0.5, -0.5], abs=1e-6)

@@ -46,9 +46,34 @@ def test_nor_with_a_mask_that_looks_at_the_sampler(focus):
     assert words.startswith(f"rollouts.top_p=0.9 with cells.focus {focus}")
 
 
+@pytest.mark.parametrize("credit", ["whole_return", "steps_to_go", "greedy_baseline", "optimal_token_baseline"])
+def test_what_rescales_answers_is_not_given_tokens(credit):
+    words = refusal("grpo", cells={"credit": {"use": credit}})
+    assert words.startswith("cells.normalise group_std rescales one advantage an answer, but cells.credit " + credit)
+    for normalise in ("whiten_token", "none"):
+        cells = {"credit": {"use": credit}, "normalise": {"use": normalise}}
+        assert resolve(validate({**least("grpo"), "cells": cells}))
+
+
+def test_potentials_come_with_no_data():
+    words = refusal("ppo", cells={"shape": {"potential": {}}})
+    assert "needs potentials_T, which comes with no data of a recipe" in words
+
+
 def test_groups_that_are_compared_in_the_loss_stay_whole():
-    assert refusal("real", update={"minibatches": 4}).startswith("update.minibatches=4 with cells.gate real")
-    assert resolve(validate({**least("real"), "update": {"minibatches": 1}}))
+    words = refusal("real", rollouts={"prompts_per_step": 4}, update={"minibatches": 5})
+    assert words.startswith("update.minibatches=5, but a step has only 4 groups (prompts_per_step)")
+    assert resolve(validate({**least("real"), "rollouts": {"prompts_per_step": 4}, "update": {"minibatches": 4}}))
+
+
+@pytest.mark.parametrize("kl", ["rho_k1", "rho_k3"])
+def test_a_kl_that_multiplies_by_the_ratio_has_one(kl):
+    cells = {"kl": {"use": kl, "weight": 0.1}, "controller": {"use": "fixed"}}
+    assert refusal("dro", cells=cells).startswith(f"cells.kl {kl} multiplies by the ratio, which cells.ratio none")
+    assert resolve(validate({**least("dro"), "cells": {**cells, "ratio": {"use": "token"}}}))
+    once = {"epochs": 1, "minibatches": 1}  # then the ratio is 1
+    assert resolve(validate({**least("dro"), "cells": cells, "update": once}))
+    assert "max_staleness 1" in refusal("dro", cells=cells, update=once, rollouts={"max_staleness": 1})
 
 
 @pytest.mark.parametrize("use", ["product_truncate", "product_mask", "product_normalised"])
@@ -72,6 +97,22 @@ def test_pairs_are_not_weighed_by_tokens():
     words = refusal("dpo", cells={"focus": {"probability": {}}})
     assert words.startswith("cells.focus.probability weighs tokens, but cells.loss dpo is one number per pair")
     assert resolve(validate({**least("dpo"), "cells": {"focus": {"own_likelihood": {}}}}))
+
+
+@pytest.mark.parametrize("algorithm", [name for name, row in TABLE.items() if "rejected_P" in row.inputs])
+def test_what_exceeds_the_shared_length_may_count_less_in_every_loss_of_pairs_of_log_probs(algorithm):
+    cells = {"focus": {"shared_length": {"tail": 0.3}}}
+    if "score_head" not in TABLE[algorithm].needs:
+        assert resolve(validate({**least(algorithm), "cells": cells})).row.focus[-1].numbers == {"tail": 0.3}
+    else:
+        words = refusal(algorithm, cells=cells)
+        assert words.startswith("cells.focus.shared_length weighs tokens in a response's sum of log-probs, but")
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "kto", "bco", "grpo", "gkd", "prm", "reward_model_kwise"])
+def test_and_nowhere_else(algorithm):
+    words = refusal(algorithm, cells={"focus": {"shared_length": {}}})
+    assert words.startswith("cells.focus: shared_length needs chosen_P, which comes with")
 
 
 def test_k1_in_the_loss_is_refused():
@@ -171,6 +212,16 @@ def test_a_pair_takes_two_answers():
     assert words.startswith("rollouts.group_size=4, but xpo compares one answer of the policy with one of the")
     assert resolve(validate({**least("online_dpo"), "rollouts": {"group_size": 4}}))
     assert resolve(validate(least("xpo"))).config.rollouts.group_size == 2
+
+
+def test_an_opponent_is_drawn_like_the_policy_and_compared_by_unshaped_rewards():
+    words = refusal("nash_md", rollouts={"top_p": 0.9})
+    assert words.startswith("rollouts.top_p=0.9 with cells.credit against_opponent: the opponent is drawn from")
+    words = refusal("nash_md", cells={"shape": {"kl_penalty": {"beta": 0.1}}})
+    assert words.startswith("cells.shape.kl_penalty has no effect: cells.credit against_opponent learns from the")
+    assert resolve(validate({**least("nash_md"), "rollouts": {"group_size": 4}})).row.needs >= {"opponent_samples"}
+    cells = {"credit": {"use": "against_opponent"}, "normalise": {"use": "none"}}
+    assert "opponent_samples" in resolve(validate({**least("grpo"), "cells": cells})).row.needs
 
 
 def test_fresh_pairs_take_every_loss_of_pairs_and_nothing_that_only_files_have():

@@ -65,6 +65,10 @@ def run(folder: Path, row: str, **more: Any) -> Any:
         ("xpo", {"rollouts__prompts_per_step": 4}),
         ("xpo", {"rollouts__prompts_per_step": 4, "model__lora": 2, "rollouts__engine": "hf"}),
         ("xpo", {"rollouts__prompts_per_step": 4, "cells__focus": {"own_likelihood": {}}}),
+        ("nash_md", {"rollouts__group_size": 2}),
+        ("nash_md", {"rollouts__group_size": 2, "model__lora": 2}),
+        ("nash_md", {"rollouts__group_size": 2, "rollouts__engine": "hf", "model__reference": "tiny:qwen2"}),
+        ("nash_md", {"rollouts__group_size": 2, "env": {"use": f"{rewarded.__file__}:again", "max_turns": 2}}),
         ("optimal_baseline", {"rollouts__group_size": 4, "rollouts__engine": "hf", "rollouts__max_staleness": 1}),
     ],
 )

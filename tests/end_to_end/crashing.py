@@ -44,6 +44,7 @@ _server.set_forkserver_preload(["tests.end_to_end.warm"])
 # lagging: rollouts that wait a step or two, in the checkpoint too.
 # talking: several turns, whose replies come in another order every time.
 # online_dpo, xpo: pairs of fresh answers, some of them the reference's; prompts without one are replaced.
+# nash_md: every answer has an opponent, which another sampler draws from the policy's weights and the reference's.
 SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo": ("grpo", {"rollouts.group_size": 4}),
     "ppo": ("ppo", {"model.critic": "head"}),
@@ -57,6 +58,7 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "ptx": ("instructgpt", {"model.critic": "head", "data.pretraining": "arithmetic:20", "data.batch_size": 3}),
     "online_dpo": ("online_dpo", {"rollouts.group_size": 3, "rollouts.refill_tries": 2}),
     "xpo": ("xpo", {"rollouts.refill_tries": 2}),
+    "nash_md": ("nash_md", {"rollouts.group_size": 2}),
     "lagging": ("ppo_penalty", {"rollouts.max_staleness": 2}),
     "talking": (
         "grpo",

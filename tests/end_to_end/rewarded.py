@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from ascent.records import Message, Prompt, Reply, Rollout
+from ascent.records import Message, Prompt, Reply, Rollout, StepReward
 from ascent.tasks.noise import Noise
 
 
@@ -17,6 +17,18 @@ def even(rollout: Rollout) -> float:
 def shuffled(rollout: Rollout) -> float:
     """Right or wrong as a coin has it, as often right as wrong; nothing that the answer says changes it."""
     return float(Noise("shuffled rewards", rollout.prompt.id, rollout.sample).unit() < 0.5)
+
+
+def drawn(rollout: Rollout) -> float:
+    """Any number from 0 to 1, so that one answer of a group is the best."""
+    return Noise("drawn rewards", rollout.prompt.id, rollout.sample).unit()
+
+
+def halves(rollout: Rollout) -> list[StepReward]:
+    """A step ends with the first token and another with the last, each rewarded as a coin has it."""
+    coins = Noise("rewarded steps", rollout.prompt.id, rollout.sample)
+    last = sum(len(turn.completion.tokens) for turn in rollout.turns) - 1
+    return [StepReward(token, float(coins.unit() < 0.5)) for token in sorted({0, last})]
 
 
 class Again:

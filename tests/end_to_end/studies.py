@@ -223,15 +223,19 @@ MORE_PREFERENCES = {
     **dict.fromkeys(("exo", "apo_zero", "apo_down", "apo_zero_unpaired", "bco", "mpo"), _PREFERENCE),
     **dict.fromkeys(("dpo_norm", "sppo", "alphapo", "wpo"), _PREFERENCE),
     **dict.fromkeys(("cpo_simpo", "tpo", "discopop"), replace(_PREFERENCE, learning_rate=3e-4)),
+    **dict.fromkeys(("cpo_hinge", "cpo_ipo"), replace(_PREFERENCE, learning_rate=3e-4)),
 }
-# What a study sets besides.
+# What a study sets besides; `cpo_hinge` and `cpo_ipo` are losses that no row of the table has, in CPO.
 # TPO's gold answers are what the SFT model says anyway, so that they hold it where it is and teach nothing; beta is
 # raised from .01, at which the pairs of such short answers weigh nothing beside them.
 # DiscoPOP pushes pairs the wrong way while -2.37 < beta h / tau < 1.44 (its row says so). Where beta is large, that is
 # so narrow a band that the first updates carry pairs out of it: with .1 and 1e-4 it wins .37, with these it learns.
+# CPO's IPO wants a gap of 1 / (2 beta) nats a TOKEN: 5 at its default .1, which costs right answers, 1 here.
 CELLS: dict[str, dict[str, Any]] = {
     "tpo": {"cells": {"loss": {"beta": 0.3}}, "data": {"bad_rows": "skip"}},  # a few own answers are empty
     "discopop": {"cells": {"loss": {"beta": 3.0}}},
+    "cpo_hinge": {"algorithm": "cpo", "cells": {"loss": {"use": "reference_free_hinge"}}},
+    "cpo_ipo": {"algorithm": "cpo", "cells": {"loss": {"use": "reference_free_ipo", "beta": 0.5}}},
 }
 
 
@@ -251,18 +255,18 @@ def preferred(
     Where a row wants a gold answer beside each pair, the SFT model's own stands there: it knows no preference.
     """
     name = f"{algorithm}-shuffled" if shuffled else algorithm
-    coin = Noise("shuffled labels", seed)
-    if TABLE[algorithm].source == "unpaired":
+    row, coin = TABLE[(more or {}).get("algorithm", algorithm)], Noise("shuffled labels", seed)
+    if row.source == "unpaired":
         thumbs = task.judged("train", recipe.records, seed)
         rows = [judged_row(replace(each, good=coin.unit() < 0.5) if shuffled else each) for each in thumbs]
     else:
         pairs = task.pairs("train", recipe.records, seed)
         rows = [pair_row(swapped(each) if shuffled and coin.unit() < 0.5 else each) for each in pairs]
-        if "gold_answers" in TABLE[algorithm].needs:
+        if "gold_answers" in row.needs:
             own = answers(sft, [each.prompt for each in pairs], greedy=False, seed=seed, sample=2)
             rows = [{**row, "gold": said} for row, said in zip(rows, own, strict=True)]
     data = write(folder / f"{name}.jsonl", rows)
-    return trained(algorithm, recipe, str(data), sft, folder / name, seed, more=more)
+    return trained(row.name, recipe, str(data), sft, folder / name, seed, more=more)
 
 
 def win_rate(task: Task, prompts: Sequence[Prompt], ours: Sequence[str], theirs: Sequence[str]) -> float:

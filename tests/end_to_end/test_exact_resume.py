@@ -100,6 +100,7 @@ def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed:
         ("talking", 6),
         ("online_dpo", 6),
         ("xpo", 6),
+        ("nash_md", 6),
         pytest.param("xpo", 20, marks=pytest.mark.learning),
         pytest.param("talking", 20, marks=pytest.mark.learning),
         pytest.param("rlhf", 20, marks=pytest.mark.learning),

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import torch
 from torch import Tensor
 
 VECTORS = Path(__file__).parent / "vectors"
+REPRODUCED, BY_CONVENTION = "reproduced", "reproduced by a peer's convention"
+DIFFERING, NOT_APPLICABLE = "differing on purpose", "not applicable"
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,10 @@ class Recorded(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Case:
-    """One answer of a peer. `kind` is its estimator, op or topic; `function` is "" where several peers answer."""
+    """One answer of a peer. `kind` is its estimator, op or topic; `function` is "" where several peers answer.
+
+    An adapter asks `follows` before it does what a peer does and no recipe of ours gives (`conventions.Convention`).
+    """
 
     file: str
     name: str
@@ -74,6 +80,8 @@ class Case:
     expected: Mapping[str, Any]
     dtype_words: str
     where: str | None
+    without: frozenset[Enum] = frozenset()
+    asked: set[Enum] = field(default_factory=set)
 
     @property
     def id(self) -> str:
@@ -116,9 +124,15 @@ class Case:
         self.params.seen.update(names)
         self.inputs.seen.update(names)
 
-    def fresh(self) -> Case:
-        """The same case with nothing read yet."""
-        return replace(self, inputs=Recorded(self.inputs.entries), params=Recorded(self.params.entries))
+    def fresh(self, without: frozenset[Enum] = frozenset()) -> Case:
+        """The same case with nothing read yet, to be answered without some conventions of the peer's."""
+        inputs, params = Recorded(self.inputs.entries), Recorded(self.params.entries)
+        return replace(self, inputs=inputs, params=params, without=without, asked=set())
+
+    def follows(self, convention: Enum) -> bool:
+        """Whether to do as the peer does; remembers that somebody asked."""
+        self.asked.add(convention)
+        return convention not in self.without
 
     def expects(self, **options: Any) -> None:
         """These options, where given, must have these values: anything else is not expressed by the adapter."""
@@ -192,10 +206,15 @@ def _numbers(value: Any) -> Any:
     return [_numbers(item) for item in value] if isinstance(value, list) else float(value)
 
 
+def unread(case: Case) -> list[str]:
+    """Options and inputs that the adapter never looked at, in words."""
+    wrong = [f"option {name!r} was never read: the adapter does not know it" for name in case.params.unread()]
+    return wrong + [f"input {name!r} was never read: the adapter does not know it" for name in case.inputs.unread()]
+
+
 def differences(case: Case, ours: Ours) -> list[str]:
     """What is wrong with our numbers for a case, in words; empty when they agree."""
-    wrong = [f"option {name!r} was never read: the adapter does not know it" for name in case.params.unread()]
-    wrong += [f"input {name!r} was never read: the adapter does not know it" for name in case.inputs.unread()]
+    wrong: list[str] = []
     answered = {name for name in case.expected if name not in ("metrics", "dtype")}
     for name in sorted(answered - set(ours.values) - set(ours.not_ours)):
         wrong.append(f"expected[{name!r}] was not compared with anything")

@@ -20,28 +20,31 @@ from ascent.maths import masked
 from ascent.maths.groups import Groups
 from tests.golden import conventions
 from tests.golden.cases import Case, Ours
+from tests.golden.conventions import Convention
 from tests.golden.packed import Rows, gradient, mean_of
 from tests.golden.trl_advantages import consecutive
-from tests.golden.verl_losses import spread_out
+from tests.golden.verl_losses import LARGEST_KL, spread_out
 from tests.golden.verl_primitives import kl_controller
 
 NO_EPS = 1e-300  # the peer bounds the variance from below instead of adding to it
 GROUP_EPS = 1e-9
+NO_BASELINE = ("reinforce", "gae")
 
 
 def advantages(case: Case) -> Ours:
     kind, rows = case.params["estimator"], Rows(case.flags("action_mask"))
-    shaped_B = _shaped(case)
+    shaped_B = judged_B = _shaped(case)
     groups = consecutive(rows.count, case.params["n_samples_per_prompt"])
-    credit_B = _against_group(kind, shaped_B, groups)
-    if case.params["reward_clip_range"] is not None:
-        low, high = case.params["reward_clip_range"]
-        credit_B = shape.clip(credit_B, low=low, high=high)
-    kl_T = rows.pack(case.tensor("kl"))
-    beta = max(case.params["kl_coef"], 0.0)
-    rewards_T = shape.on_last_token(credit_B, rows.trained_T, rows.segments)
-    rewards_T = rewards_T + shape.kl_penalty(kl_T, torch.zeros_like(kl_T), rows.trained_T, beta=beta)
-    every_T, gamma = torch.ones_like(rows.trained_T), case.params["gamma"]
+    kl_T, beta = rows.pack(case.tensor("kl")), max(case.params["kl_coef"], 0.0)
+    penalty_T = shape.kl_penalty(kl_T, torch.zeros_like(kl_T), rows.trained_T, beta=beta)
+    if kind in NO_BASELINE or case.follows(Convention.AFTER_BASELINE):
+        credit_B = _clipped(case, _against_group(kind, shaped_B, groups))
+    else:
+        judged_B = _clipped(case, shaped_B) + rows.segments.sum(penalty_T)
+        credit_B, penalty_T = _against_group(kind, judged_B, groups), torch.zeros_like(penalty_T)
+    rewards_T = shape.on_last_token(credit_B, rows.trained_T, rows.segments) + penalty_T
+    every_T = torch.ones_like(rows.trained_T) if case.follows(Convention.OBSERVATIONS) else rows.trained_T
+    gamma = case.params["gamma"]
     if kind == "gae":
         values_T = masked.kept(rows.pack(case.tensor("values")), rows.trained_T)
         found = returns.gae(rewards_T, values_T, every_T, rows.segments, gamma=gamma, lam=case.params["lambd"])
@@ -56,7 +59,7 @@ def advantages(case: Case) -> Ours:
     answer = {"advantages": rows.unpack(advantages_T), "returns": rows.unpack(returns_T), "shaped_rewards": shaped_B}
     tolerances = {}
     if kind == "group_norm":
-        room = conventions.room_for_flat_groups(case, credit_B, shaped_B, groups, GROUP_EPS)
+        room = conventions.room_for_flat_groups(case, credit_B, judged_B, groups, GROUP_EPS)
         tolerances = {"advantages": room, "returns": room}
     return Ours(answer, tolerances=tolerances)
 
@@ -71,12 +74,19 @@ def _shaped(case: Case) -> Tensor:
     if coefficient is not None and coefficient < 0:
         rewards_B = shape.eos_replace(rewards_B, truncated_B, score=coefficient)
     elif coefficient is not None:
-        rewards_B = torch.where(truncated_B, coefficient * rewards_B, rewards_B)
+        rewards_B = shape.eos_scale(rewards_B, truncated_B, factor=coefficient)
     return rewards_B
 
 
+def _clipped(case: Case, rewards_B: Tensor) -> Tensor:
+    if case.params["reward_clip_range"] is None:
+        return rewards_B
+    low, high = case.params["reward_clip_range"]
+    return shape.clip(rewards_B, low=low, high=high)
+
+
 def _against_group(kind: str, rewards_B: Tensor, groups: Groups) -> Tensor:
-    if kind in ("reinforce", "gae"):
+    if kind in NO_BASELINE:
         return rewards_B
     if kind == "rloo":
         return group.leave_one_out(rewards_B, groups).advantages_B
@@ -90,28 +100,31 @@ def _against_group(kind: str, rewards_B: Tensor, groups: Groups) -> Tensor:
 
 def _whitened(case: Case, advantages_T: Tensor, rows: Rows) -> Tensor:
     if case.params["no_std_norm"]:
+        if not case.follows(Convention.CENTRED_ONLY):
+            return advantages_T
         return masked.kept(advantages_T - masked.mean(advantages_T, rows.trained_T), rows.trained_T)
     return normalise.whiten_token(advantages_T, rows.trained_T, ddof=0, eps=NO_EPS)
 
 
 def compute_reward(case: Case) -> Ours:
     """KL on every position, padding too; a row without a counted token gets its reward on the last column."""
-    rewards_B, mask_BL = case.tensor("r"), case.flags("action_mask")
-    if case.params["reward_clip_range"] is not None:
-        low, high = case.params["reward_clip_range"]
-        rewards_B = shape.clip(rewards_B, low=low, high=high)
+    rewards_B, mask_BL = _clipped(case, case.tensor("r")), case.flags("action_mask")
+    every_BL, beta = torch.ones_like(mask_BL), max(case.params["kl_coef"], 0.0)
     mask_BL[~mask_BL.any(1), -1] = True
     rows, kl_BL = Rows(mask_BL), case.tensor("kl")
     placed_BL = rows.unpack(shape.on_last_token(rewards_B, rows.trained_T, rows.segments))
-    every_BL, beta = torch.ones_like(mask_BL), max(case.params["kl_coef"], 0.0)
     return Ours({"reward": placed_BL + shape.kl_penalty(kl_BL, torch.zeros_like(kl_BL), every_BL, beta=beta)})
 
 
 def approx_kl(case: Case) -> Ours:
     """Float32, and every estimator held within +-10."""
     logprobs, reference = case.leaf("log_probs"), case.tensor("log_probs_base")
-    estimator = {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}[case.params["kl_estimator"]]
-    found = estimator(logprobs, reference, torch.ones_like(reference, dtype=torch.bool)).clamp(-10, 10)
+    known = {"logprobs_T": logprobs, "reference_T": reference, "trained_T": torch.ones_like(reference).bool()}
+    kind = case.params["kl_estimator"]
+    estimators = {"k1": cell(kl.k1), "k2": cell(kl.k2), "k3": cell(kl.k3, cap=LARGEST_KL)}
+    found = estimators[kind](known)
+    if kind != "k3" and case.follows(Convention.CAPPED_KL):
+        found = found.clamp(-LARGEST_KL, LARGEST_KL)
     return Ours({"kl": found, "mean_kl": found.mean(), "grad_sum_wrt_log_probs": gradient(found.sum(), logprobs)})
 
 
@@ -126,7 +139,7 @@ def masked_stats(case: Case) -> Ours:
             "masked_mean_dim_last": rows.segments.mean(x_T, rows.trained_T),
             "masked_normalize_dim1": torch.stack(by_row),
             "aggregate_token": mean_of(spread_out(x_T, rows, cell(token_mean))),
-            "aggregate_sample": mean_of(spread_out(x_T, rows, cell(conventions.mean_over_count_plus_1e8))),
+            "aggregate_sample": mean_of(spread_out(x_T, rows, conventions.mean_in_rows(case))),
         }
     )
 

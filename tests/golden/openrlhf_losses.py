@@ -33,6 +33,7 @@ from ascent.maths.logprobs import next_token_logprobs
 from ascent.maths.segments import Segments
 from tests.golden import conventions
 from tests.golden.cases import METRIC, Case, Ours
+from tests.golden.conventions import Convention
 from tests.golden.packed import NO_GUARD, Rows, gradient, mean_of, reduced
 from tests.golden.trl_preferences import pairs
 
@@ -89,7 +90,7 @@ def _reduction(case: Case, *, per_token: bool) -> tuple[Cell, float | None, int]
     ranks = case.params.get("dp_size") or 1
     if per_token:
         return cell(aggregate.token_mean), tokens, ranks
-    return cell(conventions.mean_over_count_plus_1e8), samples, ranks
+    return conventions.mean_in_rows(case), samples, ranks
 
 
 def value_loss(case: Case) -> Ours:
@@ -101,18 +102,20 @@ def value_loss(case: Case) -> Ours:
     else:
         old_T = rows.pack(case.tensor("old_values"))
         loss_T = values.clipped(values_T, old_T, returns_T, rows.trained_T, radius=case.params["clip_eps"])
-    loss = _aggregated(case, rows, loss_T)
+    loss = _aggregated(case, rows, loss_T, Convention.LIKE_POLICY)
     return Ours({"loss": loss, "grad_values": gradient(loss, predicted)})
 
 
 def sft_loss(case: Case) -> Ours:
     rows, logprobs = Rows(case.flags("loss_mask")), case.leaf("per_token_logps")
-    loss = _aggregated(case, rows, supervised.nll(rows.pack(logprobs), rows.trained_T).losses)
+    loss_T = supervised.nll(rows.pack(logprobs), rows.trained_T).losses
+    loss = _aggregated(case, rows, loss_T, Convention.SFT_PER_ROW)
     return Ours({"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)})
 
 
-def _aggregated(case: Case, rows: Rows, loss_T: Tensor) -> Tensor:
-    mode, count, ranks = _reduction(case, per_token=case.params["token_level_loss"])
+def _aggregated(case: Case, rows: Rows, loss_T: Tensor, per_row: Convention) -> Tensor:
+    """A token mean, which is ours; or a mean over rows, which would be a convention."""
+    mode, count, ranks = _reduction(case, per_token=case.params["token_level_loss"] or not case.follows(per_row))
     tokens_B = aggregate.tokens_per_sequence(rows.trained_T, rows.segments, loss_T.dtype)
     weights = mode({"tokens_B": tokens_B})
     total = aggregate.numerator(loss_T, rows.trained_T, weights.weight_B, rows.segments)

@@ -22,7 +22,9 @@ def _options(setting: str, *entries: tuple[str, ...]) -> tuple[Option, ...]:
     return tuple(Option(setting, *entry) for entry in entries)
 
 
-EMPTY_ROWS = "fully masked rows are not counted (loss .053, gradient .029 apart on one batch)"
+EMPTY_ROWS = "fully masked rows are not counted (loss .053, gradient .029 apart on one batch); from Python count_empty"
+LONE = "a group of one gets 0; its raw reward from Python (`credit.centre.lone_reward`)"
+CAP = "no cap at 10, which zeroes the gradient where drift is worst; from Python (`kl.k3.cap`)"
 TIES = "answers of equal reward form no pair; TRL takes one of the two for the better"
 EMPTY_PAIRS = "an empty response is skipped; TRL divides by its length of 0 (NaN)"
 OWN_BETA = "beta .1 unless given; TRL's is .01"
@@ -55,7 +57,7 @@ TRL = (
             "f_divergence_type reverse_kl, forward_kl, js_divergence, alpha_divergence",
             "`row f_dpo`, `loss.dpo.divergence`",
         ),
-        ("ld_alpha", "`row ld_dpo`", "with DPO's own loss alone; TRL's enters every loss_type"),
+        ("ld_alpha", "`row ld_dpo`, `focus.shared_length`", "with every loss of pairs, CPO's, SimPO's and ORPO's too"),
         ("use_weighting (WPO)", "`row wpo`", "works with hinge too, where TRL raises"),
         ("loss_weights (MPO)", "`row mpo`", "WPO's weight is on every loss of pairs, never on the chosen's NLL"),
         ("label_smoothing", "`loss.dpo.label_smoothing`, `loss.robust.label_smoothing`, `loss.exo.label_smoothing`"),
@@ -91,7 +93,7 @@ TRL = (
         (
             "Nash-MD",
             "`row nash_md`",
-            "no opponent is sampled: the reward must itself be the chance of winning; TRL samples one and asks a judge",
+            "both answers are scored by the recipe's rewards, never by a judge of pairs; the mixture is always even",
         ),
         ("A2PO", "`row a2po`", "prompts that the reference never answers rightly stay; V* is 0 there"),
     ),
@@ -163,15 +165,15 @@ VERL = (
     *_options(
         "adv_estimator",
         ("gae", "`row ppo`, `credit.gae` with `normalise.whiten_token`"),
-        ("grpo, grpo_vectorized", "`row grpo`", "eps 1e-4 for 1e-6; a group of one gets 0, not its raw reward"),
-        ("rloo, rloo_vectorized", "`row rloo`", "a group of one gets 0 (verl's two disagree: raw reward and 0)"),
-        ("opo", "`row opo`", "a group of one gets 0"),
+        ("grpo, grpo_vectorized", "`row grpo`", "eps 1e-4 for 1e-6; " + LONE),
+        ("rloo, rloo_vectorized", "`row rloo`", LONE + "; verl's two disagree"),
+        ("opo", "`row opo`", LONE),
         ("reinforce_plus_plus", "`row reinforce_pp`"),
-        ("reinforce_plus_plus_baseline", "`row reinforce_pp_baseline`", "a group of one gets 0"),
+        ("reinforce_plus_plus_baseline", "`row reinforce_pp_baseline`", LONE),
         ("remax", "`row remax`"),
         ("gdpo", "`row gdpo`", "whitened over sequences; verl over tokens (.25 apart on one batch)"),
         ("grpo_passk", "`row grpo_passk`", "a group of one gets 0; verl raises"),
-        ("gpg", "`row gpg`", "a group of one gets 0"),
+        ("gpg", "`row gpg`", LONE),
         ("optimal_token_baseline", "`row optimal_baseline`", "positions count trained tokens; by columns from Python"),
         ("tir_optimal_token_baseline", "`row optimal_baseline`"),
         ("norm_adv_by_std_in_grpo true, false", "`normalise.group_std`, `normalise.none`"),
@@ -219,9 +221,10 @@ VERL = (
             "refused as a loss: its expected gradient is 0; `shape.kl_penalty` puts it in the reward",
         ),
         ("mse, k2", "`kl.k2`"),
-        ("low_var_kl, k3", "`kl.k3`", "no cap at 10, which would zero the gradient where drift is worst"),
-        ("k3+, low_var_kl+", "`kl.k3_straight_through`"),
-        ("kl+, k1+, k2+, mse+", "`kl.k2`", "the gradient is k2's in all of them; ours has its value too"),
+        ("low_var_kl, k3", "`kl.k3`", CAP),
+        ("k3+, low_var_kl+", "`kl.k3_straight_through`", CAP),
+        ("kl+, k1+", "`kl.k1_straight_through`"),
+        ("k2+, mse+", "`kl.k2`"),
         ("abs, abs+", "none", "the absolute log-ratio estimates no KL"),
         ("fixed and adaptive controllers", "`controller.fixed`, `controller.ziegler_token`"),
     ),
@@ -241,7 +244,11 @@ VERL = (
             "`mismatch.token_normalised`, `mismatch.product_normalised`",
             "mean of the step",
         ),
-        ("rollout_is_batch_normalize, lo_hi", "none", "the more is rejected, the larger it makes the weights left"),
+        (
+            "rollout_is_batch_normalize, lo_hi",
+            "`mismatch.token_normalised.reject`, `mismatch.product_normalised.reject`, from Python",
+            "off: the more is rejected, the larger are the weights left",
+        ),
         (
             "rollout_rs token_k1, seq_sum_k1, seq_mean_k1",
             "`focus.ratio_within`",
@@ -305,7 +312,7 @@ OPENRLHF = (
     ),
     *_options(
         "rewards and KL",
-        ("kl estimator k1, k2, k3", "`kl.k1`, `kl.k2`, `kl.k3`", "no cap at 10; " + K1_ALONE),
+        ("kl estimator k1, k2, k3", "`kl.k1`, `kl.k2`, `kl.k3`", CAP + "; " + K1_ALONE),
         ("kl.use_loss", "`kl.k2`", "aggregated like the policy term; there always a token mean"),
         ("overlong_buffer_len", "`shape.soft_overlong`"),
         ("stop-properly, coefficient below 0", "`shape.eos_replace`"),
@@ -350,7 +357,8 @@ SWIFT = (
         "GRPO options",
         ("importance_sampling_level token, sequence, sequence_token", "`ratio.token`, `row gspo`, `row gspo_token`"),
         ("delta", "`gate.dual_clip.cap`"),
-        ("beta", "`kl.k3`", "no cap, and never multiplied by the mismatch weight (gradient .018 apart)"),
+        ("beta", "`kl.k3`", CAP),
+        ("beta with a rollout mode", "`kl.weighted_k3`", "KL is not weighed unless asked (gradient .018 apart)"),
         ("kl_in_reward", "`shape.kl_penalty`"),
         ("rollout token_truncate, token_mask", "`mismatch.token_truncate`, `mismatch.token_mask`"),
         (
@@ -365,7 +373,7 @@ SWIFT = (
             "dropped rows stay in the denominator (bnpo .050 apart)",
         ),
         ("top_entropy_quantile", "`focus.top_entropy`", "a floor of the whole step, after truncated answers have left"),
-        ("overlong_filter", "`filter.finished`", EMPTY_ROWS),
+        ("overlong_filter", "`filter.finished`", "what is filtered out is gone; there it counts in means over rows"),
         ("dynamic sampling", "`filter.varied`", "on correctness; there on the std of the summed rewards"),
     ),
     *_options(

@@ -15,15 +15,17 @@ from torch import Tensor
 
 from ascent.advantages import group, normalise, select
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, focus, gates, mismatch, ratios, sequence_gates
+from ascent.losses import aggregate, focus, gates, kl, mismatch, ratios, sequence_gates
 from ascent.losses.objective import policy_terms, step_statistics
 from ascent.maths import masked
 from ascent.maths.groups import Groups
 from tests.golden import conventions
 from tests.golden.cases import Case, Ours, Tolerance
-from tests.golden.packed import NO_GUARD, Rows, gradient, reduced
+from tests.golden.conventions import Convention
+from tests.golden.packed import NO_GUARD, Rows, gradient, mean_of, reduced
 from tests.golden.trl_advantages import consecutive
-from tests.golden.trl_policy import LEVELS, near_policy, rows_kept, top_tokens, two_sided
+from tests.golden.trl_policy import LEVELS, given_focus, near_policy, rows_kept, top_tokens, two_sided
+from tests.golden.verl_losses import LARGEST_KL
 
 EPS, GDPO_EPS = 1e-4, 1e-8
 WINDOW = ("dapo", "cispo", "fipo")
@@ -35,7 +37,7 @@ ROLLOUT_WEIGHTS = "swift rollout weights"  # inside the trainer's loss; only the
 
 def advantages(case: Case) -> Ours:
     parts_BK, weights = case.tensor("rewards_per_func"), case.tensor("reward_weights")
-    rewards_B = (parts_BK * weights).nansum(1)  # what could not be scored counts as 0
+    rewards_B = total(case, parts_BK, weights)
     groups = consecutive(rewards_B.numel(), case.params["num_generations"])
     kind, scale = case.params["advantage_estimator"], case.params["scale_rewards"]
     plain_B = rewards_B
@@ -46,19 +48,26 @@ def advantages(case: Case) -> Ours:
     if scale == "gdpo":
         words = ",".join(str(float(weight)) for weight in weights)
         credit_B = group.decoupled_parts(parts_BK, groups, part_weights=words, eps=GDPO_EPS).advantages_B
-        every_B = torch.ones_like(credit_B, dtype=torch.bool)
         room = conventions.room_for_flat_parts(case.tolerance, parts_BK, weights.tolist(), groups, GDPO_EPS)
-        advantages_B = normalise.batch_zscore(credit_B, every_B, eps=GDPO_EPS)
+        advantages_B = normalise.batch_zscore(credit_B, group.scored(rewards_B), eps=GDPO_EPS)
         return Ours({"advantages": advantages_B, "rewards": plain_B}, tolerances={"advantages": room})
     advantages_B = _scaled(kind, scale, rewards_B, groups)
     room = conventions.room_for_flat_groups(case, advantages_B, rewards_B, groups, EPS)
     return Ours({"advantages": advantages_B, "rewards": rewards_B}, tolerances={"advantages": room})
 
 
+def total(case: Case, parts_BK: Tensor, weights_K: Tensor) -> Tensor:
+    """What could not be scored counts as 0; or leaves the whole reward unscored."""
+    parts_BK = torch.where(weights_K == 0, 0, parts_BK * weights_K)
+    return parts_BK.nansum(1) if case.follows(Convention.PARTLY_SCORED) else parts_BK.sum(1)
+
+
 def dynamic(case: Case) -> Ours:
     """Ragged groups; a request that occurs twice counts once, with its last reward, and both rows get its advantage."""
-    rewards_B = (case.tensor("rewards_per_func") * case.tensor("reward_weights")).nansum(1)
+    rewards_B = total(case, case.tensor("rewards_per_func"), case.tensor("reward_weights"))
     requests_B, prompts_B = case.ids("request_ids"), case.ids("prompt_ids")
+    if not case.follows(Convention.REQUESTED_TWICE):
+        requests_B = torch.arange(rewards_B.numel())
     last = {int(request): row for row, request in enumerate(requests_B)}
     rows_U = torch.tensor([last[request] for request in range(len(last))])
     kind, scale = case.params["advantage_estimator"], case.params["scale_rewards"]
@@ -87,27 +96,36 @@ def _scaled(kind: str, scale: str, rewards_B: Tensor, groups: Groups) -> Tensor:
 def grpo(case: Case) -> Ours:
     rows, logprobs = Rows(case.flags("completion_mask")), case.leaf("per_token_logps")
     case.peer_ignores("entropies", "tau_pos", "tau_neg", *FIPO_OPTIONS, *REAL_OPTIONS)
-    top = _top_tokens(case, rows)
+    finished, top = rows, None
     if case.params["overlong_filter"]:
-        rows = rows.without(~select.finished(case.flags("truncated_mask")))
+        finished = rows.without(~select.finished(case.flags("truncated_mask")))
     else:
         case.peer_ignores("truncated_mask")
+    if (case.params.get("top_entropy_quantile") or 1.0) < 1.0:
+        # Tokens of high entropy, by a floor that is taken before overlong rows leave.
+        asked = rows if case.follows(Convention.FLOOR_BEFORE) else finished
+        top = asked.unpack(top_tokens(case, asked, asked.pack(case.tensor("entropies"))).double())
+    rows, focuses = finished, []
     known = _known(case, rows, logprobs)
     drift = case.params["off_policy_sequence_mask_delta"]
-    if drift is not None:
+    if drift is not None and case.follows(Convention.DROPPED_LEAVE):
         rows = rows.without(~_near(case, rows, known, drift))
         known = _known(case, rows, logprobs)
-    known["weight_T"] = _correction(case)(known).weight_T
+    elif drift is not None:
+        known.setdefault("rollout_T", known["old_T"])
+        focuses.append(cell(focus.near_policy, max_drift=drift))
     if case.params["loss_type"] == "real":
         return _real(case, rows, known, logprobs)
-    known["top_T"] = rows.pack(top) > 0
+    if top is not None:
+        known["top_T"] = rows.pack(top) > 0
+        focuses.append(cell(given_focus))
     cells = {"ratio": cell(LEVELS[case.params["importance_sampling_level"]], guard=NO_GUARD), "gate": _gate(case)}
     terms = policy_terms(
         known,
-        mismatch=cell(conventions.given_weights),
+        mismatch=_correction(case),
         aggregate=_mode(case),
-        focus=(cell(_given_focus),),
-        kl=cell(_weighted_k3) if case.params["beta"] else None,
+        focus=tuple(focuses),
+        kl=cell(kl.weighted_k3, cap=LARGEST_KL) if case.params["beta"] else None,
         **cells,
     )
     loss = _reduced(case, terms)
@@ -121,28 +139,19 @@ def _real(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -> Ou
     gate, mode = cell(sequence_gates.real, tau=case.params["real_tau"]), cell(aggregate.group_mean)
     shared = {"mismatch": cell(mismatch.none), "ratio": cell(ratios.none)}
     known |= step_statistics(known, [gate, mode], **shared)
-    terms = policy_terms(known, gate=gate, aggregate=mode, **shared)
-    loss, metrics = reduced(terms, count=known["groups"].count), {}
-    if case.params["beta"]:
-        kl_T = conventions.k3_capped(known["logprobs_T"], known["reference_T"], rows.trained_T)
-        loss, metrics = (
-            loss + case.params["beta"] * masked.mean(kl_T, rows.trained_T),
-            {"kl": masked.mean(kl_T, rows.trained_T)},
-        )
+    beta, k3 = case.params["beta"], cell(kl.k3, cap=LARGEST_KL)
+    terms = dict(policy_terms(known, gate=gate, aggregate=mode, kl=k3 if beta else None, **shared))
+    leash = terms.pop("kl", None)
+    count = known["groups"].count if case.follows(Convention.EMPTY_GROUPS) else None
+    loss, metrics = reduced(terms, count=count), {}
+    if leash is not None:
+        mean = masked.mean(k3(known), rows.trained_T)
+        loss = loss + beta * (mean if case.follows(Convention.KL_TOKEN_MEAN) else mean_of(leash))
+        metrics = {"kl": mean}
+    _correction(case)  # the sampler's log-probs are not read, whatever the mode
     case.peer_ignores("importance_sampling_level", "epsilon_low", "epsilon_high", "delta", "max_completion_length")
     case.peer_ignores("num_items_in_batch", "num_processes", "current_gradient_accumulation_steps")
     return Ours({"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}, metrics)
-
-
-def _top_tokens(case: Case, rows: Rows) -> Tensor:
-    """Tokens of high entropy, by a floor that is taken before overlong rows leave; 1 everywhere without one."""
-    if (case.params.get("top_entropy_quantile") or 1.0) == 1.0:
-        return torch.ones(rows.count, rows.width)
-    return rows.unpack(top_tokens(case, rows, rows.pack(case.tensor("entropies"))).double(), fill=0.0)
-
-
-def _given_focus(top_T: Tensor) -> Tensor:
-    return top_T
 
 
 def rlsd(case: Case) -> Ours:
@@ -200,10 +209,6 @@ def _correction(case: Case) -> Cell:
     return cells[mode]()
 
 
-def _weighted_k3(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, weight_T: Tensor) -> Tensor:
-    return weight_T * conventions.k3_capped(logprobs_T, reference_T, trained_T)
-
-
 def _gate(case: Case) -> Cell:
     low, high, cap = case.params["epsilon_low"], case.params["epsilon_high"], case.params["delta"]
     kind = case.params["loss_type"]
@@ -230,9 +235,9 @@ def _gate(case: Case) -> Cell:
 def _mode(case: Case) -> Cell:
     kind, longest = case.params["loss_type"], case.params["max_completion_length"]
     if kind in ("grpo", "sapo"):
-        return cell(conventions.every_row_counts(aggregate.sequence_mean_token_mean))
+        return cell(aggregate.sequence_mean_token_mean, count_empty=True)
     if kind == "dr_grpo":
-        return cell(conventions.every_row_counts(conventions.scaled_by(longest)))
+        return cell(aggregate.sequence_mean_token_scaled, length=longest, count_empty=True)
     return cell(aggregate.token_mean)
 
 
@@ -240,7 +245,10 @@ def _reduced(case: Case, terms: Any) -> Tensor:
     items, processes = case.params["num_items_in_batch"], case.params["num_processes"]
     steps, weights = case.params["current_gradient_accumulation_steps"], {"kl": case.params["beta"]}
     if case.params["loss_type"] in WINDOW:
-        return reduced(terms, weights, count=items / processes) * steps
+        return reduced(terms, weights, count=items / processes) * (steps if case.follows(Convention.ACCUMULATED) else 1)
+    per_row = case.params["loss_type"] in ("grpo", "sapo", "dr_grpo")
+    if case.params["overlong_filter"] and per_row and not case.follows(Convention.FILTERED_STAY):
+        return reduced(terms, weights, count=float(select.finished(case.flags("truncated_mask")).sum()))
     return reduced(terms, weights)
 
 
@@ -248,7 +256,7 @@ def _metrics(rows: Rows, known: Mapping[str, Any], ratio: Cell, gate: Cell) -> d
     marks = gate({**known, "log_ratio_T": ratio(known)}).marks
     found: dict[str, Tensor] = {}
     if "reference_T" in known:
-        kl_T = conventions.k3_capped(known["logprobs_T"], known["reference_T"], rows.trained_T)
+        kl_T = cell(kl.k3, cap=LARGEST_KL)(known)
         found["kl"] = masked.mean(kl_T, rows.trained_T)
     if "clipped_low" in marks:
         low, high = (masked.mean(marks[f"clipped_{end}"].double(), rows.trained_T) for end in ("low", "high"))

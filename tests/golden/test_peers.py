@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from torch import Tensor
 
 from ascent.algorithms import TABLE
-from ascent.losses import kl
-from tests.golden import conventions, swift
 from tests.golden.cases import VECTORS, Case, load
-from tests.golden.peers import APPLIED, page, unknown_references
+from tests.golden.peers import page, unknown_references
 from tests.golden.peers_options import NOT_HERE, PEERS, Option
-from tests.golden.runner import REPRODUCED, classify, judge
 
 DOCS = Path(__file__).parents[2] / "docs" / "peers.md"
 CASES = load(VECTORS)
@@ -178,22 +174,6 @@ def test_no_word_or_switch_of_the_vectors_is_forgotten() -> None:
     }
     assert forgotten == set()
     assert any("match_underlying_distribution" in what for _, what, _ in NOT_HERE)
-
-
-def test_the_page_says_how_many_cases_rest_on_conventions_that_the_library_refuses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def uncapped(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
-        return kl.k3(logprobs_T, reference_T, trained_T)
-
-    monkeypatch.setattr(conventions, "every_row_counts", lambda mode: mode)
-    monkeypatch.setattr(
-        conventions, "raw_reward_in_groups_of_one", lambda advantages_B, rewards_B, groups: advantages_B
-    )
-    monkeypatch.setattr(conventions, "k3_capped", uncapped)
-    monkeypatch.setattr(swift, "_weighted_k3", uncapped)
-    otherwise = [case for case in CASES if classify(case).name == REPRODUCED and judge(case).wrong]
-    assert len(otherwise) == APPLIED
 
 
 def test_every_row_but_our_own_is_somewhere_on_the_page() -> None:

@@ -18,6 +18,7 @@ from ascent.maths import masked
 from ascent.maths.groups import Groups
 from tests.golden import conventions
 from tests.golden.cases import Case, Ours
+from tests.golden.conventions import Convention
 from tests.golden.packed import Rows
 
 EPS = 1e-4
@@ -25,13 +26,16 @@ EPS = 1e-4
 
 def grpo(case: Case) -> Ours:
     parts_BK, weights = case.tensor("rewards_per_func"), case.params["reward_weights"]
-    rewards_B, groups = weighted(parts_BK, weights), consecutive(parts_BK.shape[0], case.params["num_generations"])
+    groups = consecutive(parts_BK.shape[0], case.params["num_generations"])
+    rewards_B = _weighted(case, parts_BK, weights)
     scale = case.params["scale_rewards"]
     if case.params["multi_objective_aggregation"] == "normalize_then_sum":
         words = ",".join(str(weight) for weight in weights)
         credit = group.decoupled_parts(parts_BK, groups, part_weights=words, eps=EPS)
         room = conventions.room_for_flat_parts(case.tolerance, parts_BK, weights, groups, EPS)
-        judged_B = torch.stack([_has_siblings(part_B, groups) for part_B in parts_BK.unbind(1)]).any(0)
+        judged_B = group.scored(rewards_B)
+        if case.follows(Convention.UNJUDGED_LEAVE):
+            judged_B = torch.stack([_has_siblings(part_B, groups) for part_B in parts_BK.unbind(1)]).any(0)
         advantages_B = normalise.batch_zscore(credit.advantages_B, judged_B, eps=EPS)
     else:
         case.expects(multi_objective_aggregation="sum_then_normalize")
@@ -61,7 +65,7 @@ def grpo(case: Case) -> Ours:
 
 def rloo(case: Case) -> Ours:
     parts_BK = case.tensor("rewards_per_func")
-    rewards_B = weighted(parts_BK, case.params["reward_weights"])
+    rewards_B = _weighted(case, parts_BK, case.params["reward_weights"])
     groups = consecutive(rewards_B.numel(), case.params["num_generations"])
     metrics = _reward_metrics(parts_BK, rewards_B)
     if case.params["reward_clip_range"] is not None:
@@ -76,15 +80,19 @@ def rloo(case: Case) -> Ours:
         case.expects(beta=0.0)
     advantages_B = group.leave_one_out(rewards_B, groups).advantages_B
     if case.params["normalize_advantages"]:
-        advantages_B = normalise.batch_zscore(advantages_B, _has_siblings(rewards_B, groups), eps=EPS)
+        leave = case.follows(Convention.UNJUDGED_LEAVE)
+        judged_B = _has_siblings(rewards_B, groups) if leave else group.scored(rewards_B)
+        advantages_B = normalise.batch_zscore(advantages_B, judged_B, eps=EPS)
     sums_B = rows.segments.sum(masked.kept(rows.pack(old), rows.trained_T))
     return Ours({"advantages": advantages_B, "old_logps": sums_B}, metrics)
 
 
-def weighted(parts_BK: Tensor, weights: list[float]) -> Tensor:
-    """The weighted sum of what was scored; NaN where nothing was."""
-    total_B = (parts_BK * torch.tensor(weights, dtype=parts_BK.dtype)).nansum(1)
-    return total_B.masked_fill(parts_BK.isnan().all(1), float("nan"))
+def _weighted(case: Case, parts_BK: Tensor, weights: list[float]) -> Tensor:
+    """The weighted sum of what was scored, NaN where nothing was; or NaN where a part that counts was not."""
+    weights_K = torch.tensor(weights, dtype=parts_BK.dtype)
+    if not case.follows(Convention.PARTLY_SCORED):
+        return torch.where(weights_K == 0, 0, parts_BK * weights_K).sum(1)
+    return (parts_BK * weights_K).nansum(1).masked_fill(parts_BK.isnan().all(1), float("nan"))
 
 
 def consecutive(rows: int, size: int) -> Groups:

@@ -30,6 +30,7 @@ from ascent.losses.objective import file_terms, policy_terms
 from ascent.maths.logprobs import next_token_logprobs
 from ascent.maths.segments import Segments
 from tests.golden.cases import Case, Ours, as_tensor
+from tests.golden.conventions import Convention
 from tests.golden.packed import Rows, gradient, mean_of, reduced
 
 EVERY_LENGTH = 1  # these losses take sums of log-probs and never a length
@@ -91,7 +92,7 @@ def nash_md(case: Case) -> Ours:
     logprobs, chance_B = case.leaf("model_logprobs"), case.tensor("probability")
     rows = Rows(torch.ones_like(logprobs, dtype=torch.bool))
     known = rows.known(logprobs_T=logprobs, reference_T=case.tensor("ref_logprobs"), old_T=logprobs.detach())
-    credit = cell(group.against_opponent, beta=case.params["beta"])({**known, "rewards_B": chance_B})
+    credit = cell(group.against_opponent, beta=case.params["beta"])({**known, "chances_B": chance_B})
     known["advantages_T"] = credit.advantages_T
     terms = policy_terms(
         known,
@@ -152,7 +153,8 @@ def gkd(case: Case) -> Ours:
     each = distillation.gkd(student.flatten(0, 1), teacher.flatten(0, 1), scored.flatten(), **numbers)
     count, reduction = case.params["num_items_in_batch"], case.params["reduction"]
     divisors = {"batchmean": None, "sum": 1, "mean": int(scored.sum()) * student.shape[-1]}
-    loss = reduced({"loss": summed(each)}, count=count or divisors[reduction])
+    divisor = divisors[reduction] if case.follows(Convention.GKD_SUM) else None
+    loss = reduced({"loss": summed(each)}, count=count or divisor)
     return Ours({"loss": loss, "grad_student_logits": gradient(loss, student)})
 
 

@@ -20,6 +20,7 @@ from ascent.losses.objective import policy_terms
 from ascent.maths import masked
 from tests.golden import conventions
 from tests.golden.cases import Case, Ours
+from tests.golden.conventions import Convention
 from tests.golden.packed import NO_GUARD, Rows, gradient, reduced, shares_of_rows
 
 LEVELS = {
@@ -33,13 +34,15 @@ GENERATION_BATCH = ("dapo", "cispo", "vespo")
 def grpo(case: Case) -> Ours:
     rows, logprobs = _rows(case), case.leaf("per_token_logps")
     known = _known(case, rows, logprobs)
+    focuses = _focus(case, rows, known)
     known["weight_T"] = _weights(case, rows)
+    known["rollout_T"] = conventions.sampler_of(known.get("old_T", known["logprobs_T"]), known["weight_T"])
     cells = {"ratio": _ratio(case), "gate": _gate(case)}
     terms = policy_terms(
         known,
-        mismatch=cell(conventions.given_weights),
+        mismatch=conventions.READY_MADE,
         aggregate=_mode(case),
-        focus=_focus(case, rows, known),
+        focus=focuses,
         kl=_kl(case),
         entropy=cell(entropy.bonus) if case.params.get("entropy_coef") else None,
         **cells,
@@ -47,7 +50,8 @@ def grpo(case: Case) -> Ours:
     loss = _reduced(case, {name: term for name, term in terms.items() if name != "entropy"})
     if "entropy" in terms:
         # TRL takes the mean over the tokens it trains: those of high entropy alone, if it was told so.
-        open_T = rows.trained_T & known["top_T"] if "top_T" in known else rows.trained_T
+        kept = "top_T" in known and case.follows(Convention.ENTROPY_OF_KEPT)
+        open_T = rows.trained_T & known["top_T"] if kept else rows.trained_T
         minus = masked.mean(entropy.bonus(known["entropy_T"], open_T), open_T)
         loss = loss + case.params["entropy_coef"] * minus / _steps(case)
     metrics = _clip_metrics(rows, known, **cells, per_sequence=case.params["importance_sampling_level"] != "token")
@@ -73,9 +77,10 @@ def gmpo(case: Case) -> Ours:
         "ratio": cell(ratios.token, guard=NO_GUARD),
         "gate": cell(gates.gmpo, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
     }
-    every_row = cell(conventions.every_row_counts(aggregate.sequence_mean_token_mean))
+    every_row = cell(aggregate.sequence_mean_token_mean, count_empty=True)
     shared = {"mismatch": cell(mismatch.none), "aggregate": every_row}
-    terms = dict(policy_terms(trained_known, **shared, **cells))
+    focuses = (cell(given_focus),) if "top_T" in trained_known else ()
+    terms = dict(policy_terms(trained_known, focus=focuses, **shared, **cells))
     if case.params["beta"]:
         terms["kl"] = policy_terms(known, **shared, **cells, kl=cell(kl.k3, guard=NO_GUARD))["kl"]
     loss = reduced(terms, {"kl": case.params["beta"]}) + _ratio_one_of_empty_rows(case, trained)
@@ -98,7 +103,7 @@ def rloo(case: Case) -> Ours:
     terms = policy_terms(
         known,
         mismatch=cell(mismatch.none),
-        aggregate=cell(conventions.every_row_counts(aggregate.sequence_mean_token_mean)),
+        aggregate=cell(aggregate.sequence_mean_token_mean, count_empty=True),
         **cells,
     )
     loss = reduced(terms) + _ratio_one_of_empty_rows(case, rows)
@@ -128,7 +133,8 @@ def _weights(case: Case, rows: Rows) -> Tensor:
         return torch.ones(rows.segments.total, dtype=case.dtype)
     given = case.tensor("importance_sampling_ratio")
     weight_T = rows.pack(given)
-    if case.params["loss_type"] == "vespo" and given.shape[1] == 1:  # one weight per row enters its product once
+    once = case.params["loss_type"] == "vespo" and given.shape[1] == 1
+    if once and case.follows(Convention.ONE_WEIGHT):  # one weight per row enters its product once
         return torch.where(rows.segments.spread(first_of(rows)) == torch.arange(rows.segments.total), weight_T, 1.0)
     return weight_T
 
@@ -141,23 +147,31 @@ def first_of(rows: Rows) -> Tensor:
 
 
 def _focus(case: Case, rows: Rows, known: dict[str, Any]) -> tuple[Cell, ...]:
-    """Sequences that have drifted, tokens of low entropy: no loss, still in the denominator. Adds what they need."""
+    """Sequences that have drifted, tokens of low entropy: no loss, still in the denominator. Adds what they need.
+
+    Both are found here: the sampler's log-probs belong to the drift alone, weights come ready-made beside them.
+    """
     cells: list[Cell] = []
     threshold = case.params.get("off_policy_mask_threshold")
     if threshold is None:
         case.peer_ignores("sampling_per_token_logps")
     else:
         sampled = "sampling_per_token_logps" if case.has("sampling_per_token_logps") else "old_per_token_logps"
-        known["rollout_T"] = rows.pack(case.tensor(sampled))
-        cells.append(cell(focus.near_policy, max_drift=threshold))
+        near = cell(focus.near_policy, max_drift=threshold)
+        known["near_T"] = near({**known, "rollout_T": rows.pack(case.tensor(sampled))})
+        cells.append(cell(_given_rows))
     if case.params.get("top_entropy_quantile", 1.0) < 1.0:
         known["top_T"] = top_tokens(case, rows, known["entropy_T"])
-        cells.append(cell(_given_focus))
+        cells.append(cell(given_focus))
     return tuple(cells)
 
 
-def _given_focus(top_T: Tensor) -> Tensor:
+def given_focus(top_T: Tensor) -> Tensor:
     return top_T
+
+
+def _given_rows(near_T: Tensor) -> Tensor:
+    return near_T
 
 
 def top_tokens(case: Case, rows: Rows, entropy_T: Tensor) -> Tensor:
@@ -170,6 +184,8 @@ def _top_rows(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -
     """GMPO drops tokens of low entropy from its geometric mean: to it they are not trained."""
     if case.params.get("top_entropy_quantile", 1.0) == 1.0:
         return rows, known
+    if not case.follows(Convention.GMPO_OF_KEPT):
+        return rows, {**known, "top_T": top_tokens(case, rows, known["entropy_T"])}
     keep_T = top_tokens(case, rows, known["entropy_T"]) & rows.trained_T
     trained = Rows(rows.unpack(keep_T.double()) > 0)
     return trained, _known(case, trained, logprobs)
@@ -229,11 +245,11 @@ def _kl(case: Case) -> Cell | None:
 def _mode(case: Case) -> Cell:
     kind, longest = case.params["loss_type"], case.params["max_completion_length"]
     if kind in ("grpo", "sapo"):
-        return cell(conventions.every_row_counts(aggregate.sequence_mean_token_mean))
+        return cell(aggregate.sequence_mean_token_mean, count_empty=True)
     if kind == "luspo":
-        return cell(conventions.every_row_counts(aggregate.sequence_mean_token_sum))
+        return cell(aggregate.sequence_mean_token_sum, count_empty=True)
     if kind == "dr_grpo":
-        return cell(conventions.every_row_counts(conventions.scaled_by(longest)))
+        return cell(aggregate.sequence_mean_token_scaled, length=longest, count_empty=True)
     return cell(aggregate.token_mean)
 
 
@@ -251,12 +267,13 @@ def _reduced(case: Case, terms: Terms) -> Tensor:
 def _steps(case: Case) -> int:
     """Gradient accumulation divides the loss in training, not in evaluation."""
     steps, training = case.params.get("current_gradient_accumulation_steps", 1), case.params.get("train_mode", True)
-    return steps if training else 1
+    return steps if training and case.follows(Convention.ACCUMULATED) else 1
 
 
 def _ratio_one_of_empty_rows(case: Case, rows: Rows) -> Tensor:
     """A constant: TRL's row losses give a fully masked row its -A. The gradient does not see it; ours adds nothing."""
-    return -_one_per_row(case)[rows.empty_B].sum() / rows.count
+    constant = -_one_per_row(case)[rows.empty_B].sum() / rows.count
+    return constant if case.follows(Convention.EMPTY_ROWS) else torch.zeros_like(constant)
 
 
 def _clip_metrics(

@@ -18,13 +18,15 @@ from ascent.losses.loss import Loss
 from ascent.losses.objective import policy_terms
 from ascent.maths import masked
 from tests.golden.cases import METRIC, Case, Ours
+from tests.golden.conventions import Convention
 from tests.golden.packed import NO_GUARD, Rows, gradient, mean_of, reduced
 
 
 def update(case: Case) -> Ours:
     last_B, width = case.tensor("sequence_lengths"), case.tensor("values").shape[1]
     places = torch.arange(width)
-    rows, longer = Rows(places <= last_B[:, None]), Rows(places <= last_B[:, None] + 1)
+    rows, beyond = Rows(places <= last_B[:, None]), Rows(places <= last_B[:, None] + 1)
+    longer = beyond if case.follows(Convention.SCORE_LATER) else rows
     rewards_T = _rewards(case, rows, longer)
     found = returns.gae(
         rewards_T,
@@ -55,7 +57,7 @@ def update(case: Case) -> Ours:
             "advantages": rows.unpack(advantages_T),
             "returns": returns_BL,
             "padding_mask": ~rows.mask_BL,
-            "padding_mask_p1": ~longer.mask_BL,
+            "padding_mask_p1": ~beyond.mask_BL,
             "pg_loss": pg_loss,
             "vf_loss": vf_loss,
             "vf_clipfrac": masked.mean((value_T > plain_T).double(), longer.trained_T),
@@ -71,14 +73,14 @@ def _rewards(case: Case, rows: Rows, longer: Rows) -> Tensor:
     """KL on the response's tokens, the score on the last place of the longer row; whitened unshifted if asked."""
     old_T, reference_T = (longer.pack(case.tensor(name)) for name in ("logprobs", "ref_logprobs"))
     response_T, beta = longer.pack(rows.mask_BL), case.params["kl_coef"]
-    if case.params["kl_estimator"] == "k1":
+    if case.params["kl_estimator"] == "k1" or not case.follows(Convention.KL_IN_REWARD):
         penalty_T = shape.kl_penalty(old_T, reference_T, response_T, beta=beta)
     else:
         case.expects(kl_estimator="k3")
         penalty_T = -beta * kl.k3(old_T, reference_T, response_T, guard=NO_GUARD)
     rewards_T = penalty_T + shape.on_last_token(case.tensor("scores"), longer.trained_T, longer.segments)
     if case.params["whiten_rewards"]:
-        rewards_T = masked.whiten(rewards_T, longer.trained_T, shift_mean=False)
+        rewards_T = shape.whiten_rewards(rewards_T, longer.trained_T)
     return rewards_T
 
 

@@ -21,6 +21,7 @@ from ascent.maths import masked
 from ascent.maths.logprobs import next_token_logprobs
 from ascent.maths.tally import Tally
 from tests.golden.cases import Case, Ours
+from tests.golden.conventions import Convention
 from tests.golden.packed import Rows, gradient, mean_of, reduced
 
 
@@ -34,7 +35,9 @@ def dpo(case: Case) -> Ours:
     if case.params.get("use_weighting"):
         known["log_collision_T"] = rows.pack(case.tensor("log_sum_sq_probs"))
         focuses = (cell(focus.own_likelihood),)
-    terms = [_dpo_term(case, kind, rows, known, focuses) for kind in case.params["loss_type"]]
+    if case.params.get("ld_alpha") is not None:
+        focuses += (cell(shared_length.shared_length, tail=case.params["ld_alpha"]),)
+    terms = [_dpo_term(case, kind, known, focuses) for kind in case.params["loss_type"]]
     loss = sum(weight * reduced(term) for weight, term in zip(case.params["loss_weights"], terms, strict=True))
     sums = {
         name: rows.segments.sum(masked.kept(known[f"{ours}_T"], rows.trained_T))
@@ -50,21 +53,10 @@ def dpo(case: Case) -> Ours:
     )
 
 
-def _dpo_term(case: Case, kind: str, rows: Rows, known: dict[str, Any], focuses: tuple[Cell, ...]) -> Terms:
+def _dpo_term(case: Case, kind: str, known: dict[str, Any], focuses: tuple[Cell, ...]) -> Terms:
     """One of the losses; statistics of the whole batch first, as in training."""
-    tail, made = case.params.get("ld_alpha"), _dpo_cell(case, kind)
-    if tail is not None and kind == "sigmoid" and _divergence(case) == "reverse_kl":
-        made = cell(shared_length.ld_dpo, beta=case.params["beta"], tail=tail)
-    elif tail is not None and kind != "sft":
-        # Any loss on such sums: the lengths stay whole.
-        cut_T = shared_length.beyond_shared(rows.trained_T, rows.segments, known["chosen_P"], known["rejected_P"])
-        sums = {
-            f"{name}_B": shared_length.desensitised(known[f"{name}_T"], rows.trained_T, cut_T, rows.segments, tail=tail)
-            for name in ("logprobs", "reference")
-        }
-        known = {name: x for name, x in known.items() if name not in ("logprobs_T", "reference_T")} | sums
-        known["lengths_B"] = rows.segments.sum(rows.trained_T)
-    return file_terms({**known, **step_statistics(known, [made])}, loss=made, focus=focuses)
+    made = _dpo_cell(case, kind)
+    return file_terms({**known, **step_statistics(known, [made, *focuses])}, loss=made, focus=focuses)
 
 
 def _divergence(case: Case) -> str:
@@ -106,7 +98,8 @@ def kto(case: Case) -> Ours:
     if case.params["calculate_KL"]:
         other = Rows(case.flags("KL_shift_completion_mask"))
         policy_T, reference_T = (other.pack(case.tensor(f"{who}_KL_per_token_logps")) for who in ("policy", "ref"))
-        point = mismatched_score(policy_T, reference_T, other.trained_T, other.segments)[0] / other.count
+        score, scored = mismatched_score(policy_T, reference_T, other.trained_T, other.segments)
+        point = score / (other.count if case.follows(Convention.EMPTY_ROWS) else scored)
     else:
         case.peer_ignores("policy_KL_per_token_logps", "ref_KL_per_token_logps", "KL_shift_completion_mask")
     known = rows.known(logprobs_T=logprobs, reference_T=case.tensor("ref_per_token_logps"))
@@ -146,7 +139,7 @@ def cpo(case: Case) -> Ours:
 def _bent(case: Case, known: dict[str, Any]) -> dict[str, Any]:
     """AlphaPO's reward in the place of the log-prob that a loss reads; with simpo that is a loss of ours."""
     alpha, kind = case.params.get("alpha", 0.0), case.params["loss_type"]
-    if not alpha or kind == "simpo":
+    if not alpha or kind == "simpo" or not case.follows(Convention.BENT_OTHERS):
         return known
     sums = with_sums(known)
     length_B = sums["lengths_B"] if kind in MEANS else torch.ones_like(sums["lengths_B"])
@@ -178,7 +171,7 @@ def orpo(case: Case) -> Ours:
     attended = case.flags("attention_mask")
     rows, known = _from_logits(case, logits, attended, labels != -100)
     odds = file_terms(known, loss=cell(preferences.odds_ratio))
-    _, text = _from_logits(case, logits, attended, attended)
+    _, text = _from_logits(case, logits, attended, attended) if case.follows(Convention.ORPO_PROMPT) else (rows, known)
     nll = file_terms(text, loss=cell(supervised.chosen_nll))
     beta = case.params["beta"]
     loss = reduced(nll) + beta * reduced(odds)

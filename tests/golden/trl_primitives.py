@@ -11,6 +11,7 @@ from ascent.losses import focus
 from ascent.maths import divergence, masked, tally
 from ascent.maths.logprobs import token_logprobs
 from tests.golden.cases import Case, Ours
+from tests.golden.conventions import Convention
 from tests.golden.packed import Rows, gradient
 from tests.golden.trl_policy import near_policy, rows_kept
 
@@ -32,10 +33,10 @@ def nan_stats(case: Case) -> Ours:
     """TRL answers NaN where fewer than two numbers are known; we answer 0."""
     values = case.tensor("values")
     known = ~values.isnan()
-    rows = torch.stack([_std(row, keep) for row, keep in zip(values, known, strict=True)])
+    rows = torch.stack([_std(case, row, keep) for row, keep in zip(values, known, strict=True)])
     return Ours(
         {
-            "nanstd_all": _std(values, known),
+            "nanstd_all": _std(case, values, known),
             "nanstd_dim1": rows,
             "nanmin": tally.smallest(values, known).value(),
             "nanmax": tally.largest(values, known).value(),
@@ -43,8 +44,9 @@ def nan_stats(case: Case) -> Ours:
     )
 
 
-def _std(x: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    return torch.where(known.sum() < 2, float("nan"), masked.variance(x, known).sqrt())
+def _std(case: Case, x: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    ours = masked.variance(x, known).sqrt()
+    return torch.where(known.sum() < 2, float("nan"), ours) if case.follows(Convention.STD_OF_ONE) else ours
 
 
 def off_policy_mask(case: Case) -> Ours:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ascent.advantages import group, normalise, returns, token_baseline
-from ascent.advantages.credit import SequenceCredit
 from ascent.advantages.estimate import estimate
 from ascent.cells import Cell, cell
 from ascent.maths.groups import Groups
 from tests.golden import conventions
-from tests.golden.cases import COUNT_PLUS_1E8, EXACT, Case, Ours, Tolerance
+from tests.golden.cases import EXACT, Case, Ours, Tolerance
+from tests.golden.conventions import Convention
 from tests.golden.packed import Rows
 
 EPS = 1e-6
@@ -28,38 +28,35 @@ EPS = 1e-6
 def grpo(case: Case) -> Ours:
     eps = case.params.get("epsilon", EPS)
     scale = cell(normalise.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalise.none)
-    alone = 1 / (1 + eps) if case.params["norm_adv_by_std_in_grpo"] else 1.0
-    advantages_BL = _by_group(case, cell(group.centre), scale, alone)
+    advantages_BL = _by_group(case, cell(group.centre, lone_reward=True), scale)
     rewards_B, groups = case.tensor("token_level_rewards").sum(1), Groups.from_ids(case.ids("index"))
     room = conventions.room_for_flat_groups(case, advantages_BL.abs().amax(1), rewards_B, groups, eps)
     return _same(advantages_BL, {"advantages": room, "returns": room})
 
 
 def rloo(case: Case) -> Ours:
-    return _same(_by_group(case, cell(group.leave_one_out), cell(normalise.none), 1.0))
+    return _same(_by_group(case, cell(group.leave_one_out, lone_reward=True), cell(normalise.none)))
 
 
 def rloo_vectorized(case: Case) -> Ours:
-    return _same(_by_group(case, cell(group.leave_one_out), cell(normalise.none), None))
+    return _same(_by_group(case, cell(group.leave_one_out), cell(normalise.none)))
 
 
 def opo(case: Case) -> Ours:
-    return _same(_by_group(case, cell(group.length_weighted), cell(normalise.none), 1.0))
+    return _same(_by_group(case, cell(group.length_weighted, lone_reward=True), cell(normalise.none)))
 
 
 def passk(case: Case) -> Ours:
     eps = case.params.get("epsilon", EPS)
     scale = cell(normalise.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalise.none)
-    return _same(_by_group(case, cell(group.best_of_group), scale, None))
+    return _same(_by_group(case, cell(group.best_of_group), scale))
 
 
 def gpg(case: Case) -> Ours:
     """A group of one has the mean 0; the factor over the batch applies to it too."""
-    scale = case.params.get("f_norm", 1.0)
     case.peer_ignores("alpha")  # overwritten inside
-    rewards_B = case.tensor("token_level_rewards").sum(1)
-    factor = rewards_B.numel() / max(1, int((rewards_B != 0).sum()))
-    return _same(_by_group(case, cell(group.success_scaled, scale=scale), cell(normalise.none), factor / scale))
+    credit = cell(group.success_scaled, scale=case.params.get("f_norm", 1.0), lone_reward=True)
+    return _same(_by_group(case, credit, cell(normalise.none)))
 
 
 def optimal_token_baseline(case: Case) -> Ours:
@@ -86,24 +83,28 @@ def _token_baseline(case: Case, *, by_position: bool) -> Ours:
         corrected=weighted,
         lone_tail=lone_tail,
         by_position=by_position,
+        lone_reward=True,
         eps=case.params["epsilon"],
     )
     to_go_T = cell(returns.reward_to_go)(known).advantages_T
-    # A row without siblings keeps its return: verl's baseline is 0 there. By columns, empty rows are siblings too.
-    siblings_G = groups.sum(~rows.empty_B if lone_tail or not by_position else torch.ones_like(rows.empty_B))
-    alone_T = rows.segments.spread(groups.spread(siblings_G == 1)) & rows.trained_T
-    advantages_T = torch.where(alone_T, to_go_T, credit(known).advantages_T)
-    # Beside empty rows only, a row is its own baseline, but for the epsilon in it; ours is an exact 0.
-    lone_B = groups.spread(groups.sum(~rows.empty_B)) == 1
-    largest_B = rows.unpack(to_go_T).abs().amax(1)
-    room = Tolerance(EXACT.relative, torch.where(lone_B, 1e-5 * largest_B, EXACT.absolute))
+    advantages_T = credit(known).advantages_T
+    if by_position and not lone_tail and case.follows(Convention.ALONE):
+        # A row without siblings keeps its return, but by columns empty rows are siblings too: then it is its own.
+        own_B = groups.spread((groups.sum(~rows.empty_B) == 1) & (groups.sum(torch.ones_like(rows.empty_B)) > 1))
+        advantages_T = torch.where(rows.segments.spread(own_B), 0, advantages_T)
+    room = EXACT
+    if case.follows(Convention.PLUS_1E8):
+        # Beside empty rows only, a row is its own baseline, but for the epsilon in it; ours is an exact 0.
+        lone_B = groups.spread(groups.sum(~rows.empty_B)) == 1
+        largest_B = rows.unpack(to_go_T).abs().amax(1)
+        room = Tolerance(EXACT.relative, torch.where(lone_B, 1e-5 * largest_B, EXACT.absolute))
     return Ours(
         {"advantages": rows.unpack(advantages_T), "returns": rows.unpack(to_go_T)}, tolerances={"advantages": room}
     )
 
 
 def reinforce_plus_plus_baseline(case: Case) -> Ours:
-    return _same(_by_group(case, cell(group.centre), cell(normalise.whiten_token), 1.0), _whitened())
+    return _same(_by_group(case, cell(group.centre, lone_reward=True), cell(normalise.whiten_token)), _whitened(case))
 
 
 def gdpo(case: Case) -> Ours:
@@ -115,18 +116,12 @@ def gdpo(case: Case) -> Ours:
     else:  # without components the one total is treated as the only component
         parts_BK = case.tensor("token_level_rewards").sum(1)[:, None]
     weights = case.params.get("gdpo_reward_weights") or [1.0] * parts_BK.shape[1]
-
-    def credit(parts_BK: Tensor, groups: Groups) -> SequenceCredit:
-        ours = group.decoupled_parts(parts_BK, groups, part_weights=",".join(map(str, weights)), eps=eps)
-        alone_B = parts_BK @ torch.tensor(weights, dtype=parts_BK.dtype) / (1 + eps)
-        return ours._replace(advantages_B=conventions.raw_reward_in_groups_of_one(ours.advantages_B, alone_B, groups))
-
+    credit = cell(group.decoupled_parts, part_weights=",".join(map(str, weights)), eps=eps, lone_reward=True)
     known = {**rows.known(), "rewards_B": parts_BK.sum(1), "parts_BK": parts_BK, "groups": groups}
-    found = estimate(known, shapes=(), credit=cell(credit), normalise=cell(normalise.whiten_token))
+    found = estimate(known, shapes=(), credit=credit, normalise=cell(normalise.whiten_token))
     advantages_BL = rows.unpack(found.advantages_T)
     values = {name: advantages_BL for name in ("advantages", "returns") if name in case.expected}
-    usual = case.tolerance if case.in_float32 else COUNT_PLUS_1E8
-    room = conventions.room_for_flat_parts(usual, parts_BK, weights, groups, eps)
+    room = conventions.room_for_flat_parts(conventions.room_for_1e8(case), parts_BK, weights, groups, eps)
     return Ours(values, tolerances={name: room for name in values})
 
 
@@ -134,7 +129,7 @@ def gae(case: Case) -> Ours:
     rows = Rows(case.flags("response_mask"))
     credit = cell(returns.gae, gamma=case.params["gamma"], lam=case.params["lam"])
     found = _from_tokens(rows, credit, case.tensor("token_level_rewards"), values_T=case.tensor("values"))
-    return Ours(found, tolerances={"advantages": COUNT_PLUS_1E8})
+    return Ours(found, tolerances={"advantages": conventions.room_for_1e8(case)})
 
 
 def reinforce_plus_plus(case: Case) -> Ours:
@@ -142,7 +137,7 @@ def reinforce_plus_plus(case: Case) -> Ours:
     credit = cell(returns.reward_to_go, gamma=case.params["gamma"])
     found = _from_tokens(rows, credit, case.tensor("token_level_rewards"))
     to_go_T = credit({**rows.known(rewards_T=case.tensor("token_level_rewards"))}).advantages_T
-    return Ours({**found, "returns": rows.unpack(to_go_T)}, tolerances={"advantages": COUNT_PLUS_1E8})
+    return Ours({**found, "returns": rows.unpack(to_go_T)}, tolerances={"advantages": conventions.room_for_1e8(case)})
 
 
 def remax(case: Case) -> Ours:
@@ -158,28 +153,11 @@ def remax(case: Case) -> Ours:
     return Ours({"advantages": rows.unpack(advantages_T), "returns": rows.unpack(to_go_T)})
 
 
-def _by_group(case: Case, credit: Cell, scale: Cell, alone: float | None) -> Tensor:
-    """Sequence scores to token advantages; `alone` times the raw reward in a group of one, or our 0 if None."""
+def _by_group(case: Case, credit: Cell, scale: Cell) -> Tensor:
+    """Sequence scores to token advantages."""
     rows, groups = Rows(case.flags("response_mask")), Groups.from_ids(case.ids("index"))
     known = {**rows.known(), "rewards_B": case.tensor("token_level_rewards").sum(1), "groups": groups}
-    if alone is None:
-        return rows.unpack(estimate(known, shapes=(), credit=credit, normalise=scale).advantages_T)
-
-    # A normaliser of sequences gets the raw reward and scales it; with any other the credit already holds the product.
-    scales = "advantages_B" in scale.inputs
-
-    def with_raw_rewards(rewards_B: Tensor, groups: Groups, lengths_B: Tensor) -> SequenceCredit:
-        ours = credit({"rewards_B": rewards_B, "groups": groups, "lengths_B": lengths_B})
-        alone_B = rewards_B if scales else rewards_B * alone
-        return ours._replace(advantages_B=conventions.raw_reward_in_groups_of_one(ours.advantages_B, alone_B, groups))
-
-    def scaled(advantages_B: Tensor, rewards_B: Tensor, groups: Groups) -> Tensor:
-        ours_B = scale({"advantages_B": advantages_B, "rewards_B": rewards_B, "groups": groups})
-        return conventions.raw_reward_in_groups_of_one(ours_B, advantages_B * alone, groups)
-
-    per_group = cell(scaled) if scales else scale
-    found = estimate(known, shapes=(), credit=cell(with_raw_rewards), normalise=per_group)
-    return rows.unpack(found.advantages_T)
+    return rows.unpack(estimate(known, shapes=(), credit=credit, normalise=scale).advantages_T)
 
 
 def _from_tokens(rows: Rows, credit: Cell, rewards_BL: Tensor, **padded: Tensor) -> dict[str, Any]:
@@ -199,8 +177,9 @@ def _same(advantages_BL: Tensor, tolerances: dict[str, Tolerance] | None = None)
     return Ours({"advantages": advantages_BL, "returns": advantages_BL}, tolerances=tolerances or {})
 
 
-def _whitened() -> dict[str, Tolerance]:
-    return {"advantages": COUNT_PLUS_1E8, "returns": COUNT_PLUS_1E8}
+def _whitened(case: Case) -> dict[str, Tolerance]:
+    room = conventions.room_for_1e8(case)
+    return {"advantages": room, "returns": room}
 
 
 PREFIX = "core_algos.compute_"

@@ -20,11 +20,13 @@ from ascent.losses.objective import policy_terms, step_statistics
 from ascent.maths import masked
 from tests.golden import conventions
 from tests.golden.cases import Case, Ours, Tolerance
+from tests.golden.conventions import Convention
 from tests.golden.packed import NO_GUARD, Rows, gradient, reduced
 from tests.golden.verl_rollout import correction, kept
 
 PPO_CLAMP = 20.0
 GSPO_CAP = 10.0
+LARGEST_KL = 10.0
 BYPASS = "core_algos.compute_policy_loss_bypass_mode"
 
 
@@ -57,7 +59,7 @@ def reduction(case: Case, width: int) -> Reduction:
             cell(aggregate.sequence_mean_token_scaled, length=length),
             info.get("global_batch_size"),
         ),
-        "seq-mean-token-mean": (cell(conventions.mean_over_count_plus_1e8), info.get("global_batch_size")),
+        "seq-mean-token-mean": (conventions.mean_in_rows(case), info.get("global_batch_size")),
     }
     unknown = set(info) - {"dp_size", "global_batch_size", "batch_num_tokens"}
     if unknown:
@@ -81,7 +83,8 @@ def policy_loss(case: Case) -> Ours:
     rows = Rows(case.flags("response_mask"))
     logprobs = case.leaf("log_prob")
     loss, metrics = _policy(case, rows, logprobs)
-    tolerances = _room_in_the_exponent(case, rows) if case.params["loss_mode"] == "geo_mean" else {}
+    inside = case.params["loss_mode"] == "geo_mean" and case.follows(Convention.PLUS_1E8)
+    tolerances = _room_in_the_exponent(case, rows) if inside else {}
     return Ours({"loss": loss, "grad_log_prob": gradient(loss, logprobs)}, metrics, tolerances=tolerances)
 
 
@@ -95,18 +98,29 @@ def bypass(case: Case) -> Ours:
     known = rows.known(
         logprobs_T=logprobs, rollout_T=case.tensor("old_log_prob"), advantages_T=case.tensor("advantages")
     )
-    current = {**known, "old_T": known["logprobs_T"].detach()}
-    anchor = cell(mismatch.bypass)
-    weight_T = correction(options)(current).weight_T
+    current = {**known, "old_T": known["logprobs_T"].detach()}  # as in the first update of a batch
+    anchor, weighted = cell(mismatch.bypass), correction(options)
     if kind == "reinforce":
-        known |= {"weight_T": weight_T, "old_T": known["rollout_T"]}
-        anchor = cell(conventions.given_weights)
-    known["trained_T"] = rows.trained_T & kept(options, current)  # what is rejected is not counted either
+        anchor, known["weight_T"] = cell(_of_all_tokens), weighted(current).weight_T
+    known["kept_T"] = kept(options, current)
+    if case.follows(Convention.DROPPED_LEAVE):
+        known["trained_T"] = rows.trained_T & known["kept_T"]
     row = _row(case, {"ppo_clip": "vanilla", "reinforce": "reinforce"}[kind])
     how = reduction(case, rows.width)
-    terms = policy_terms(known, mismatch=anchor, ratio=row.ratio, gate=row.gate, aggregate=how.mode)
+    shared = {"ratio": row.ratio, "gate": row.gate, "aggregate": how.mode}
+    terms = policy_terms(known, mismatch=anchor, focus=(cell(_kept),), **shared)
     loss = reduced(terms, count=how.count, ranks=how.ranks)
     return Ours({"loss": loss, "grad_log_prob": gradient(loss, logprobs)}, _metrics(row, known, terms["policy"]))
+
+
+def _of_all_tokens(old_T: Tensor, weight_T: Tensor) -> mismatch.Correction:
+    """Weights that a cell of ours has computed before anything was rejected."""
+    return mismatch.Correction(weight_T, old_T.detach(), {})
+
+
+def _kept(kept_T: Tensor) -> Tensor:
+    """What cells of ours keep."""
+    return kept_T
 
 
 def kept_in_bypass(case: Case) -> Tensor:
@@ -126,13 +140,14 @@ def actor_loss(case: Case) -> Ours:
     how = reduction(case, rows.width)
     policy, _ = _policy(case, rows, logprobs)
     known = rows.known(logprobs_T=logprobs, entropy_T=entropies)
-    extra_T = {"entropy": entropy.bonus(known["entropy_T"], rows.trained_T)}
-    weights = {"entropy": case.params["entropy_coeff"], "kl": case.params["kl_loss_coef"]}
+    bonus_T = entropy.bonus(known["entropy_T"], rows.trained_T)
+    loss = policy + case.params["entropy_coeff"] * aggregated(bonus_T, rows, beside_policy(case, rows.width))
     if case.has("ref_log_prob") and case.params["kl_loss_type"]:
-        reference_T = rows.pack(case.tensor("ref_log_prob"))
-        extra_T["kl"] = estimator(case.params["kl_loss_type"])(known["logprobs_T"], reference_T, rows.trained_T)
-    terms = {name: spread_out(loss_T, rows, how.mode) for name, loss_T in extra_T.items()}
-    loss = policy + reduced(terms, weights, count=how.count, ranks=how.ranks)
+        known["reference_T"] = rows.pack(case.tensor("ref_log_prob"))
+        kl_T = estimator(case, case.params["kl_loss_type"])(known)
+        loss = loss + case.params["kl_loss_coef"] * aggregated(kl_T, rows, how)
+    else:
+        case.peer_ignores("kl_loss_coef")
     return Ours({"loss": loss, "grad_log_prob": gradient(loss, logprobs), "grad_entropy": gradient(loss, entropies)})
 
 
@@ -143,53 +158,56 @@ def spread_out(loss_T: Tensor, rows: Rows, mode: Cell) -> Loss:
     return Loss(aggregate.numerator(loss_T, rows.trained_T, weights.weight_B, rows.segments), weights.share_B.sum(), {})
 
 
-def estimator(kind: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def aggregated(loss_T: Tensor, rows: Rows, how: Reduction) -> Tensor:
+    return reduced({"loss": spread_out(loss_T, rows, how.mode)}, count=how.count, ranks=how.ranks)
+
+
+def beside_policy(case: Case, width: int) -> Reduction:
+    """How entropy and value losses are reduced: as the policy term is, or to a token mean."""
+    how = reduction(case, width)
+    if case.follows(Convention.LIKE_POLICY):
+        return how
+    tokens = (case.params.get("global_batch_info") or {}).get("batch_num_tokens", case.params.get("batch_num_tokens"))
+    return Reduction(cell(aggregate.token_mean), tokens, how.ranks)
+
+
+def estimator(case: Case, kind: str) -> Cell:
     """verl's KL names; a trailing + keeps the value and takes the gradient of k2."""
-    name = kind.removesuffix("+")
-    if kind in ("k3+", "low_var_kl+"):
-        return _k3_straight_capped
-    plain = {
-        "kl": kl.k1,
-        "k1": kl.k1,
-        "abs": lambda *args: kl.k1(*args).abs(),
-        "mse": kl.k2,
-        "k2": kl.k2,
-        "low_var_kl": conventions.k3_capped,
-        "k3": conventions.k3_capped,
-    }[name]
-    if not kind.endswith("+"):
-        return plain
-
-    def straight_through(*args: Tensor) -> Tensor:
-        return plain(*args).detach() + kl.k2(*args) - kl.k2(*args).detach()
-
-    return straight_through
+    name = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}.get(kind.removesuffix("+"), kind.removesuffix("+"))
+    if name == "abs" and case.follows(Convention.NO_KL):
+        return cell(_distance_straight_through if kind.endswith("+") else _distance)
+    if name == "k3":
+        return cell(kl.k3_straight_through if kind.endswith("+") else kl.k3, cap=LARGEST_KL)
+    if name in ("k1", "abs"):
+        return cell(kl.k1_straight_through if kind.endswith("+") else kl.k1)
+    return cell({"k2": kl.k2}[name])
 
 
-def _k3_straight_capped(*args: Tensor) -> Tensor:
-    value_T = kl.k3_straight_through(*args)
-    return value_T + (value_T.clamp(-10, 10) - value_T).detach()
+def _distance(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
+    return kl.k1(logprobs_T, reference_T, trained_T).abs()
+
+
+def _distance_straight_through(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
+    value_T, slope_T = (each(logprobs_T, reference_T, trained_T) for each in (_distance, kl.k2))
+    return value_T.detach() + slope_T - slope_T.detach()
 
 
 def _policy(case: Case, rows: Rows, logprobs: Tensor) -> tuple[Tensor, dict[str, float]]:
     known = rows.known(logprobs_T=logprobs, old_T=case.tensor("old_log_prob"), advantages_T=case.tensor("advantages"))
     mode = case.params["loss_mode"]
     row, how = _row(case, mode), reduction(case, rows.width)
-    if mode == "gspo":
+    if mode == "gspo" and case.follows(Convention.GSPO_CAP):
         known["logprobs_T"] = _capped_rows(known)
     if mode == "sapo":  # whatever loss_agg_mode says
-        how = Reduction(cell(conventions.mean_over_count_plus_1e8), how.count, how.ranks)
+        how = Reduction(conventions.mean_in_rows(case), how.count, how.ranks)
     if mode == "geo_mean":  # a plain mean over all rows of the call; modes and global counts are not read
-        how = Reduction(cell(conventions.every_row_counts(conventions.mean_over_count_plus_1e8)), None, 1)
+        how = Reduction(conventions.mean_in_rows(case, count_empty=True), None, 1)
     anchor = cell(mismatch.none)
     if case.has("rollout_is_weights"):
-        anchor = cell(conventions.given_weights)
-        known["weight_T"] = rows.pack(case.tensor("rollout_is_weights"))
+        anchor = conventions.READY_MADE
+        known["rollout_T"] = conventions.sampler_of(known["old_T"], rows.pack(case.tensor("rollout_is_weights")))
         if mode == "geo_mean":  # one weight per sequence: the geometric mean of its token weights
-            logs_T = (known["weight_T"] + 1e-10).log()
-            known["weight_T"] = mismatch.geometric_truncate(
-                logs_T, torch.zeros_like(logs_T), rows.trained_T, rows.segments, cap=NO_GUARD
-            ).weight_T
+            anchor = cell(mismatch.geometric_truncate, cap=NO_GUARD)
     if mode == "clip_cov":
         known["noise_T"] = _noise(case, row, known)
     known |= step_statistics(known, [row.gate], mismatch=anchor, ratio=row.ratio)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from ascent.advantages import shape
 from ascent.losses import controllers, entropy, values
 from ascent.maths import divergence, masked
 from ascent.maths.logprobs import token_logprobs
-from tests.golden.cases import COUNT_PLUS_1E8, Case, Ours
-from tests.golden.packed import Rows, gradient, mean_of, reduced
-from tests.golden.verl_losses import estimator, reduction, spread_out
+from tests.golden import conventions
+from tests.golden.cases import METRIC, Case, Ours
+from tests.golden.conventions import Convention
+from tests.golden.packed import Rows, gradient
+from tests.golden.verl_losses import aggregated, beside_policy, estimator, reduction
 
 
 def masked_stats(case: Case) -> Ours:
@@ -30,13 +31,14 @@ def masked_stats(case: Case) -> Ours:
         "masked_whiten_keep_mean": rows.unpack(masked.whiten(x_T, keep_T, shift_mean=False)),
     }
     whitened = {name: mask_BL for name in ("masked_whiten", "masked_whiten_keep_mean")}
-    loose = {name: COUNT_PLUS_1E8 for name in found if name != "masked_sum"}
+    loose = {name: conventions.room_for_1e8(case) for name in found if name != "masked_sum"}
     return Ours(found, where=whitened, tolerances=loose)
 
 
 def kl_penalty(case: Case) -> Ours:
     logprobs, reference = case.leaf("logprob"), case.tensor("ref_logprob")
-    kl = estimator(case.params["kl_penalty"])(logprobs, reference, torch.ones_like(reference, dtype=torch.bool))
+    known = {"logprobs_T": logprobs, "reference_T": reference, "trained_T": torch.ones_like(reference).bool()}
+    kl = estimator(case, case.params["kl_penalty"])(known)
     return Ours({"kl": kl, "mean_kl": kl.mean(), "grad_sum_wrt_logprob": gradient(kl.sum(), logprobs)})
 
 
@@ -58,7 +60,7 @@ def kl_controller(case: Case) -> Ours:
 
 def agg_loss(case: Case) -> Ours:
     rows, losses = Rows(case.flags("loss_mask")), case.leaf("loss_mat")
-    loss = _aggregated(case, rows, rows.pack(losses))
+    loss = aggregated(rows.pack(losses), rows, reduction(case, rows.width))
     return Ours({"loss": loss, "grad_loss_mat": gradient(loss, losses)})
 
 
@@ -67,30 +69,29 @@ def value_loss(case: Case) -> Ours:
     old_T, returns_T, values_T = (rows.pack(x) for x in (case.tensor("values"), case.tensor("returns"), predicted))
     loss_T = values.clipped(values_T, old_T, returns_T, rows.trained_T, radius=case.params["cliprange_value"])
     held_T = loss_T > values.mse(values_T, returns_T, rows.trained_T)
-    loss = _aggregated(case, rows, loss_T)
+    loss = aggregated(loss_T, rows, beside_policy(case, rows.width))
     return Ours(
         {
             "vf_loss": loss,
             "vf_clipfrac": masked.mean(held_T.double(), rows.trained_T),
             "grad_vpreds": gradient(loss, predicted),
         },
-        tolerances={"vf_clipfrac": COUNT_PLUS_1E8},
+        tolerances={"vf_clipfrac": METRIC},
     )
 
 
 def entropy_loss(case: Case) -> Ours:
     rows, logits = Rows(case.flags("response_mask")), case.leaf("logits")
     entropies = divergence.entropy(logits)
-    loss = -_aggregated(case, rows, entropy.bonus(rows.pack(entropies), rows.trained_T))
+    bonus_T = entropy.bonus(rows.pack(entropies), rows.trained_T)
+    loss = -aggregated(bonus_T, rows, beside_policy(case, rows.width))
     return Ours({"entropy_loss": loss, "token_entropy": entropies, "grad_logits": gradient(loss, logits)})
 
 
 def logprobs_from_logits(case: Case) -> Ours:
     logits, labels = case.tensor("logits"), case.tensor("labels").long()
-    return Ours(
-        {"logprobs": token_logprobs(logits, labels), "entropy": divergence.entropy(logits)},
-        not_ours={"sum_pi_squared": "an input of the optimal token baseline, which is not built yet"},
-    )
+    found = {"logprobs": token_logprobs(logits, labels), "entropy": divergence.entropy(logits)}
+    return Ours(found | {"sum_pi_squared": divergence.log_collision(logits).exp()})
 
 
 def reward_minus_kl(case: Case) -> Ours:
@@ -105,13 +106,14 @@ def apply_kl_penalty(case: Case) -> Ours:
     rows, coefficient = Rows(case.flags("response_mask")), case.params["init_kl_coef"]
     old_T, reference_T = (rows.pack(case.tensor(name)) for name in ("old_log_probs", "ref_log_prob"))
     kind = case.params["kl_penalty"]
-    kl_T = estimator(kind)(old_T, reference_T, rows.trained_T)
-    if kind in ("kl", "k1"):
-        term_T = shape.kl_penalty(old_T, reference_T, rows.trained_T, beta=coefficient)
-    else:
-        term_T = -coefficient * masked.kept(kl_T, rows.trained_T)
-    tokens_B = rows.segments.sum(rows.trained_T).to(kl_T.dtype)
-    measured = (rows.segments.mean(kl_T, rows.trained_T) * tokens_B / (tokens_B + 1e-8)).mean()
+    kl_T = shape.kl_penalty(old_T, reference_T, rows.trained_T, beta=1.0).neg()
+    if kind not in ("kl", "k1") and case.follows(Convention.KL_IN_REWARD):
+        known = {"logprobs_T": old_T, "reference_T": reference_T, "trained_T": rows.trained_T}
+        kl_T = masked.kept(estimator(case, kind)(known), rows.trained_T)
+    term_T, measured = -coefficient * kl_T, masked.mean(kl_T, rows.trained_T)
+    if case.follows(Convention.ROWS_TO_CONTROLLER):
+        tokens_B = rows.segments.sum(rows.trained_T).to(kl_T.dtype)
+        measured = (rows.segments.mean(kl_T, rows.trained_T) * tokens_B / (tokens_B + 1e-8)).mean()
     after = controllers.ziegler_token(
         coefficient,
         float(measured),
@@ -127,14 +129,6 @@ def apply_kl_penalty(case: Case) -> Ours:
             "coef_after": after,
         }
     )
-
-
-def _aggregated(case: Case, rows: Rows, loss_T: Tensor) -> Tensor:
-    how = reduction(case, rows.width)
-    term = spread_out(loss_T, rows, how.mode)
-    if how.count is None and how.ranks == 1:
-        return mean_of(term)
-    return reduced({"loss": term}, count=how.count, ranks=how.ranks)
 
 
 ADAPTERS: dict[str, Callable[[Case], Ours]] = {

@@ -18,7 +18,8 @@ from ascent.cells import Cell, cell
 from ascent.losses import kl, mismatch, rejection
 from ascent.losses.objective import step_statistics
 from ascent.maths import masked
-from tests.golden.cases import COUNT_PLUS_1E8, Case, Ours
+from tests.golden import conventions
+from tests.golden.cases import Case, Ours
 from tests.golden.packed import Rows
 
 BY_RATIO = {"token_k1": "token", "seq_sum_k1": "product", "seq_mean_k1": "geometric"}
@@ -72,13 +73,11 @@ def weights(case: Case) -> Ours:
     level, threshold, made = case.params["rollout_is"], str(options["rollout_is_threshold"]), correction(options)
     tolerances = {}
     if case.params.get("rollout_is_batch_normalize"):
-        tolerances = {"weights": COUNT_PLUS_1E8}
-        if "_" not in threshold:
-            made = cell(NORMALISED[level], cap=float(threshold))
-            known |= step_statistics(known, [made])
+        tolerances = {"weights": conventions.room_for_1e8(case)}
+        low, _, high = threshold.rpartition("_")
+        made = cell(NORMALISED[level], low=float(low or 0), cap=float(high), reject=bool(low))
+        known |= step_statistics(known, [made])
     weight_T = made(known).weight_T
-    if tolerances and "_" in threshold:
-        weight_T = weight_T / _batch_mean(weight_T, rows, level)
     return Ours({"weights": _on_trained(weight_T, rows)}, tolerances=tolerances)
 
 
@@ -113,13 +112,6 @@ def _from_ratio(case: Case, rows: Rows) -> dict[str, Any]:
         raise ValueError(f"safety_bound={case.params['safety_bound']}; our weights are held within +-{mismatch.GUARD}")
     ratio_T = rows.pack(case.tensor("log_ratio"))
     return {**rows.known(), "old_T": ratio_T, "rollout_T": torch.zeros_like(ratio_T)}
-
-
-def _batch_mean(weight_T: Tensor, rows: Rows, level: str) -> Tensor:
-    """Of weights that are 0 outside bounds, over tokens or over sequences (whose tokens all have the same)."""
-    if level == "token":
-        return masked.mean(weight_T, rows.trained_T)
-    return masked.mean(rows.segments.mean(weight_T, rows.trained_T), ~rows.empty_B)
 
 
 def _on_trained(x_T: Tensor, rows: Rows) -> Tensor:

@@ -40,6 +40,12 @@ def test_each_mode_by_hand() -> None:
     assert value(by_group) == pytest.approx(((1 + 2 + 7) / 3 + 30 / 2) / 2)
 
 
+def test_the_empty_sequence_counts_where_a_row_asks_for_it() -> None:
+    assert value(aggregate.sequence_mean_token_mean(TOKENS, count_empty=True)) == pytest.approx((1.5 + 15 + 7) / 4)
+    assert value(aggregate.sequence_mean_token_sum(TOKENS, count_empty=True)) == pytest.approx(40 / 4)
+    assert value(aggregate.sequence_mean_token_scaled(TOKENS, length=8, count_empty=True)) == pytest.approx(40 / 8 / 4)
+
+
 def test_the_mean_of_micro_batch_means_is_a_different_number() -> None:
     """The bug this design rules out, on this very batch."""
     pieces = [(3.0, 2.0), (30.0, 2.0), (7.0, 1.0)]

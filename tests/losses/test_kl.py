@@ -55,7 +55,7 @@ def test_k1_in_the_loss_has_no_gradient_in_expectation() -> None:
 
 
 def test_k2_and_straight_through_follow_the_reverse_kl() -> None:
-    for estimator in (kl.k2, kl.k3_straight_through):
+    for estimator in (kl.k2, kl.k3_straight_through, kl.k1_straight_through):
         torch.testing.assert_close(gradient(lambda logs, e=estimator: e(logs, REF_LOGS, EVERY), LOGITS), REVERSE)
 
 
@@ -88,7 +88,7 @@ def test_to_old_is_kl_from_old_to_pi_in_value_and_gradient() -> None:
 def test_unbiased_values() -> None:
     truth = float(exact_kl(LOGITS[None], REF_LOGITS[None]))
     logs, weights = LOGITS.log_softmax(-1), LOGITS.softmax(-1)
-    for estimator in (kl.k1, kl.k3, kl.k3_straight_through):
+    for estimator in (kl.k1, kl.k3, kl.k3_straight_through, kl.k1_straight_through):
         assert float((weights * estimator(logs, REF_LOGS, EVERY)).sum()) == pytest.approx(truth)
 
 
@@ -98,6 +98,37 @@ def test_the_penalty_does_not_vanish_where_drift_is_worst() -> None:
     value = kl.k3(now, torch.tensor([-1.0], dtype=torch.float64), torch.tensor([True]))
     assert float(value.detach()) > 1000
     assert float(torch.autograd.grad(value.sum(), now)[0]) < -1000
+
+
+def test_a_cap_holds_the_value_and_ends_the_gradient_only_where_a_row_asks_for_it() -> None:
+    """x = log ref - log pi = 7 and .5: k3 is 1088.6 and .148721."""
+    now = torch.tensor([-8.0, -2.0], dtype=torch.float64, requires_grad=True)
+    ref, both = torch.tensor([-1.0, -1.5], dtype=torch.float64), torch.tensor([True, True])
+    value = kl.k3(now, ref, both, cap=10.0)
+    assert value.tolist() == pytest.approx([10, 0.148721], abs=1e-6)
+    assert torch.autograd.grad(value.sum(), now)[0].tolist() == pytest.approx([0, 1 - 1.648721], abs=1e-6)
+    straight = kl.k3_straight_through(now, ref, both, cap=10.0)
+    assert straight.tolist() == pytest.approx([10, 0.148721], abs=1e-6)
+    assert torch.autograd.grad(straight.sum(), now)[0].tolist() == pytest.approx([-7, -0.5])
+
+
+def test_k1_straight_through_has_the_value_of_one_and_the_slope_of_the_other() -> None:
+    now = NOW.clone().requires_grad_()
+    value = kl.k1_straight_through(now, REF, ALL)
+    assert value.tolist() == pytest.approx([0.2, -0.5, 0, 0.2])
+    assert torch.autograd.grad(value.sum(), now)[0].tolist() == pytest.approx([0.2, -0.5, 0, 0.2])
+
+
+def test_the_mismatch_weight_makes_the_value_that_of_the_trainers_own_samples() -> None:
+    """Drawn from another sampler and weighted by pi / sampler, the expected k3 is that of pi; no gradient in w."""
+    logs, sampled = LOGITS.log_softmax(-1), OLD_LOGITS.softmax(-1)
+    weight = (logs - OLD_LOGS).exp().requires_grad_()
+    value = (sampled * kl.weighted_k3(logs, REF_LOGS, weight, EVERY)).sum()
+    assert float(value) == pytest.approx(float(exact_kl(LOGITS[None], REF_LOGITS[None])))
+    assert not value.requires_grad
+    keep = torch.tensor([True, False, True, True])
+    found = kl.weighted_k3(NOW, REF, torch.tensor([2.0, float("nan"), 1, 0], dtype=torch.float64), keep)
+    assert found.tolist() == pytest.approx([2 * 0.018731, 0, 0, 0], abs=1e-6)
 
 
 def test_finite_differences_and_masks() -> None:

@@ -83,3 +83,17 @@ def test_normalised_weights_average_one_over_the_whole_step() -> None:
     near(sequences, [2 / 1.33516] * 3 + [0.67032 / 1.33516] * 2)
     nothing = {**known, "trained_T": torch.zeros_like(ALL)}
     assert float(step_statistics(nothing, [token])["mean_weight"]) == 1.0
+
+
+def test_normalised_weights_may_reject_and_then_count_what_they_rejected_in_the_mean() -> None:
+    """w = (e^1.5, 1, 1 | 1, e^-.4): within [.7, 2] the middle three stay, 3/5 on average; of the products e^1.5, e^-.4
+    neither does within [.7, 2], and the second does within [.5, 2]."""
+    known = {"old_T": OLD, "rollout_T": ROLL, "trained_T": ALL, "segments": SEGMENTS}
+    token = cell(mismatch.token_normalised, low=0.7, cap=2.0, reject=True)
+    found = token({**known, **step_statistics(known, [token])})
+    near(found.weight_T, [0, 5 / 3, 5 / 3, 5 / 3, 0])
+    assert found.marks["mismatch_rejected"].tolist() == [True, False, False, False, True]
+    product = cell(mismatch.product_normalised, low=0.5, cap=2.0, reject=True)
+    near(product({**known, **step_statistics(known, [product])}).weight_T, [0, 0, 0, 2, 2])
+    nothing = cell(mismatch.product_normalised, low=0.7, cap=2.0, reject=True)
+    near(nothing({**known, **step_statistics(known, [nothing])}).weight_T, [0, 0, 0, 0, 0])

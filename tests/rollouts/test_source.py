@@ -117,6 +117,25 @@ def test_passes_and_minibatches_cover_every_rollout_once_a_pass(folder: Path) ->
     assert source.report()["updates"].value() == 6
 
 
+@pytest.mark.parametrize(("row", "whole"), [("real", True), ("grpo", False)])
+def test_groups_that_the_loss_compares_stay_whole_in_minibatches(folder: Path, row: str, whole: bool) -> None:
+    """Three groups in two minibatches of one and two; micro-batches, of 20 tokens at most, may cut through them."""
+    source, learner = make(folder, row, replace(PLAN, epochs=2, minibatches=2, budget=20), score=in_turn)
+    batches, seen = source.next(1), []
+    while batches:
+        seen.append(torch.cat([batch["group_ids_B"] for batch in batches]).bincount(minlength=3).tolist())
+        split = len(batches) > sum(map(bool, seen[-1]))
+        batches = source.more(learner.step(batches, objective_of(source.row)))
+    assert [sum(both) for both in zip(*seen[:2], strict=True)] == [4, 4, 4]
+    assert all(count in (0, 4) for each in seen for count in each) == whole
+    assert split or not whole
+
+
+def in_turn(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Every group has both kinds of answers."""
+    return [replace(each, reward=float(place % 2)) for place, each in enumerate(rollouts)]
+
+
 def test_the_token_budget_changes_no_bit_of_the_samples_and_only_rounding_of_the_weights(folder: Path) -> None:
     one, two = make(folder), make(folder, plan=replace(PLAN, budget=20))
     assert train(*one, range(1, 2)) == train(*two, range(1, 2))
@@ -141,18 +160,26 @@ def test_a_ratio_that_is_not_one_is_a_bug_and_said(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "not_one", "off", "wrong"),
-    [("grpo", 1e-3, 1.2, True), ("grpo", 1.0, 1.2, False), ("grpo", 1.0, 2.5, True), ("grpo_v32", 1e-3, 1.2, True)],
+    ("row", "half", "ratio", "kl", "wrong"),
+    [
+        ("grpo", False, 1.2, 0.0, "ratio"),
+        ("grpo_v32", False, 1.2, 0.0, "ratio"),
+        ("grpo", False, 1.0009, 0.0, None),
+        ("grpo", True, 1.2, 1e-4, None),  # a single token's ratio says little in half precision
+        ("grpo", True, 1.0, 3e-3, "KL"),
+    ],
 )
 def test_so_it_is_where_log_probs_are_computed_again(
-    folder: Path, row: str, not_one: float, off: float, wrong: bool
+    folder: Path, row: str, half: bool, ratio: float, kl: float, wrong: str | None
 ) -> None:
     source, _ = make(folder, row)
-    source.models = replace(source.models, recorded=False, not_one=not_one)
+    source.models = replace(source.models, recorded=False, half=half)
     source.next(1)
     one = torch.ones(())
-    stats = {"ratio_largest": Mean(off * one, one), "ratio_smallest": Mean(one, one)}
-    with pytest.raises(RuntimeError, match="computed after sampling") if wrong else contextlib.nullcontext():
+    numbers = {"ratio_largest": ratio, "ratio_smallest": 1.0, "kl_to_old": kl}
+    stats = {name: Mean(number * one, one) for name, number in numbers.items()}
+    said = f"{wrong} to itself .* computed after sampling"
+    with pytest.raises(RuntimeError, match=said) if wrong else contextlib.nullcontext():
         source.more(stats)
 
 

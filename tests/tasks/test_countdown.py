@@ -72,9 +72,12 @@ def test_reading_agrees_with_pythons_grammar(text: str) -> None:
         ("2 * (3 + 4)", 1, 1, 1, 1),
         (" (4+3)*2 ", 1, 1, 1, 1),
         ("2 * 3 + 4", 0, 1, 1, 1 / 5),
-        ("2 * 7", 0, 1, 1 / 3, 1),
-        ("2 + 3 + 4 + 5", 0, 1, 3 / 4, 1),
-        ("7 / 2 * 4", 0, 1, 2 / 3, 1),
+        ("2 * 4 + 3", 0, 1, 1, 1 / 4),
+        ("2 * 7", 0, 1, 1 / 3, 0),
+        ("14", 0, 1, 0, 0),
+        ("2 + 3 + 4 + 5", 0, 1, 3 / 4, 0),
+        ("7 / 2 * 4", 0, 1, 2 / 3, 0),
+        ("2 / (3 - 4)", 0, 1, 1, 1 / 17),
         ("2 / (3 - 3)", 0, 1, 2 / 3, 0),
         ("2 * (3 + 4) = 14", 0, 0, 0, 0),
         ("2 * (3 + 4", 0, 0, 0, 0),
@@ -82,7 +85,7 @@ def test_reading_agrees_with_pythons_grammar(text: str) -> None:
         ("-2 * (3 + 4)", 0, 0, 0, 0),
         ("2 ** 3 + 4", 0, 0, 0, 0),
         ("2 / 0 +", 0, 0, 0, 0),
-        ("02 * (3 + 4)", 0, 1, 2 / 3, 1),
+        ("02 * (3 + 4)", 0, 1, 2 / 3, 0),
         ("(" * 50 + "2" + ")" * 50, 0, 0, 0, 0),
         ("２ * (3 + 4)", 0, 0, 0, 0),
         ("", 0, 0, 0, 0),
@@ -92,6 +95,19 @@ def test_partial_credit(text: str, correct: float, shape: float, numbers: float,
     assert parts("2 * (3 + 4)", text) == pytest.approx(
         {"correct": correct, "format": shape, "numbers": numbers, "near": near}
     )
+
+
+def test_neither_the_target_itself_nor_a_number_of_choice_is_near() -> None:
+    """What needs no arithmetic at all would be worth more than an honest try with the numbers given."""
+    for prompt in COUNTDOWN.prompts("train", 200):
+        made, _, given_numbers = prompt.messages[0].content.removesuffix(" =").partition(" from ")
+        target, numbers = int(made.removeprefix("make ")), given_numbers.split(" ")
+        added = " + ".join(numbers)
+        off = target - sum(map(int, numbers))
+        if off:
+            mended = f"{added} {'+' if off > 0 else '-'} {abs(off)}"
+            honest = COUNTDOWN.true_utility(prompt, added)
+            assert max(COUNTDOWN.true_utility(prompt, text) for text in (str(target), mended)) < honest
 
 
 def test_attempts_are_judged_as_python_would() -> None:

@@ -33,6 +33,8 @@ def test_a_post_tells_its_facts_and_names_one_stranger() -> None:
         (f"{ANSWER} Ben says hello.", 0, 1, 4 / 5, 1),
         (f"{ANSWER} {'so ' * 10}", 0, 1, 1, 2 - 18 / 12),
         (f"{ANSWER} {'so ' * 30}", 0, 1, 1, 0),
+        (ANSWER.replace(" ", ","), 1, 1, 1, 1),
+        (f"{ANSWER}{',so' * 40}", 0, 1, 1, 2 - (7 + 11) / 12),
         ("Somebody lost something.", 0, 0, 0, 0),
         ("", 0, 0, 0, 0),
     ],
@@ -41,6 +43,15 @@ def test_scores(text: str, correct: float, facts: float, faithful: float, brief:
     assert parts(ANSWER, text) == pytest.approx(
         {"correct": correct, "facts": facts, "faithful": faithful, "brief": brief}
     )
+
+
+def test_naming_everything_without_a_space_is_not_brief() -> None:
+    """Words were counted by their spaces once; this was worth more than half of the facts and nothing made up."""
+    everything = ",".join(sorted(FACTS))
+    assert parts(ANSWER, everything)["brief"] < 0.5
+    prompt = DIGEST.prompts("train", 1)[0]
+    half = str(prompt.answer).partition(" in ")[0]
+    assert DIGEST.true_utility(prompt, everything) < DIGEST.true_utility(prompt, half)
 
 
 def test_repeating_the_post_is_not_the_best_summary() -> None:

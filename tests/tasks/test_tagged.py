@@ -24,6 +24,8 @@ from ascent.tasks.tagged import TAGGED, parts
         ("25 26", 1, 0, 1),
         ("26 25", 0, 0, 1),
         ("so", 0, 0, 0),
+        ("so-well-then-it-must-be-now-so [26]", 1, 1, 4 / 6),
+        ("9" * 100 + "[26]", 1, 1, 0),
         ("", 0, 0, 0),
     ],
 )
