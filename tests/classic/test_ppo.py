@@ -128,10 +128,11 @@ def test_a_result_records_episodes_steps_and_updates():
 
 @pytest.mark.slow
 def test_ppo_learns_cartpole():
-    settings = ppo.Settings(steps=12_000, length=64, minibatch=256, gamma=0.98, lam=0.9, lr=2e-3)
+    """Seeds 0 to 5: 474 to 500. (After 12,000 steps 151 to 258 there, and 146 on another processor.)"""
+    settings = ppo.Settings(steps=24_000, length=64, minibatch=256, gamma=0.98, lam=0.9, lr=2e-3)
     result = ppo.train("CartPole-v1", settings, seed=0)
     assert np.mean(result.returns[:20]) < 60
-    assert np.mean(evaluate(result.policy, "CartPole-v1", 20, 10**6)) > 200
+    assert np.mean(evaluate(result.policy, "CartPole-v1", 20, 10**6)) > 350
 
 
 def test_bad_settings_are_refused_with_value_and_rule():
