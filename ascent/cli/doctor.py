@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 
 def doctor() -> None:
     """Say what works here, what is missing and what to install."""
-    findings = [python(), *core(), gpu(), sandbox(), *extras(), disk(Path.cwd())]
+    findings = [python(), *core(), gpu(), compiler(), sandbox(), *extras(), disk(Path.cwd())]
     for found in findings:
         mark = "BROKEN" if found.broken else "missing" if found.fix else "ok"
         typer.echo(f"{mark:<8} {found.what:<22} {found.state}" + (f"; {found.fix}" if found.fix else ""))
@@ -67,6 +67,19 @@ def gpu() -> Finding:
     built = f"torch was built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch was built without CUDA"
     fix = "check the driver with nvidia-smi" if torch.version.cuda else "install a CUDA build of torch to use one"
     return Finding("gpu", f"none in use: {built}; everything runs on {torch.get_num_threads()} CPU threads", fix)
+
+
+def compiler() -> Finding:
+    """Without one, sampling on a CPU takes longer."""
+    if importlib.util.find_spec("torch") is None:
+        return Finding("cpu sampling", "unknown without torch", "install torch first")
+    from ascent.models.paged_cpu import FIX, NotCompiled, load
+
+    try:
+        load()
+    except NotCompiled as error:
+        return Finding("cpu sampling", f"slower than it could be: {error}", FIX)
+    return Finding("cpu sampling", "attention is compiled")
 
 
 def sandbox() -> Finding:

@@ -10,7 +10,7 @@ from ascent.cli.main import app
 def test_doctor_reports_every_part_and_is_content_with_a_whole_core():
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 0
-    for part in ("python", "torch", "gpu", "sandbox", "extra classic", "disk"):
+    for part in ("python", "torch", "gpu", "cpu sampling", "sandbox", "extra classic", "disk"):
         assert part in done.stdout
     assert "BROKEN" not in done.stdout
 
@@ -40,6 +40,15 @@ def test_the_sandbox_is_looked_for(monkeypatch):
     assert "install the package bubblewrap" in doctor.sandbox().fix
     monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/" + name)
     assert doctor.sandbox() == doctor.Finding("sandbox", "bubblewrap at /usr/bin/bwrap")
+
+
+def test_a_missing_compiler_is_said_with_its_fix(monkeypatch, tmp_path):
+    assert doctor.compiler() == doctor.Finding("cpu sampling", "attention is compiled")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    found = doctor.compiler()
+    assert found.state == "slower than it could be: no C compiler was found (no-such-compiler)"
+    assert found.fix.startswith("install a C compiler") and not found.broken
 
 
 def test_little_room_is_said(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""Paged attention on a CPU: written where it should be, read back as one dense attention would, bit-neutral padding."""
+"""Paged attention on a CPU, both ways: written where it should be, read back as one dense attention would."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ascent.models import paged_cpu
 from ascent.models.attention import Call
-from ascent.models.paged import (
-    STEP,
-    Block,
-    allocate,
-    can_lie_in_order,
-    decode_on_cpu,
-    grouped,
-    new_slots,
-    rounded,
-)
+from ascent.models.paged import Pool, allocate, new_slots
+from ascent.models.paged_cpu import CompiledDecode
+from ascent.models.paged_sdpa import STEP, by_block, grouped, rounded
 
 LENGTHS = [1, 5, 31, 32, 33, 64, 100, 257]
+CPU = torch.device("cpu")
 
 
-def call(window: int | None = None, softcap: float | None = None) -> Call:
-    return Call(0.3, window, softcap, 0.0, 0, (2, 8, 8))
+def compiled(pool: Pool, table_BP: torch.Tensor, lengths_B: torch.Tensor) -> CompiledDecode:
+    return CompiledDecode(pool, table_BP, lengths_B, int(lengths_B.sum()))
+
+
+WAYS = {"compiled": compiled, "sdpa": by_block}
+
+
+def call(window: int | None = None, softcap: float | None = None, size: tuple[int, int] = (8, 8)) -> Call:
+    return Call(0.3, window, softcap, 0.0, 0, (2, *size))
 
 
 def dense(q_HD: torch.Tensor, k_LKD: torch.Tensor, v_LKD: torch.Tensor, ask: Call) -> torch.Tensor:
@@ -39,33 +41,120 @@ def dense(q_HD: torch.Tensor, k_LKD: torch.Tensor, v_LKD: torch.Tensor, ask: Cal
     return torch.stack(outs)
 
 
+class Past:
+    """Rows of these lengths whose tokens, all but the last, lie in a pool, in pages that lie anywhere."""
+
+    def __init__(self, lengths: list[int], page: int, size: tuple[int, int] = (8, 8), seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        tokens = [tuple(torch.randn(n, 2, each, generator=generator) for each in size) for n in lengths]
+        widest = -(-max(lengths) // page)
+        self.pool = allocate([(2, *size)], 1 + len(lengths) * widest, page, dtype=torch.float32, device=CPU)
+        order = 1 + torch.randperm(len(lengths) * widest, generator=torch.Generator().manual_seed(page))
+        self.table = order.view(len(lengths), widest).int()
+        self.tokens, self.lengths = tokens, torch.tensor(lengths, dtype=torch.int32)
+        for row, (keys, values) in enumerate(tokens):
+            self.pool.write(0, self.slots(row)[:-1], keys[:-1], values[:-1])
+        self.q = torch.randn(len(lengths), 6, size[0], generator=generator)
+        self.k, self.v = (torch.stack([each[n][-1] for each in tokens]) for n in (0, 1))
+
+    def slots(self, row: int) -> torch.Tensor:
+        places = torch.arange(int(self.lengths[row]))
+        return self.table[row, places // self.pool.page].long() * self.pool.page + places % self.pool.page
+
+    def attend(self, way: str, ask: Call) -> torch.Tensor:
+        return WAYS[way](self.pool, self.table, self.lengths).attend(self.q, self.k, self.v, ask)
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("page", [1, 4, 16])
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (7, None), (None, 2.0), (40, 1.5)])
 def test_decode_is_dense_attention_over_each_rows_own_past(
-    page: int, window: int | None, softcap: float | None
+    way: str, page: int, window: int | None, softcap: float | None
 ) -> None:
-    generator = torch.Generator().manual_seed(0)
-    widest = -(-max(LENGTHS) // page)
-    pool = allocate([(2, 8, 8)], 1 + len(LENGTHS) * widest, page, dtype=torch.float32, device=torch.device("cpu"))
-    order = 1 + torch.randperm(len(LENGTHS) * widest, generator=generator)  # pages lie anywhere
-    table = order.view(len(LENGTHS), widest).int()
-    past = [(torch.randn(n, 2, 8, generator=generator), torch.randn(n, 2, 8, generator=generator)) for n in LENGTHS]
-    stored = torch.tensor([n - 1 for n in LENGTHS], dtype=torch.int32)
-    for row, (keys, values) in enumerate(past):
-        places = torch.arange(len(keys) - 1)
-        slots = table[row, places // page].long() * page + places % page
-        pool.write(0, slots, keys[:-1], values[:-1])
-    q_BHD = torch.randn(len(LENGTHS), 6, 8, generator=generator)
-    new_k, new_v = (torch.stack([each[n][-1] for each in past]) for n in (0, 1))
-    ask = call(window, softcap)
-    out_BHD = decode_on_cpu(pool, table, stored).attend(q_BHD, new_k, new_v, ask)
-    for row, (keys, values) in enumerate(past):
-        assert torch.allclose(out_BHD[row].double(), dense(q_BHD[row], keys, values, ask), atol=1e-5)
+    past, ask = Past(LENGTHS, page), call(window, softcap)
+    out_BHD = past.attend(way, ask)
+    for row, (keys, values) in enumerate(past.tokens):
+        assert torch.allclose(out_BHD[row].double(), dense(past.q[row], keys, values, ask), atol=1e-5)
+        assert torch.equal(past.pool.keys[0][past.slots(row)], keys)  # the new token is stored, the others are kept
+        assert torch.equal(past.pool.values[0][past.slots(row)], values)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (5, 7), (12, 20), (16, 16), (24, 8), (64, 64), (128, 128)])
+def test_heads_of_any_size(size: tuple[int, int]) -> None:
+    past, ask = Past(LENGTHS, 16, size), call(size=size)
+    out_BHD = past.attend("compiled", ask)
+    for row, (keys, values) in enumerate(past.tokens):
+        assert torch.allclose(out_BHD[row].double(), dense(past.q[row], keys, values, ask), atol=1e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_that_stands_still_stores_nothing_and_the_others_are_as_without_it(way: str) -> None:
+    past, other = Past(LENGTHS, 4), Past(LENGTHS, 4)
+    past.lengths[2], past.k[2], past.v[2] = 0, 77, 77
+    out_BHD, expected = past.attend(way, call()), other.attend(way, call())
+    rest = [row for row in range(len(LENGTHS)) if row != 2]
+    assert torch.equal(out_BHD[rest], expected[rest])
+    assert torch.isfinite(out_BHD).all()
+    assert not (past.pool.keys[0][4:] == 77).any()  # page 0 may be written to
+
+
+def test_neither_neighbours_nor_pages_nor_threads_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Past(LENGTHS, 16).attend("compiled", call())
+    for page in (1, 3, 64, 512):
+        assert torch.equal(Past(LENGTHS, page).attend("compiled", call()), expected)
+    past = Past(LENGTHS, 16)
+    for row in range(len(LENGTHS)):
+        one = slice(row, row + 1)
+        alone = compiled(past.pool, past.table[one], past.lengths[one])
+        assert torch.equal(alone.attend(past.q[one], past.k[one], past.v[one], call()), expected[one])
+    monkeypatch.setattr(paged_cpu, "LARGE", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert torch.equal(Past(LENGTHS, 16).attend("compiled", call()), expected)
+
+
+def test_queries_and_keys_may_lie_apart() -> None:
+    past = Past(LENGTHS, 16)
+    expected = past.attend("compiled", call())
+    past.q = past.q.transpose(0, 1).contiguous().transpose(0, 1)
+    past.k = past.k.transpose(1, 2).contiguous().transpose(1, 2)
+    assert torch.equal(past.attend("compiled", call()), expected)
+
+
+def test_weights_are_accurate_wherever_scores_lie() -> None:
+    """Two tokens whose values are 0 and 1: what comes out is the second one's weight."""
+    gaps = torch.cat([torch.linspace(-86, 20, 400), torch.tensor([-1e4, 1e4, 0.0])])
+    count = len(gaps)
+    pool = allocate([(1, 4, 4)], 1 + count, 2, dtype=torch.float32, device=CPU)
+    table, lengths = torch.arange(1, 1 + count).view(-1, 1).int(), torch.full((count,), 2, dtype=torch.int32)
+    pool.keys[0][2::2, :, 0] = 3.0
+    k, v = torch.zeros(count, 1, 4), torch.ones(count, 1, 4)
+    k[:, 0, 0] = 3 + gaps
+    q = torch.tensor([1.0, 0, 0, 0]).expand(count, 1, 4)
+    out = compiled(pool, table, lengths).attend(q, k, v, Call(1.0, None, None, 0.0, 0, (1, 4, 4)))
+    exact = (k[:, 0, 0].double() - 3).sigmoid()
+    assert torch.allclose(out[:, 0, 0].double(), exact, rtol=1e-6, atol=1e-37)
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    for name in ("q", "k", "v"):
+        past = Past(LENGTHS, 16)
+        getattr(past, name)[3, 1] = torch.nan
+        out_BHD = past.attend("compiled", call())
+        assert out_BHD[3].isnan().any()
+        assert torch.isfinite(out_BHD[[row for row in range(len(LENGTHS)) if row != 3]]).all()
+
+
+def test_pages_are_copied_in_every_layer() -> None:
+    pool = allocate([(2, 8, 4)] * 2, 6, 4, dtype=torch.float32, device=CPU)
+    stores = [store.normal_().clone() for store in (*pool.keys, *pool.values)]
+    pool.copy_pages([2, 2, 4], [1, 5, 3])
+    for store, before in zip((*pool.keys, *pool.values), stores, strict=True):
+        assert torch.equal(store.view(6, -1), before.view(6, -1)[[0, 2, 2, 4, 4, 2]])
 
 
 @pytest.mark.parametrize(("heads", "together", "size"), [(4, 1, 16), (2, 2, 16), (3, 3, 64), (1, 4, 256), (8, 2, 128)])
 def test_masked_padding_changes_no_bit(heads: int, together: int, size: int) -> None:
-    """What lets rows of other lengths run beside each other: padding beyond a row's end, whatever lies there."""
+    """What lets SDPA run rows of other lengths beside each other: padding beyond a row's end, whatever lies there."""
     generator = torch.Generator().manual_seed(0)
     for length in (1, 31, 33, 64, 130, 513):
         q = torch.randn(3, heads, together, size, generator=generator)
@@ -80,30 +169,6 @@ def test_masked_padding_changes_no_bit(heads: int, together: int, size: int) -> 
         alone = run(rounded(length), slice(1, 2))
         for padded in (rounded(length) + STEP, 640, 1024):
             assert torch.equal(run(padded, slice(0, 3))[1:2], alone)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_pages_in_order_are_read_where_they_lie_with_the_bits_of_gathered_ones(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    pool = allocate([(2, 8, 8)], 6, 64, dtype=dtype, device=torch.device("cpu"))
-    for store in (*pool.keys, *pool.values):
-        store.copy_(torch.randn(store.shape, generator=generator))
-    table, lengths = torch.arange(1, 5, dtype=torch.int32)[:, None], torch.tensor([64, 3, 17, 33])
-    q_BHD = torch.randn(4, 6, 8, generator=generator).to(dtype)
-    (gathered,) = decode_on_cpu(pool, table, lengths - 1).blocks
-    in_order = Block(slice(0, 4), None, lengths, gathered.length)
-    expected = gathered.attend(q_BHD, pool, call())
-    assert torch.equal(in_order.attend(q_BHD, pool, call()), expected)
-    behind = Block(slice(1, 4), None, lengths[1:], 48)
-    assert torch.equal(behind.attend(q_BHD[1:], pool, call()), expected[1:])
-    pool.copy_pages([2, 2, 4], [1, 5, 3], 9)
-    pages = pool.keys[0].view(6, 64, 2, 8)
-    assert torch.equal(pages[[1, 5, 3], :9], pages[[2, 2, 4], :9])
-    assert not torch.equal(pages[1, 9:], pages[2, 9:])
-
-
-def test_a_page_can_lie_in_order_if_rounding_never_passes_its_end() -> None:
-    assert [can_lie_in_order(n) for n in (8, 16, 100, 128, 144, 160)] == [False, True, False, True, False, True]
 
 
 def test_new_slots() -> None:

@@ -25,14 +25,14 @@ from ascent.engines.native.scheduler import Admission, Move, Scheduler, Sequence
 from ascent.engines.noise import words
 from ascent.models.check import embedding_rows, layer_calls
 from ascent.models.model import LanguageModel, longest
-from ascent.models.paged import allocate, can_lie_in_order, rounded
+from ascent.models.paged import allocate
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, Stop
 
-PROMPTS = 2  # rows for each page that is kept for prompts, where rows have pages of their own
+AHEAD = 256  # tokens: on a CPU a few short prompts take hardly longer than one, so the next ones come along
 MEMORY = 0.5  # share of the free memory that the pool may take
 UNBOUNDED = 32768  # tokens of a row where the model names no limit
-MANY, MANY_BYTES = 256, 2**28  # rows of a small model on a CPU, and what their pool may take
+MANY, MANY_BYTES = 256, 2**27  # rows of a small model on a CPU, and what their pool may take
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,9 @@ class NativeEngine:
     """Implements `protocols.Sampler` on the learner's own modules. `stop_ids` end a completion and belong to it.
 
     `rows` sequences run at once (512 on CUDA; elsewhere 64, or 256 of a small model: see `_rows`). The pool has `pages`
-    pages of `page` tokens; unless given, it is sized once, from what is free, to hold at most `rows` sequences of
-    `longest_sequence` tokens. On CUDA a page has 64 tokens; elsewhere it holds a whole sequence, or 16 tokens where so
-    much memory is not free. The host looks at the device every `steps` tokens; on a CPU earlier, once enough rows have
-    ended.
+    pages of `page` tokens (64 on CUDA, elsewhere 16); unless given, it is sized once, from what is free, to hold at
+    most `rows` sequences of `longest_sequence` tokens. The host looks at the device every `steps` tokens; on a CPU
+    earlier, once enough rows have ended.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class NativeEngine:
         self._token = sum(heads * (key + value) for heads, key, value in self._layers) * model.module.dtype.itemsize
         self.rows = self._rows() if rows is None else rows
         self._pages = self._sized(page, pages, memory)
-        self._scheduler = Scheduler(self._pages, self.rows)
+        self._scheduler = Scheduler(self._pages, self.rows, 0 if model.device.type == "cuda" else AHEAD)
         self._history = History(max(self.rows, FEWEST_ROWS))
         self._runner: Runner | None = None
         self._computed = self._prefilled = self._tokens = self._requests = self._most_used = self._most_shared = 0
@@ -98,26 +97,19 @@ class NativeEngine:
         """On a CPU a step of a small model is mostly beginnings, whatever its size: many rows share one if they fit."""
         if self.model.device.type == "cuda":
             return 512
-        many = worth_recording(self.model) and 2 * MANY * rounded(self.longest) * self._token <= MANY_BYTES
+        many = worth_recording(self.model) and MANY * self.longest * self._token <= MANY_BYTES
         return MANY if many else 64
 
     def _sized(self, page: int | None, pages: int | None, memory: float) -> Pages:
-        """The pages. On a CPU each row has one of its own if that fits, and prompts that wait share some more."""
-        cuda, free, token = self.model.device.type == "cuda", _free_bytes(self.model.device), self._token
-        room, rows = int(memory * free) // token, max(self.rows, FEWEST_ROWS)
-        every = 1 + rows + max(2, rows // PROMPTS)
-        if page is None:
-            whole = not cuda and (pages or every) * rounded(self.longest) <= room
-            page = rounded(self.longest) if whole else 64 if cuda else 16
-        own = not cuda and page >= self.longest and can_lie_in_order(page)
-        wanted = every if own else 1 + self.rows * -(-self.longest // page)
-        count = pages or min(wanted, room // page)
+        page = page or (64 if self.model.device.type == "cuda" else 16)
+        free, token = _free_bytes(self.model.device), self._token
+        count = pages or min(1 + self.rows * -(-self.longest // page), int(memory * free) // (token * page))
         if pages is None and count < 2:
             raise ValueError(
                 f"{free / 2**20:.0f} MiB are free, {memory:.0%} of which hold no page of {token * page} bytes; free "
                 "some memory, or raise memory="
             )
-        return Pages(count, page, homes=rows if own and count > 1 + rows else 0)
+        return Pages(count, page)
 
     def _refuse(self, rows: int | None, memory: float) -> None:
         if "logprobs_T" not in self.model.offers:
@@ -244,8 +236,7 @@ class NativeEngine:
         for prefix, hidden in zip(admission.prefilled, runner.prefill(prompts), strict=True):
             prefix.last = hidden
         if admission.copies:
-            longest = max(len(prefix.tokens) for _, prefix in admission.started)
-            runner.pool.copy_pages(*_columns(admission.copies), longest if self._pages.homes else None)
+            runner.pool.copy_pages(*(list(pages) for pages in zip(*admission.copies, strict=True)))
         self._most_shared = max(self._most_shared, self._pages.shared)
         cut = any(sequence.request.truncates for sequence, _ in admission.started)
         rows = range(old, old + len(admission.started))
@@ -294,12 +285,9 @@ class NativeEngine:
         self._history.append(runner.drawn(), first, counts, self.version)
 
     def _close(self, runner: Runner, moves: list[Move]) -> None:
-        if pages := [move.pages for move in moves if move.pages]:
-            stored = max(int(runner.rows.host("stored")[move.source]) for move in moves)
-            runner.pool.copy_pages(*_columns(pages), stored)
-        for source, target, _ in moves:
-            runner.rows.move(source, target)
-            self._history.move(source, target)
+        for move in moves:
+            runner.rows.move(*move)
+            self._history.move(*move)
         runner.rows.clear(range(len(self._scheduler.running), runner.rows.count))
         runner.rows.push()
 
@@ -327,10 +315,6 @@ class NativeEngine:
         if self._runner is not None:
             self._runner.rows.clear(range(self._runner.rows.count))
             self._runner.rows.push()
-
-
-def _columns(pairs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    return [first for first, _ in pairs], [second for _, second in pairs]
 
 
 def _until_text(model: LanguageModel, tokens: list[int], request: Request) -> int | None:

@@ -2,7 +2,7 @@
 
 On a CPU the rows' numbers are one memory for host and device, so all of this reads and writes them where they lie.
 
-Axes: B rows, P pages of a row, L the rounded length of the longest row, S stop ids, K lines drawn between two looks.
+Axes: B rows, P pages of a row, S stop ids, K lines drawn between two looks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ascent.engines.native.rows import STOPS, Asked, Rows, asked
 from ascent.engines.native.sampling import draw, draw_plainly
-from ascent.models.paged import Block, Decode, Pool, can_lie_in_order, decode_on_cpu, rounded
+from ascent.models.paged import Pool
+from ascent.models.paged_cpu import CompiledDecode, compiled
+from ascent.models.paged_sdpa import BlockDecode, by_block
 
-CUT_COST = 50_000  # numbers that attention could read in the time that a second block takes
 Lines = dict[str, NDArray[Any]]  # what was drawn: made, logprobs, log_mass
 
 
@@ -31,14 +32,12 @@ class _Views(NamedTuple):
     limit: NDArray[Any]
     done: NDArray[Any]
     stops_SB: NDArray[Any]
-    first: NDArray[Any]  # where each row's own page begins
-    slots: NDArray[Any]
     lengths: NDArray[Any]
     places: NDArray[Any]
     token_B: Tensor
-    places_B: Tensor
-    slots_B: Tensor
     lengths_B: Tensor
+    places_B: Tensor
+    table_BP: Tensor
     ask: Asked
 
 
@@ -48,10 +47,8 @@ class HostStep:
     def __init__(self, pool: Pool, rows: Rows) -> None:
         self._pool, self._rows = pool, rows
         self._views: dict[int, _Views] = {}
-        self._places_L = np.arange(0)
-        self._width = pool.width
-        self._whole = rows.table.shape[1] == 1 and can_lie_in_order(pool.page) and pool.pages > rows.count
-        self._in_order = self._greedy = False
+        self._compiled = pool.keys[0].dtype == torch.float32 and compiled() is not None
+        self._greedy = False
         self._words_B2: Any = None
         self._temperature_B: Any = None
 
@@ -71,32 +68,18 @@ class HostStep:
         words.host("done")[which] = ended | (words.host("position")[which] >= words.host("limit")[which])
 
     def begin(self, size: int) -> None:
-        """What the first `size` rows ask for and where their pages are stays as it is until the next look."""
+        """What the first `size` rows ask for stays as it is until the next look."""
         self._ask(slice(size))
-        own_B = self._rows.table[:size, 0]
-        self._in_order = self._whole and bool(((own_B == np.arange(1, size + 1)) | (own_B == 0)).all())
 
-    def context(self, size: int) -> tuple[Tensor, Tensor, Decode]:
+    def context(self, size: int) -> tuple[Tensor, Tensor, CompiledDecode | BlockDecode]:
         """The tokens that are read next, their places, and what attention needs."""
         see = self._see(size)
-        if not self._in_order:
-            alive_B = self._rows["done"][:size] == 0
-            stored_B = torch.where(alive_B, self._rows["stored"][:size], 0)
-            table_BP = self._rows.table_BP[:size] * alive_B[:, None]
-            return see.token_B, stored_B, decode_on_cpu(self._pool, table_BP, stored_B)
         alive = see.done == 0
         np.multiply(see.stored, alive, see.places)
-        np.add(see.places, 1, see.lengths)
-        np.add(see.first, see.stored, see.slots)
-        np.multiply(see.slots, alive, see.slots)  # rows that are done write to page 0
-        blocks = []
-        for start, end, length in cuts(see.lengths, self._width):
-            which = slice(start, end)
-            mask_NL = np.full((end - start, length), -np.inf, dtype=np.float32)
-            np.copyto(mask_NL, 0, where=self._places(length) < see.lengths[which, None])
-            mask = torch.from_numpy(mask_NL)[:, None, None, :].to(self._pool.keys[0].dtype)
-            blocks.append(Block(which, None, see.lengths_B[which], length, {None: mask}))
-        context = Decode(self._pool, see.slots_B, see.lengths_B, self._rows.table_BP, tuple(blocks))
+        np.add(see.places, alive, see.lengths)  # rows that are done stand still
+        if not self._compiled:
+            return see.token_B, see.places_B, by_block(self._pool, see.table_BP, see.lengths_B)
+        context = CompiledDecode(self._pool, see.table_BP, see.lengths_B, int(see.lengths.sum()))
         return see.token_B, see.places_B, context
 
     def draw(self, logits_BV: Tensor, size: int, lines: Lines, line: int, *, cut: bool) -> None:
@@ -134,34 +117,12 @@ class HostStep:
         """How many of the first `count` rows go on."""
         return count - int(np.count_nonzero(self._rows.host("done")[:count]))
 
-    def _places(self, length: int) -> NDArray[Any]:
-        if len(self._places_L) < length:
-            self._places_L = np.arange(2 * length, dtype=np.int32)
-        return self._places_L[:length]
-
     def _see(self, size: int) -> _Views:
         if size not in self._views:
             rows = self._rows
             own: list[Any] = [rows.host(name)[:size] for name in ("token", "stored", "position", "limit", "done")]
-            first = np.arange(1, size + 1) * self._pool.page
-            slots, lengths, places = (np.zeros(size, dtype=kind) for kind in (np.int64, np.int32, np.int32))
-            own += [rows.words[STOPS, :size], first, slots, lengths, places, rows["token"][:size]]
-            own += [torch.from_numpy(each) for each in (places, slots, lengths)]
+            lengths, places = (np.zeros(size, dtype=np.int32) for _ in range(2))
+            own += [rows.words[STOPS, :size], lengths, places, rows["token"][:size]]
+            own += [torch.from_numpy(lengths), torch.from_numpy(places), rows.table_BP[:size]]
             self._views[size] = _Views._make([*own, asked(rows, slice(size))])
         return self._views[size]
-
-
-def cuts(lengths_B: NDArray[Any], width: int) -> list[tuple[int, int, int]]:
-    """Rows in order as one or two blocks: (first, behind the last, padded length), as costs less.
-
-    Those that started last come last and are mostly short, so a second block needs less padding. `width` is how many
-    numbers a token stores.
-    """
-    count, longest = len(lengths_B), rounded(int(lengths_B.max()))
-    behind_B = np.maximum.accumulate(lengths_B[::-1])[::-1]  # the longest from each row on
-    saved_B = (longest - behind_B) * np.arange(count, 0, -1)
-    place = int(saved_B.argmax())
-    length = rounded(int(behind_B[place]))
-    if (longest - length) * (count - place) * width < CUT_COST:
-        return [(0, count, longest)]
-    return [(0, place, longest), (place, count, length)]

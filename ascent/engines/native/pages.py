@@ -1,7 +1,6 @@
 """The pages of the key/value pool, by number. Several sequences may hold one page; it is free when the last lets go.
 
-Page 0 is never handed out: rows that only fill a batch up write there. The first pages can be kept as homes, one for
-each row, which are asked for by number; others are handed out before them.
+Page 0 is never handed out: rows that only fill a batch up write there.
 """
 
 from __future__ import annotations
@@ -12,18 +11,17 @@ from collections.abc import Iterable
 class Pages:
     """Counts who holds what. Whoever takes or shares a page drops it once; anything else is a bug and stops here."""
 
-    def __init__(self, count: int, size: int, homes: int = 0) -> None:
+    def __init__(self, count: int, size: int) -> None:
         if count < 2 or size < 1:
             raise ValueError(f"{count} pages of {size} tokens: give at least 2 pages (the first is scratch) of 1 token")
-        self.count, self.size, self.homes = count, size, homes
+        self.count, self.size = count, size
         self._holders = [0] * count
-        self._free = list(range(count - 1, homes, -1))  # the lowest number is taken first
-        self._free_homes = set(range(1, homes + 1))
+        self._free = list(range(count - 1, 0, -1))  # the lowest number is taken first
         self.shared = 0  # pages that more than one sequence holds
 
     @property
     def free(self) -> int:
-        return len(self._free) + len(self._free_homes)
+        return len(self._free)
 
     @property
     def usable(self) -> int:
@@ -42,19 +40,11 @@ class Pages:
 
     def take(self, count: int) -> list[int]:
         assert count <= self.free, f"{count} pages wanted, {self.free} free: the scheduler must ask first"
-        return [self._held(self._free.pop() if self._free else self._free_homes.pop()) for _ in range(count)]
-
-    def home(self, row: int) -> int | None:
-        """The page that is kept for this row, unless somebody holds it."""
-        if row + 1 not in self._free_homes:
-            return None
-        self._free_homes.remove(row + 1)
-        return self._held(row + 1)
-
-    def _held(self, page: int) -> int:
-        assert self._holders[page] == 0, f"page {page} was free and held"
-        self._holders[page] = 1
-        return page
+        taken = [self._free.pop() for _ in range(count)]
+        for page in taken:
+            assert self._holders[page] == 0, f"page {page} was free and held"
+            self._holders[page] = 1
+        return taken
 
     def share(self, pages: Iterable[int]) -> None:
         """One more holder of each."""
@@ -69,7 +59,5 @@ class Pages:
             assert self._holders[page] > 0, f"page {page} is free already"
             self._holders[page] -= 1
             self.shared -= self._holders[page] == 1
-            if self._holders[page] == 0 and page <= self.homes:
-                self._free_homes.add(page)
-            elif self._holders[page] == 0:
+            if self._holders[page] == 0:
                 self._free.append(page)

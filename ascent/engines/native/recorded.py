@@ -216,7 +216,7 @@ def _actions(function: Any, arguments: Any, options: Any, made: list[Tensor]) ->
     if len(made) == 1:
         (out,) = made
         if all(each.dtype in NUMPYS for each in _tensors((arguments, out))) and out.dtype == torch.float32:
-            given = tree_map(lambda each: each.numpy() if isinstance(each, Tensor) else each, arguments)
+            given = tree_map(_plain, arguments)
             if known := _in_numpy(function, given, options, out.numpy()):
                 return known
         name = function._schema.name.removeprefix("aten::")
@@ -228,6 +228,11 @@ def _actions(function: Any, arguments: Any, options: Any, made: list[Tensor]) ->
                 return [partial(_copied, again, made)]
             return [action]
     return [partial(_copied, again, made)]
+
+
+def _plain(each: Any) -> Any:
+    """As numpy has it. A number becomes an array, with which numpy begins sooner."""
+    return each.numpy() if isinstance(each, Tensor) else np.array(each, np.float32) if isinstance(each, float) else each
 
 
 def _into(binding: Any, arguments: Any, out: Tensor) -> Action:
@@ -256,9 +261,10 @@ def _in_numpy(function: Any, given: Any, options: Any, out: Any) -> list[Action]
     if function == aten.pow.Tensor_Scalar and given[1] == 2:
         return [partial(np.multiply, given[0], given[0], out)]
     if function == aten.rsqrt.default:
-        return [partial(np.sqrt, given[0], out), partial(np.divide, np.float32(1), out, out)]
+        return [partial(np.sqrt, given[0], out), partial(np.divide, np.array(1, np.float32), out, out)]
     if function == aten.mean.dim and given[1:] == ([-1], True):
-        return [partial(np.add.reduce, given[0], -1, None, out, True), partial(np.divide, out, given[0].shape[-1], out)]
+        count = np.array(given[0].shape[-1], np.float32)
+        return [partial(np.add.reduce, given[0], -1, None, out, True), partial(np.divide, out, count, out)]
     if function == aten.bmm.default and given[0].shape[-1] == 1:
         return [partial(np.multiply, *given, out)]
     if function == aten.embedding.default and len(given) <= 3:

@@ -4,10 +4,6 @@ A prompt is prefilled once and becomes a `Prefix`; every sample of it shares the
 copy of the last page where that is not full (the last sample takes the page itself). Requests start in the order in
 which they came. When pages run out, prefixes that nobody runs on go first, then the sequence that started last: it
 waits at the head of the queue with what it has sampled, and later starts again as a longer prompt.
-
-Where pages are kept for rows, one page holds a whole sequence, and a row's tokens lie in its own page as far as that is
-possible: rows can then be read without being gathered. Every sample gets a copy of its prompt there, and a row that
-moves takes its tokens along.
 """
 
 from __future__ import annotations
@@ -16,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ascent.engines.native.pages import Pages
@@ -57,11 +54,10 @@ class Prefix:
 
 
 class Move(NamedTuple):
-    """A row takes another's place in the batch, and where `pages` says so its tokens move from page to page."""
+    """A row takes another's place in the batch."""
 
     source: int
     target: int
-    pages: tuple[int, int] | None = None
 
 
 @dataclass
@@ -74,17 +70,16 @@ class Admission:
 
 
 class Scheduler:
-    """`running[i]` is row i of the batch."""
+    """`running[i]` is row i of the batch. Up to `ahead` tokens of prompts are prefilled together before they start."""
 
-    def __init__(self, pages: Pages, rows: int) -> None:
-        self.pages, self.rows = pages, rows
+    def __init__(self, pages: Pages, rows: int, ahead: int = 0) -> None:
+        self.pages, self.rows, self.ahead = pages, rows, ahead
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preemptions = 0
         self._turns = 0
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
         self._wanted: Counter[tuple[int, ...]] = Counter()  # how many wait for each prompt
-        self._leaving: list[int] = []  # pages of prompts that are copied for the last time
 
     def add(self, request: Request) -> None:
         sequence = Sequence(request)
@@ -116,14 +111,9 @@ class Scheduler:
             prefix = self._prefixes.get(sequence.tokens)
             whole, rest = divmod(len(sequence.tokens), self.pages.size)
             build = 0 if prefix else whole + bool(rest)
-            last = self._wanted[sequence.tokens] == 1
-            if self.pages.homes and last and self._starts_at_home(sequence, prefix, admission):
-                continue
-            takes, spare = last, 0  # the last sample takes the prompt's pages as they are
-            if self.pages.homes:
-                takes = False
-            elif self.running:  # everyone who runs, the new one included, must be able to grow by a page
-                spare = len(self.running) + 1
+            takes = self._wanted[sequence.tokens] == 1  # the last sample takes the prompt's pages as they are
+            # Everyone who runs, the new one included, must be able to grow by a page, or it would soon be preempted.
+            spare = len(self.running) + 1 if self.running else 0
             busy |= {prefix} if prefix else set()
             if not self._make_room(build + bool(rest and not takes) + spare, busy):
                 if self.running or not self._make_room(build, busy):
@@ -136,8 +126,8 @@ class Scheduler:
                 admission.prefilled.append(prefix)
             busy.add(prefix)
             self._start(sequence, prefix, takes, admission)
-            if last and not takes:
-                self._leaving += self._prefixes.pop(prefix.tokens).pages
+        if self.ahead and admission.prefilled:
+            self._prefill_ahead(admission)
         return admission
 
     def grow(self, stored: SequenceOf[int], steps: int) -> list[int]:
@@ -145,8 +135,6 @@ class Scheduler:
 
         `stored[i]` tokens of row i are in the pool. Those rows must be preempted or finished before anything else.
         """
-        self.pages.drop(self._leaving)
-        self._leaving = []
         by_turn = sorted(range(len(self.running)), key=lambda row: self.running[row].turn)
         stopped: list[int] = []
         while len(stopped) < len(by_turn):
@@ -178,24 +166,25 @@ class Scheduler:
         """Forget everybody."""
         for pages in [each.pages for each in self.running] + [each.pages for each in self._prefixes.values()]:
             self.pages.drop(pages)
-        self.pages.drop(self._leaving)
-        self._leaving = []
         self.running.clear()
         self.waiting.clear()
         self._prefixes.clear()
         self._wanted.clear()
 
-    def _starts_at_home(self, sequence: Sequence, prefix: Prefix | None, admission: Admission) -> bool:
-        """A prompt with one sample is prefilled where that sample will lie, if the page is free."""
-        home = self.pages.home(len(self.running)) if prefix is None else None
-        if home is None:
-            return False
-        self.waiting.popleft()
-        self._wanted[sequence.tokens] -= 1
-        prefix = self._prefixes[sequence.tokens] = Prefix(sequence.tokens, [home])
-        admission.prefilled.append(prefix)
-        self._start(sequence, prefix, True, admission)
-        return True
+    def _prefill_ahead(self, admission: Admission) -> None:
+        """Prompts of the next requests come along while together they are short and everyone who runs can grow."""
+        tokens = sum(len(prefix.tokens) for prefix in admission.prefilled)
+        free = self.pages.free - len(self.running)
+        for sequence in islice(self.waiting, self.rows):
+            prompt = sequence.tokens
+            if prompt in self._prefixes:
+                continue
+            tokens += len(prompt)
+            free -= self.pages.needed(len(prompt))
+            if tokens > self.ahead or free < 0:
+                break
+            prefix = self._prefixes[prompt] = Prefix(prompt, self.pages.take(self.pages.needed(len(prompt))))
+            admission.prefilled.append(prefix)
 
     def _start(self, sequence: Sequence, prefix: Prefix, takes: bool, admission: Admission) -> None:
         whole = len(prefix.tokens) // self.pages.size
@@ -206,7 +195,7 @@ class Scheduler:
             sequence.pages = prefix.pages[:whole]
             self.pages.share(sequence.pages)
             if whole < len(prefix.pages):
-                own = self.pages.home(len(self.running)) or self.pages.take(1)[0]
+                (own,) = self.pages.take(1)
                 admission.copies.append((prefix.pages[whole], own))
                 sequence.pages.append(own)
         self._turns += 1
@@ -233,20 +222,9 @@ class Scheduler:
         staying = (row for row in range(count, len(self.running)) if row not in gone)
         for source, target in zip(staying, sorted(row for row in gone if row < count), strict=True):
             self.running[target] = self.running[source]
-            moves.append(Move(source, target, self._moved_home(self.running[target], target)))
-        # Only now: a page that somebody leaves must not be given to the next, or copies would depend on their order.
-        self.pages.drop(move.pages[0] for move in moves if move.pages)
+            moves.append(Move(source, target))
         del self.running[count:]
         return moves
-
-    def _moved_home(self, sequence: Sequence, row: int) -> tuple[int, int] | None:
-        """From which page to which a sequence's tokens must be copied, now that it has this row."""
-        home = self.pages.home(row) if sequence.pages else None
-        if home is None:
-            return None
-        (old,) = sequence.pages
-        sequence.pages, sequence.listed = [home], 0
-        return old, home
 
     def _make_room(self, need: int, keep: AbstractSet[Prefix] = frozenset()) -> bool:
         """Free pages by dropping prefixes that only wait; they are prefilled again when their turn comes."""

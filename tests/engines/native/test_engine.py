@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from ascent.engines.hf import HFSampler
 from ascent.engines.native import engine as native
+from ascent.engines.native import host
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
 from ascent.models.load import load
@@ -90,6 +91,7 @@ def test_greedy_equals_transformers_generate(folders: dict[str, Path], family: s
     assert [list(done[r.prompt_id, 0].tokens) for r in requests] == generated(folders[family], prompts, 64)
 
 
+@pytest.mark.usefixtures("attention")
 @pytest.mark.parametrize("family", ["mistral", "gemma2"])
 def test_sliding_windows_are_honoured(tmp_path: Path, family: str) -> None:
     folder = create(tmp_path / family, family=family, seed=0, sliding_window=8)
@@ -137,6 +139,16 @@ def test_sampled_tokens_are_the_reference_samplers(model: LanguageModel) -> None
     assert {key: each.tokens for key, each in run(model, requests).items()} == reference
 
 
+@pytest.fixture(params=["compiled", "sdpa"])
+def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of attention on a CPU."""
+    if request.param == "sdpa":
+        monkeypatch.setattr(host, "compiled", lambda: None)
+    else:
+        assert host.compiled() is not None
+
+
+@pytest.mark.usefixtures("attention")
 class TestCompositionDoesNotMatter:
     """The same request: the same tokens and the same bits of log-prob, whatever runs beside it."""
 
@@ -234,6 +246,16 @@ def test_a_groups_prompt_is_computed_once(model: LanguageModel) -> None:
     list(engine.sample([Request("p", n, tuple(range(3, 40)), 5, seed=0) for n in range(8)]))
     assert engine.stats().prefilled == 37
     assert engine.stats().most_shared == 9
+
+
+def test_without_a_compiler_the_tokens_are_the_same(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(model, ragged())
+    monkeypatch.setattr(host, "compiled", lambda: None)
+    other = run(model, ragged())
+    assert done != other  # the two do not add up in the same order
+    for key, each in done.items():
+        assert each.tokens == other[key].tokens
+        assert each.logprobs == pytest.approx(other[key].logprobs, abs=1e-5)
 
 
 def test_larger_budgets_start_first_so_that_none_runs_on_alone(model: LanguageModel) -> None:

@@ -38,13 +38,3 @@ def test_misuse_is_caught() -> None:
         pages.share([page])
     with pytest.raises(ValueError, match="1 pages"):
         Pages(1, 2)
-
-
-def test_homes_are_asked_for_by_number_and_handed_out_last() -> None:
-    pages = Pages(6, 8, homes=3)
-    assert pages.home(1) == 2
-    assert pages.home(1) is None
-    assert pages.take(2) == [4, 5]
-    assert sorted(pages.take(2)) == [1, 3]
-    pages.drop([2, 4])
-    assert (pages.free, pages.home(1), pages.take(1)) == (2, 2, [4])
