@@ -32,7 +32,7 @@ LAYERS = (
     ("protocols",),
     ("records", "config"),
     ("cells",),
-    ("bounds", "own_files"),
+    ("bounds", "compiled", "own_files"),
 )
 DEPTH = {part: depth for depth, layer in enumerate(LAYERS) for part in layer}
 

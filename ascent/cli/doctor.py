@@ -71,15 +71,13 @@ def gpu() -> Finding:
 
 def compiler() -> Finding:
     """Without one, sampling on a CPU takes longer."""
-    if importlib.util.find_spec("torch") is None:
-        return Finding("cpu sampling", "unknown without torch", "install torch first")
-    from ascent.models.paged_cpu import FIX, NotCompiled, load
+    from ascent.compiled import FIX, NotCompiled, load
 
     try:
         load()
     except NotCompiled as error:
         return Finding("cpu sampling", f"slower than it could be: {error}", FIX)
-    return Finding("cpu sampling", "attention is compiled")
+    return Finding("cpu sampling", "compiled")
 
 
 def sandbox() -> Finding:

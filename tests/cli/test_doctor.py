@@ -43,7 +43,7 @@ def test_the_sandbox_is_looked_for(monkeypatch):
 
 
 def test_a_missing_compiler_is_said_with_its_fix(monkeypatch, tmp_path):
-    assert doctor.compiler() == doctor.Finding("cpu sampling", "attention is compiled")
+    assert doctor.compiler() == doctor.Finding("cpu sampling", "compiled")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", "no-such-compiler")
     found = doctor.compiler()

@@ -218,7 +218,6 @@ class NativeEngine:
 
     def _start(self, runner: Runner, admission: Admission, old: int) -> None:
         """Prefill what is new, copy what is shared and written to, draw first tokens."""
-        size = self._pages.size
         for row, (sequence, _) in enumerate(admission.started, start=old):
             request = sequence.request
             key = words(request.seed, request.prompt_id, request.sample)
@@ -228,11 +227,8 @@ class NativeEngine:
         runner.rows.push()
         if not admission.started:
             return
-        prompts = []
-        for prefix in admission.prefilled:
-            slots = [page * size + place for page in prefix.pages for place in range(size)]
-            prompts.append(Stored(prefix.tokens, slots[: len(prefix.tokens)]))
-            self._prefilled += len(prefix.tokens)
+        prompts = [Stored(prefix.tokens, prefix.pages) for prefix in admission.prefilled]
+        self._prefilled += sum(len(prompt.tokens) for prompt in prompts)
         for prefix, hidden in zip(admission.prefilled, runner.prefill(prompts), strict=True):
             prefix.last = hidden
         if admission.copies:

@@ -14,10 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ascent.compiled import library
 from ascent.engines.native.rows import STOPS, Asked, Rows, asked
 from ascent.engines.native.sampling import draw, draw_plainly
 from ascent.models.paged import Pool
-from ascent.models.paged_cpu import CompiledDecode, compiled
+from ascent.models.paged_cpu import CompiledDecode
 from ascent.models.paged_sdpa import BlockDecode, by_block
 
 Lines = dict[str, NDArray[Any]]  # what was drawn: made, logprobs, log_mass
@@ -47,7 +48,7 @@ class HostStep:
     def __init__(self, pool: Pool, rows: Rows) -> None:
         self._pool, self._rows = pool, rows
         self._views: dict[int, _Views] = {}
-        self._compiled = pool.keys[0].dtype == torch.float32 and compiled() is not None
+        self.compiled = pool.keys[0].dtype == torch.float32 and library() is not None
         self._greedy = False
         self._words_B2: Any = None
         self._temperature_B: Any = None
@@ -77,7 +78,7 @@ class HostStep:
         alive = see.done == 0
         np.multiply(see.stored, alive, see.places)
         np.add(see.places, alive, see.lengths)  # rows that are done stand still
-        if not self._compiled:
+        if not self.compiled:
             return see.token_B, see.places_B, by_block(self._pool, see.table_BP, see.lengths_B)
         context = CompiledDecode(self._pool, see.table_BP, see.lengths_B, int(see.lengths.sum()))
         return see.token_B, see.places_B, context

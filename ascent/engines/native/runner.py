@@ -12,7 +12,7 @@ Axes: T packed tokens, N prompts, B rows, D hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from numpy.typing import NDArray
@@ -26,19 +26,24 @@ from ascent.maths.segments import Segments
 from ascent.models.attention import attending, packed
 from ascent.models.model import LanguageModel, output_head
 from ascent.models.paged import Decode, Pool, Prefill, new_slots
+from ascent.models.paged_cpu import CompiledDecode
 from ascent.models.token_scores import head_logits
 
 FEWEST_ROWS = 2
 PREFILL_TOKENS = 16384  # prompts run together up to this many tokens
 RECORDED_TOKENS = 256  # prompts of at most so many are replayed, at most so many tokens together
+ROW_TOKENS = 64  # and of these, prompts of at most so many run as rows where attention is compiled
 PROGRAMS = 1024  # on CUDA: attention is cut into about this many pieces of work
+
+Way = Literal["rows", "replayed", "own"]
+LIMITS: dict[Way, int] = {"rows": RECORDED_TOKENS, "replayed": RECORDED_TOKENS, "own": PREFILL_TOKENS}  # run together
 
 
 class Stored(NamedTuple):
-    """A prompt, and the slots of the pool that its tokens go to."""
+    """A prompt, and the pages of the pool that its tokens go to."""
 
     tokens: Sequence[int]
-    slots: Sequence[int]
+    pages: Sequence[int]
 
 
 class Runner:
@@ -61,13 +66,18 @@ class Runner:
 
     def prefill(self, prompts: Sequence[Stored]) -> list[Tensor]:
         """Store these prompts; the hidden state at each one's last token."""
-        # Which forward a prompt gets depends on its own length, never on the prompts beside it.
-        short = [self._records and len(prompt.tokens) <= RECORDED_TOKENS for prompt in prompts]
+        ways = [self._way(len(prompt.tokens)) for prompt in prompts]
         last: dict[int, Tensor] = {}
-        for replayed, most in ((True, RECORDED_TOKENS), (False, PREFILL_TOKENS)):
-            for chunk in _chunks([n for n, each in enumerate(short) if each == replayed], prompts, most):
-                last.update(zip(chunk, self._prefill([prompts[n] for n in chunk], replayed), strict=True))
+        for way, most in LIMITS.items():
+            for chunk in _chunks([n for n, each in enumerate(ways) if each == way], prompts, most):
+                last.update(zip(chunk, self._prefill([prompts[n] for n in chunk], way), strict=True))
         return [last[n] for n in range(len(prompts))]
+
+    def _way(self, length: int) -> Way:
+        """Which forward a prompt gets depends on its own length, never on the prompts beside it."""
+        if not self._records or length > RECORDED_TOKENS:
+            return "own"
+        return "rows" if length <= ROW_TOKENS and self._host and self._host.compiled else "replayed"
 
     def first(self, hidden: Sequence[Tensor], rows: range, *, cut: bool) -> None:
         """Draw the first token of rows that start, from their prompts' last hidden states."""
@@ -113,23 +123,31 @@ class Runner:
         lines = {"made": self.tokens_KB, "logprobs": self.logprobs_KB, "log_mass": self.log_mass_KB}
         return {name: line_KB.cpu().numpy() for name, line_KB in lines.items()}
 
-    def _prefill(self, prompts: Sequence[Stored], replayed: bool) -> list[Tensor]:
+    def _prefill(self, prompts: Sequence[Stored], way: Way) -> list[Tensor]:
+        count, device = len(prompts), self.rows.device
+        self.computed += sum(len(each.tokens) for each in prompts)
+        if len(prompts[0].tokens) == count == 1:
+            prompts = [*prompts, Stored([0], [0])]  # a product of a single row rounds by itself
         lengths = [len(each.tokens) for each in prompts]
         tokens = [token for each in prompts for token in each.tokens]
-        slots = [slot for each in prompts for slot in each.slots]
-        self.computed += len(tokens)
-        if missing := max(0, FEWEST_ROWS - len(tokens)):
-            lengths, tokens, slots = [*lengths, missing], [*tokens, *[0] * missing], [*slots, *[0] * missing]
-        device = self.rows.device
-        segments = Segments.from_lengths(lengths)
-        positions = [place for length in lengths for place in range(length)]
-        context = Prefill(packed(segments, device), self.pool, torch.tensor(slots, device=device))
+        places = [place for length in lengths for place in range(length)]
+        most = max(len(each.pages) for each in prompts)
+        pages = [[*each.pages, *[0] * (most - len(each.pages))] for each in prompts]
+        tokens_T, places_T = (torch.tensor(each, device=device) for each in (tokens, places))
+        lengths_N = torch.tensor(lengths)
+        table_TP = torch.tensor(pages, dtype=torch.int32).repeat_interleave(lengths_N, 0).to(device)
+        context: Prefill | CompiledDecode
+        if way == "rows":
+            context = CompiledDecode(self.pool, table_TP, places_T.int() + 1, sum(places) + len(places))
+        else:
+            slots_T = new_slots(table_TP, places_T, self.pool.page)
+            context = Prefill(packed(Segments.from_lengths(lengths), device), self.pool, slots_T)
         size = max(16, 1 << (len(tokens) - 1).bit_length())  # few sizes: each is recorded once
-        run = self._replay(size) if replayed else self._own
+        run = self._own if way == "own" else self._replay(size)
         with attending(context):
-            hidden_TD = run(torch.tensor(tokens, device=device), torch.tensor(positions, device=device))
-        ends = torch.tensor(lengths[: len(prompts)]).cumsum(0) - 1
-        return list(hidden_TD[ends.to(device)].clone().unbind())
+            hidden_TD = run(tokens_T, places_T)
+        ends_N = lengths_N.cumsum(0)[:count] - 1
+        return list(hidden_TD[ends_N.to(device)].clone().unbind())
 
     def _step(self, size: int, cut: bool) -> None:
         """One token of the first `size` rows on CUDA. It is captured: Python values must not change between calls."""

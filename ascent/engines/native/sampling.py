@@ -9,12 +9,15 @@ Axes: B rows, V tokens, S stop ids. p is the softmax times a constant of the row
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from ascent.compiled import library
 from ascent.engines.native.rows import Asked
 from ascent.engines.noise import exponentials
 
@@ -54,10 +57,22 @@ def draw_plainly(logits_BV: Tensor, words_B2: Any, position_B: Any, temperature_
         np.divide(z_BV, temperature_B[:, None], z_BV)
     np.subtract(z_BV, z_BV.max(1, keepdims=True), z_BV)
     p_BV = logits_BV.exp()
-    race_BV = exponentials(words_B2, position_B, z_BV.shape[1]).numpy()
-    np.divide(p_BV.numpy(), race_BV, race_BV)
-    tokens_B = race_BV.argmax(1)
+    tokens_B = race(p_BV.numpy(), words_B2, position_B)
     return tokens_B, z_BV[np.arange(len(tokens_B)), tokens_B] - p_BV.sum(1).log_().numpy()
+
+
+def race(p_BV: NDArray[np.float32], words_B2: NDArray[np.uint32], position_B: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Who wins in each row, on a CPU: the first of the largest p / E."""
+    functions = library()
+    if functions is None:
+        race_BV = exponentials(words_B2, position_B, p_BV.shape[1]).numpy()
+        np.divide(p_BV, race_BV, race_BV)
+        return race_BV.argmax(1)
+    tokens_B = np.empty(len(p_BV), dtype=np.int64)
+    arrays: list[NDArray[Any]] = [*(np.ascontiguousarray(each) for each in (p_BV, words_B2, position_B)), tokens_B]
+    p, words, position, tokens = (ctypes.c_void_p(each.ctypes.data) for each in arrays)
+    functions.race(p, words, position, *p_BV.shape, tokens)
+    return tokens_B
 
 
 def _winners(logits_BV: Tensor, open_BV: Tensor, ask: Asked) -> Tensor:
@@ -65,9 +80,7 @@ def _winners(logits_BV: Tensor, open_BV: Tensor, ask: Asked) -> Tensor:
     if greedy_B.all():
         return _likeliest(logits_BV, open_BV)
     words_B2 = np.stack([ask.word0_B.numpy(), ask.word1_B.numpy()], 1).view(np.uint32)
-    race_BV = exponentials(words_B2, ask.position_B.numpy(), open_BV.shape[1]).numpy()
-    np.divide(open_BV.numpy(), race_BV, race_BV)
-    raced_B = torch.from_numpy(race_BV.argmax(1))
+    raced_B = torch.from_numpy(race(open_BV.numpy(), words_B2, ask.position_B.numpy()))
     if not greedy_B.any():
         return raced_B
     return torch.where(torch.from_numpy(greedy_B), _likeliest(logits_BV, open_BV), raced_B)

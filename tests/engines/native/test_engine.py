@@ -143,9 +143,9 @@ def test_sampled_tokens_are_the_reference_samplers(model: LanguageModel) -> None
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of attention on a CPU."""
     if request.param == "sdpa":
-        monkeypatch.setattr(host, "compiled", lambda: None)
+        monkeypatch.setattr(host, "library", lambda: None)
     else:
-        assert host.compiled() is not None
+        assert host.library() is not None
 
 
 @pytest.mark.usefixtures("attention")
@@ -170,6 +170,18 @@ class TestCompositionDoesNotMatter:
     @pytest.mark.parametrize("page", [1, 3, 16, 64, 128])
     def test_with_other_page_sizes(self, model: LanguageModel, page: int) -> None:
         assert run(model, ragged(), page=page) == run(model, ragged(), page=8)
+
+    def test_with_prompts_that_take_another_forward(self, model: LanguageModel) -> None:
+        """Prompts of up to 64 tokens, of up to 256, and longer ones each have a forward of their own."""
+        rng = random.Random(0)
+        lengths = (1, 63, 64, 65, 255, 256, 257, 400)
+        prompts = [tuple(rng.randrange(3, 250) for _ in range(length)) for length in lengths]
+        requests = [Request(f"p{n}", 0, prompt, 12, seed=0) for n, prompt in enumerate(prompts)]
+        together = run(model, requests, longest_sequence=512)
+        for request in requests:
+            alone = run(model, [request], longest_sequence=512)[request.prompt_id, 0]
+            assert alone == together[request.prompt_id, 0]
+            assert alone.logprobs == pytest.approx(trained(model, request, alone), abs=1e-5)
 
     def test_when_the_host_looks_less_often(self, model: LanguageModel) -> None:
         assert run(model, ragged(), steps=5) == run(model, ragged())
@@ -250,7 +262,7 @@ def test_a_groups_prompt_is_computed_once(model: LanguageModel) -> None:
 
 def test_without_a_compiler_the_tokens_are_the_same(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     done = run(model, ragged())
-    monkeypatch.setattr(host, "compiled", lambda: None)
+    monkeypatch.setattr(host, "library", lambda: None)
     other = run(model, ragged())
     assert done != other  # the two do not add up in the same order
     for key, each in done.items():

@@ -16,9 +16,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from ascent.engines.native import sampling
 from ascent.engines.native.rows import Rows, asked
-from ascent.engines.native.sampling import Drawn, draw, draw_plainly
-from ascent.engines.noise import words
+from ascent.engines.native.sampling import Drawn, draw, draw_plainly, race
+from ascent.engines.noise import exponentials, words
 from ascent.records import Request
 
 VOCABULARY = 23
@@ -152,3 +153,36 @@ def test_no_end_token_is_drawn_before_the_least_length() -> None:
     assert 1 in late.tokens_B.tolist()
     greedy = drawn(z_BV, many(1, min_new_tokens=3, greedy=True), made=0)
     assert greedy.tokens_B.tolist() != [1]
+
+
+class TestRace:
+    @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 258, 5000])
+    @pytest.mark.parametrize("spread", [0.0, 1.0, 8.0])
+    def test_the_winner_is_the_largest_of_all(self, size: int, spread: float) -> None:
+        rng = np.random.default_rng(size)
+        for _ in range(20):
+            words_B2 = rng.integers(0, 2**32, (32, 2), dtype=np.uint32)
+            position_B = rng.integers(0, 2**31, 32, dtype=np.int32)
+            p_BV = np.exp(rng.normal(0, spread, (32, size)) - 4 * spread).astype(np.float32)
+            p_BV[:, ::3] = 0
+            p_BV[:, -1] = 1
+            race_BV = p_BV / exponentials(words_B2, position_B, size).numpy()
+            assert np.array_equal(race(p_BV, words_B2, position_B), race_BV.argmax(1))
+
+    def test_without_a_compiler_it_is_numpys(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        rng = np.random.default_rng(0)
+        words_B2, position_B = rng.integers(0, 2**32, (64, 2), dtype=np.uint32), np.arange(64, dtype=np.int32)
+        p_BV = rng.random((64, 258), dtype=np.float32)
+        compiled_B = race(p_BV, words_B2, position_B)
+        assert sampling.library() is not None
+        monkeypatch.setattr(sampling, "library", lambda: None)
+        assert np.array_equal(race(p_BV, words_B2, position_B), compiled_B)
+
+    def test_rows_may_lie_apart_and_what_is_not_a_number_wins(self) -> None:
+        rng = np.random.default_rng(0)
+        words_B2, position_B = rng.integers(0, 2**32, (8, 2), dtype=np.uint32), np.arange(8, dtype=np.int32)
+        p_BV = rng.random((8, 300), dtype=np.float32)
+        apart_BV = np.asfortranarray(p_BV)
+        assert np.array_equal(race(apart_BV, words_B2, position_B), race(p_BV, words_B2, position_B))
+        p_BV[3, 7:9] = np.nan
+        assert race(p_BV, words_B2, position_B)[3] == 7  # as numpy's argmax has it

@@ -1,8 +1,5 @@
-/* One new token of every row against its pages, on a CPU, in float32. Compiled when first needed: see paged_cpu.py.
-
-   A row is computed by itself, token after token in the order of its own past: what it gets depends neither on its
-   neighbours nor on the size of pages, and nothing is padded. All heads of a token lie together, so memory is read once
-   and in order. Vectors are four floats wide, which every 64-bit processor has. */
+/* What a CPU does too slowly in numpy or torch. See compiled.py for how this is compiled, and paged_cpu.py and sampling.py
+   for who calls it. Vectors are four floats wide, which every 64-bit processor has. */
 
 #include <math.h>
 #include <stdint.h>
@@ -15,7 +12,14 @@ typedef float Four __attribute__((vector_size(16)));
 typedef float Anywhere __attribute__((vector_size(16), aligned(4))); /* four floats that need not be aligned */
 typedef int32_t FourInts __attribute__((vector_size(16)));
 
-/* The fields of `_Call` in paged_cpu.py, in the same order. Strides and widths count floats. */
+/* Attention: one new token of every row against its pages, in float32.
+
+   A row is computed by itself, token after token in the order of its own past: what it gets depends neither on its
+   neighbours nor on the size of pages, and nothing is padded. A page is read for one head after the other, while it is
+   in the cache.
+
+   `Call` has the fields of `_Call` in paged_cpu.py, in the same order. Strides and widths count floats. */
+
 typedef struct {
     const float *queries, *new_keys, *new_values; /* (rows, heads, size); the last axis is dense */
     float *keys, *values;                         /* the pool: (slots, key/value heads, size) */
@@ -117,13 +121,6 @@ INLINE void one_row(const Call *call, int32_t row, float *scores, int key_size, 
     const int32_t groups = call->kv_heads, group = call->heads / groups, end = call->lengths[row];
     const int64_t keys_width = (int64_t)groups * key_size, values_width = (int64_t)groups * value_size;
     int64_t slot;
-    together(call, table, end - 1, end, &slot);
-    for (int32_t head = 0; head < groups; head++) {
-        memcpy(call->keys + slot * keys_width + head * key_size,
-               call->new_keys + row * call->key_row + head * call->key_head, key_size * sizeof(float));
-        memcpy(call->values + slot * values_width + head * value_size,
-               call->new_values + row * call->value_row + head * call->value_head, value_size * sizeof(float));
-    }
     const int32_t begin = call->window && end > call->window ? end - call->window : 0;
     const int32_t count = end - begin, width = (count + 3) & ~3;
     for (int32_t at = begin, run; at < end; at += run) {
@@ -146,7 +143,22 @@ INLINE void one_row(const Call *call, int32_t row, float *scores, int key_size, 
     }
 }
 
-/* Rows `from` to `to`, the last not included. 0 if all went well, 1 if there was no memory for the scores. */
+/* Put the new token of every row where its table says. */
+void store(const Call *call, int32_t rows) {
+    for (int32_t row = 0; row < rows; row++) {
+        int64_t slot;
+        if (call->lengths[row] == 0) continue;
+        together(call, call->table + row * call->table_row, call->lengths[row] - 1, call->lengths[row], &slot);
+        for (int32_t head = 0; head < call->kv_heads; head++) {
+            memcpy(call->keys + (slot * call->kv_heads + head) * call->key_size,
+                   call->new_keys + row * call->key_row + head * call->key_head, call->key_size * sizeof(float));
+            memcpy(call->values + (slot * call->kv_heads + head) * call->value_size,
+                   call->new_values + row * call->value_row + head * call->value_head, call->value_size * sizeof(float));
+        }
+    }
+}
+
+/* What rows `from` to `to` (not included) see, once all are stored. 1 if there was no memory for the scores, else 0. */
 int attend(const Call *call, int32_t from, int32_t to) {
     int32_t longest = 0;
     for (int32_t row = from; row < to; row++) longest = call->lengths[row] > longest ? call->lengths[row] : longest;
@@ -166,4 +178,42 @@ int attend(const Call *call, int32_t from, int32_t to) {
     }
     free(scores);
     return 0;
+}
+
+/* The race of sampling.py: for every row the token with the largest p / E, the first of them. E = -log(1 - x) is the
+   exponential number of noise.py, x its uniform one. E is never below x, so most tokens lose before E is computed: of
+   V about log(V) lead at some time. The integers are those of noise.py; E agrees but for its last digit. */
+
+#define MULTIPLES 64 /* tokens that are hashed together */
+
+INLINE uint32_t mixed(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    return x ^ (x >> 16);
+}
+
+void race(const float *p, const uint32_t *words, const int32_t *positions, int32_t rows, int32_t size, int64_t *tokens) {
+    for (int32_t row = 0; row < rows; row++, p += size) {
+        const uint32_t position = (uint32_t)positions[row];
+        const uint32_t first = mixed(words[2 * row] ^ mixed(position + 0x9e3779b9u));
+        const uint32_t second = mixed(words[2 * row + 1] ^ mixed(position + 0x85ebca6bu));
+        float best = -1, uniform[MULTIPLES];
+        tokens[row] = 0;
+        for (int32_t start = 0; start < size; start += MULTIPLES) {
+            for (int32_t i = 0; i < MULTIPLES; i++) {
+                const uint32_t hash = mixed(mixed((uint32_t)(start + i) ^ first) + second);
+                const float x = ((float)hash + 0.5f) * 2.3283064365386963e-10f; /* 2^-32 */
+                uniform[i] = x > 0.99999994f ? 0.99999994f : x;                /* 1 - 2^-24 */
+            }
+            const int32_t count = size - start < MULTIPLES ? size - start : MULTIPLES;
+            for (int32_t i = 0; i < count; i++) {
+                if (p[start + i] <= best * uniform[i] * 0.999999f) continue; /* a NaN goes on */
+                const float ratio = p[start + i] / -log1pf(-uniform[i]);
+                if (ratio > best || (ratio != ratio && best == best)) {
+                    best = ratio;
+                    tokens[row] = start + i;
+                }
+            }
+        }
+    }
 }

@@ -1,4 +1,4 @@
-"""The compiled attention: made once, kept, and done without where it cannot be had, which is said."""
+"""What is written in C: compiled once, kept, and done without where it cannot be had, which is said."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.models import paged_cpu
+from ascent import compiled
 
 
 @pytest.fixture
@@ -19,25 +19,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ascent"
 
 
-def compiled() -> object:
+def library() -> object:
     """As in a new process."""
-    return paged_cpu.compiled.__wrapped__()
+    return compiled.library.__wrapped__()
 
 
 def test_it_is_compiled_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compiled() is not None
+    assert library() is not None
     (kept,) = cache.iterdir()
     made = kept.stat().st_mtime_ns
     monkeypatch.setenv("CC", "no-such-compiler")  # none is asked for any more
-    assert compiled() is not None
+    assert library() is not None
     assert kept.stat().st_mtime_ns == made
-    monkeypatch.setattr(paged_cpu, "FLAGS", ("-O2", "-fPIC", "-shared"))  # another kernel, another file
-    assert compiled() is None
+    monkeypatch.setattr(compiled, "FLAGS", ("-O2", "-fPIC", "-shared"))  # other flags, another file
+    assert library() is None
 
 
 def test_where_the_cache_cannot_be_written_to_it_is_compiled_anew(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
-    assert compiled() is not None
+    assert library() is not None
     assert cache.is_file()
 
 
@@ -46,7 +46,7 @@ def test_without_a_compiler_it_says_so(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     with caplog.at_level(logging.WARNING):
-        assert compiled() is None
+        assert library() is None
     assert "no C compiler was found (cc, gcc, clang)" in caplog.text
     assert "or name one in the environment variable CC" in caplog.text
     assert not cache.exists()
@@ -60,28 +60,28 @@ def test_a_compiler_that_fails_is_quoted(
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
     with caplog.at_level(logging.WARNING):
-        assert compiled() is None
+        assert library() is None
     assert f"{broken} failed: what is this" in caplog.text
     assert not cache.exists()
 
 
 def test_the_compiler_of_ones_choice_is_taken(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = next(path for name in paged_cpu.COMPILERS if (path := shutil.which(name)))
+    found = next(path for name in compiled.COMPILERS if (path := shutil.which(name)))
     monkeypatch.setenv("CC", found)
     monkeypatch.setenv("PATH", os.pathsep.join(["/usr/bin", "/bin"]))
-    assert compiled() is not None
+    assert library() is not None
     assert cache.exists()
 
 
 def test_a_kept_file_that_is_no_library_is_named(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert compiled() is not None
+    assert library() is not None
     (kept,) = cache.iterdir()
     other = tmp_path / "other" / "ascent" / kept.name  # a path that this process has not opened yet
     other.parent.mkdir(parents=True)
     other.write_text("not a library")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     with caplog.at_level(logging.WARNING):
-        assert compiled() is None
+        assert library() is None
     assert str(other) in caplog.text
