@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -52,20 +53,27 @@ def load() -> ctypes.CDLL:
 def _built(folder: Path) -> Path:
     """The compiled file: from the cache, or made in `folder` and put there if it can be written to."""
     text = SOURCE.read_bytes() + " ".join((*FLAGS, platform.system(), platform.machine())).encode()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ascent"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "ascent"
     kept = cache / f"compiled-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if kept.exists():
         return kept
-    names = [os.environ["CC"]] if os.environ.get("CC") else COMPILERS
-    compiler = next((found for name in names if (found := shutil.which(name))), None)
-    if compiler is None:
-        raise FileNotFoundError(f"no C compiler was found ({', '.join(names)})")
     new = folder / kept.name
-    command = [compiler, *FLAGS, "-o", str(new), str(SOURCE), "-lm"]
+    command = [*_compiler(), *FLAGS, "-o", str(new), str(SOURCE), "-lm"]
     subprocess.run(command, check=True, capture_output=True, text=True)
+    if not cache.is_absolute():  # nobody's home
+        return new
     try:
         cache.mkdir(parents=True, exist_ok=True)
         beside = Path(shutil.copy(new, cache / f"{kept.name}.{os.getpid()}"))
         return beside.replace(kept)  # at once: others may be doing the same
     except OSError:
         return new
+
+
+def _compiler() -> list[str]:
+    """The one that CC names, perhaps with options of its own, or the first that is found."""
+    named = [shlex.split(os.environ["CC"])] if os.environ.get("CC") else [[name] for name in COMPILERS]
+    for command in named:
+        if shutil.which(command[0]):
+            return command
+    raise FileNotFoundError(f"no C compiler was found ({', '.join(command[0] for command in named)})")

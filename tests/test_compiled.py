@@ -65,12 +65,24 @@ def test_a_compiler_that_fails_is_quoted(
     assert not cache.exists()
 
 
-def test_the_compiler_of_ones_choice_is_taken(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = next(path for name in compiled.COMPILERS if (path := shutil.which(name)))
-    monkeypatch.setenv("CC", found)
-    monkeypatch.setenv("PATH", os.pathsep.join(["/usr/bin", "/bin"]))
+def test_the_compiler_of_ones_choice_is_taken_with_its_options(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = next(path for name in compiled.COMPILERS if (path := shutil.which(name)))
+    own = tmp_path / "own"
+    own.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/asked\nexec {real} "$@"\n')
+    own.chmod(0o755)
+    monkeypatch.setenv("CC", f"{own} -DANY=1")
     assert library() is not None
-    assert cache.exists()
+    assert (tmp_path / "asked").read_text().strip() == "-DANY=1"
+
+
+def test_nobodys_home_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as where no home is known
+    monkeypatch.chdir(tmp_path)
+    assert library() is not None
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_kept_file_that_is_no_library_is_named(

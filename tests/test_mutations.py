@@ -29,6 +29,14 @@ class Mutation:
 
 
 MUTATIONS = (
+    Mutation("a window that is one token too long", "compiled.c",
+             "end > call->window ? end - call->window : 0", "end > call->window ? end - call->window - 1 : 0",
+             "models/test_paged.py"),
+    Mutation("a race that is lost too early", "compiled.c",
+             "best * uniform[i] * 0.999999f", "best * uniform[i] * 1.5f", "engines/native/test_sampling.py"),
+    Mutation("a prompt's tokens are read before all are stored", "models/paged_cpu.py",
+             "functions.store(ctypes.byref(asked), rows)", "functions.store(ctypes.byref(asked), rows - 1)",
+             "engines/native/test_engine.py"),
     Mutation("advantages keep their gradient", "losses/gates.py",
              "masked.kept(advantages_T.detach(), trained_T)", "masked.kept(advantages_T, trained_T)",
              "losses/test_gates.py"),
