@@ -1,5 +1,5 @@
-/* What a CPU does too slowly in numpy or torch. See compiled.py for how this is compiled, and paged_cpu.py and sampling.py
-   for who calls it. Vectors are four floats wide, which every 64-bit processor has. */
+/* What a CPU does too slowly in numpy or torch. compiled.py compiles it; models/paged_cpu.py and
+   engines/native/sampling.py call it. Vectors are four floats wide, which every 64-bit processor has. */
 
 #include <math.h>
 #include <stdint.h>
@@ -68,7 +68,8 @@ INLINE Four exponential(Four x) {
 }
 
 /* sum += weights[0] * value 0 + weights[1] * value 1 ..., one after the other; values lie `stride` floats apart. */
-INLINE void add_weighted(float *sum, const float *weights, const float *values, int32_t count, int64_t stride, int size) {
+INLINE void add_weighted(float *sum, const float *weights, const float *values, int32_t count, int64_t stride,
+                         int size) {
     int d = 0;
     for (; d + 16 <= size; d += 16) {
         Four a = *(Anywhere *)(sum + d), b = *(Anywhere *)(sum + d + 4);
@@ -138,7 +139,8 @@ INLINE void one_row(const Call *call, int32_t row, float *scores, int key_size, 
         run = together(call, table, at, end, &slot);
         for (int32_t head = 0; head < call->heads; head++) {
             const float *value = call->values + slot * values_width + head / group * value_size;
-            add_weighted(out + head * value_size, scores + head * width + at - begin, value, run, values_width, value_size);
+            const float *weights = scores + head * width + at - begin;
+            add_weighted(out + head * value_size, weights, value, run, values_width, value_size);
         }
     }
 }
@@ -150,10 +152,11 @@ void store(const Call *call, int32_t rows) {
         if (call->lengths[row] == 0) continue;
         together(call, call->table + row * call->table_row, call->lengths[row] - 1, call->lengths[row], &slot);
         for (int32_t head = 0; head < call->kv_heads; head++) {
-            memcpy(call->keys + (slot * call->kv_heads + head) * call->key_size,
-                   call->new_keys + row * call->key_row + head * call->key_head, call->key_size * sizeof(float));
-            memcpy(call->values + (slot * call->kv_heads + head) * call->value_size,
-                   call->new_values + row * call->value_row + head * call->value_head, call->value_size * sizeof(float));
+            const float *key = call->new_keys + row * call->key_row + head * call->key_head;
+            const float *value = call->new_values + row * call->value_row + head * call->value_head;
+            const int64_t place = slot * call->kv_heads + head;
+            memcpy(call->keys + place * call->key_size, key, call->key_size * sizeof(float));
+            memcpy(call->values + place * call->value_size, value, call->value_size * sizeof(float));
         }
     }
 }
@@ -182,9 +185,9 @@ int attend(const Call *call, int32_t from, int32_t to) {
 
 /* The race of sampling.py: for every row the token with the largest p / E, the first of them. E = -log(1 - x) is the
    exponential number of noise.py, x its uniform one. E is never below x, so most tokens lose before E is computed: of
-   V about log(V) lead at some time. The integers are those of noise.py; E agrees but for its last digit. */
+   V about log(V) lead at some time. The integers are those of noise.py; E may differ in its last digit. */
 
-#define MULTIPLES 64 /* tokens that are hashed together */
+#define HASHED 64 /* tokens that are hashed together */
 
 INLINE uint32_t mixed(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7feb352du;
@@ -192,20 +195,21 @@ INLINE uint32_t mixed(uint32_t x) {
     return x ^ (x >> 16);
 }
 
-void race(const float *p, const uint32_t *words, const int32_t *positions, int32_t rows, int32_t size, int64_t *tokens) {
+void race(const float *p, const uint32_t *words, const int32_t *positions, int32_t rows, int32_t size,
+          int64_t *tokens) {
     for (int32_t row = 0; row < rows; row++, p += size) {
         const uint32_t position = (uint32_t)positions[row];
         const uint32_t first = mixed(words[2 * row] ^ mixed(position + 0x9e3779b9u));
         const uint32_t second = mixed(words[2 * row + 1] ^ mixed(position + 0x85ebca6bu));
-        float best = -1, uniform[MULTIPLES];
+        float best = -1, uniform[HASHED];
         tokens[row] = 0;
-        for (int32_t start = 0; start < size; start += MULTIPLES) {
-            for (int32_t i = 0; i < MULTIPLES; i++) {
+        for (int32_t start = 0; start < size; start += HASHED) {
+            for (int32_t i = 0; i < HASHED; i++) {
                 const uint32_t hash = mixed(mixed((uint32_t)(start + i) ^ first) + second);
                 const float x = ((float)hash + 0.5f) * 2.3283064365386963e-10f; /* 2^-32 */
                 uniform[i] = x > 0.99999994f ? 0.99999994f : x;                /* 1 - 2^-24 */
             }
-            const int32_t count = size - start < MULTIPLES ? size - start : MULTIPLES;
+            const int32_t count = size - start < HASHED ? size - start : HASHED;
             for (int32_t i = 0; i < count; i++) {
                 if (p[start + i] <= best * uniform[i] * 0.999999f) continue; /* a NaN goes on */
                 const float ratio = p[start + i] / -log1pf(-uniform[i]);
