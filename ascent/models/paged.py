@@ -40,11 +40,6 @@ class Pool:
             pages.index_copy_(0, targets_N, pages.index_select(0, sources_N))
 
     @property
-    def width(self) -> int:
-        """How many numbers a layer stores for a token."""
-        return self.keys[0].shape[1] * (self.keys[0].shape[2] + self.values[0].shape[2])
-
-    @property
     def bytes(self) -> int:
         return sum(store.numel() * store.element_size() for store in (*self.keys, *self.values))
 

@@ -1,7 +1,7 @@
 """One new token of every row against its pages through SDPA, on a CPU: where `paged_cpu` cannot be had.
 
-Rows of similar length run together, padded to the longest of them; what lies beyond a row's own end is masked, which
-changes no bit of its result (a test holds it). Their pages are gathered first.
+Rows of similar length run together, their pages gathered and padded to a length that follows from a row's own: padding
+to that of a neighbour would change bits on some processors, even though it is masked.
 
 Axes: B rows, H query heads, K key/value heads, R query heads per key/value head, D head size, P pages of a row, N rows
 of a block, L the rounded length of a block.
@@ -10,7 +10,6 @@ of a block, L the rounded length of a block.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,6 @@ from ascent.models.attention import Call
 from ascent.models.paged import Pool, new_slots
 
 STEP = 16  # tokens: lengths are rounded up to a multiple of this, or of a quarter of their own size
-BLOCK_COST = 200_000  # numbers that could be gathered in the time that one more block takes
 
 
 @dataclass(frozen=True)
@@ -92,17 +90,18 @@ def by_block(pool: Pool, table_BP: Tensor, lengths_B: Tensor) -> BlockDecode:
     table_BP = table_BP * (lengths_B > 0)[:, None]
     lengths_B = lengths_B.clamp(min=1)
     slots_B = new_slots(table_BP, lengths_B - 1, pool.page)
-    groups = grouped(lengths_B.tolist(), pool.width)
+    groups: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths_B.tolist()):
+        groups.setdefault(rounded(length), []).append(row)
     blocks = []
     for length, rows in groups.items():
         rows_N = torch.tensor(rows)
         pages = -(-length // pool.page)
-        table_NP = table_BP[rows_N, :pages] if len(groups) > 1 else table_BP[:, :pages]
+        table_NP = table_BP[rows_N, :pages]
         if table_NP.shape[1] < pages:  # the table ends before the rounded length does: page 0 is masked anyway
             table_NP = F.pad(table_NP, (0, pages - table_NP.shape[1]))
         slots_NX = (table_NP.long()[:, :, None] * pool.page + torch.arange(pool.page)).flatten(1)[:, :length]
-        lengths_N = lengths_B[rows_N] if len(groups) > 1 else lengths_B
-        blocks.append(Block(rows_N, slots_NX.flatten(), lengths_N, length))
+        blocks.append(Block(rows_N, slots_NX.flatten(), lengths_B[rows_N], length))
     return BlockDecode(pool, slots_B, tuple(blocks))
 
 
@@ -110,18 +109,3 @@ def rounded(length: int) -> int:
     """A row's length, rounded up: four steps to each doubling."""
     step = max(STEP, 2 ** ((length - 1).bit_length() - 3)) if length > STEP else STEP
     return -(-length // step) * step
-
-
-def grouped(lengths: list[int], width: int) -> dict[int, list[int]]:
-    """Padded length -> rows. Shorter rows join longer ones where padding them costs less than a block of their own.
-
-    `width` is how many numbers a token stores.
-    """
-    groups: dict[int, list[int]] = {}
-    for row, length in enumerate(lengths):
-        groups.setdefault(rounded(length), []).append(row)
-    sizes = sorted(groups)
-    for short, long in pairwise(sizes):
-        if len(groups[short]) * (long - short) * width < BLOCK_COST:
-            groups[long] = sorted(groups.pop(short) + groups[long])
-    return groups

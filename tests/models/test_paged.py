@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from ascent.models import paged_cpu
 from ascent.models.attention import Call
 from ascent.models.paged import Pool, allocate, new_slots
 from ascent.models.paged_cpu import CompiledDecode
-from ascent.models.paged_sdpa import STEP, by_block, grouped, rounded
+from ascent.models.paged_sdpa import by_block, rounded
 
 LENGTHS = [1, 5, 31, 32, 33, 64, 100, 257]
 CPU = torch.device("cpu")
@@ -98,15 +97,20 @@ def test_a_row_that_stands_still_stores_nothing_and_the_others_are_as_without_it
     assert not (past.pool.keys[0][4:] == 77).any()  # page 0 may be written to
 
 
-def test_neither_neighbours_nor_pages_nor_threads_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = Past(LENGTHS, 16).attend("compiled", call())
+@pytest.mark.parametrize("way", WAYS)
+def test_neither_neighbours_nor_pages_change_a_bit(way: str) -> None:
+    expected = Past(LENGTHS, 16).attend(way, call())
     for page in (1, 3, 64, 512):
-        assert torch.equal(Past(LENGTHS, page).attend("compiled", call()), expected)
+        assert torch.equal(Past(LENGTHS, page).attend(way, call()), expected)
     past = Past(LENGTHS, 16)
     for row in range(len(LENGTHS)):
         one = slice(row, row + 1)
-        alone = compiled(past.pool, past.table[one], past.lengths[one])
+        alone = WAYS[way](past.pool, past.table[one], past.lengths[one])
         assert torch.equal(alone.attend(past.q[one], past.k[one], past.v[one], call()), expected[one])
+
+
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Past(LENGTHS, 16).attend("compiled", call())
     monkeypatch.setattr(paged_cpu, "LARGE", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert torch.equal(Past(LENGTHS, 16).attend("compiled", call()), expected)
@@ -152,25 +156,6 @@ def test_pages_are_copied_in_every_layer() -> None:
         assert torch.equal(store.view(6, -1), before.view(6, -1)[[0, 2, 2, 4, 4, 2]])
 
 
-@pytest.mark.parametrize(("heads", "together", "size"), [(4, 1, 16), (2, 2, 16), (3, 3, 64), (1, 4, 256), (8, 2, 128)])
-def test_masked_padding_changes_no_bit(heads: int, together: int, size: int) -> None:
-    """What lets SDPA run rows of other lengths beside each other: padding beyond a row's end, whatever lies there."""
-    generator = torch.Generator().manual_seed(0)
-    for length in (1, 31, 33, 64, 130, 513):
-        q = torch.randn(3, heads, together, size, generator=generator)
-        k, v = (torch.randn(3, heads, 1024, size, generator=generator) for _ in range(2))
-
-        def run(padded: int, rows: slice, q=q, k=k, v=v, length=length) -> torch.Tensor:  # type: ignore[no-untyped-def]
-            mask = torch.zeros(1, 1, 1, padded)
-            mask[..., length:] = -torch.inf
-            past = (x[rows, :, :padded].contiguous() for x in (k, v))
-            return F.scaled_dot_product_attention(q[rows], *past, attn_mask=mask)
-
-        alone = run(rounded(length), slice(1, 2))
-        for padded in (rounded(length) + STEP, 640, 1024):
-            assert torch.equal(run(padded, slice(0, 3))[1:2], alone)
-
-
 def test_new_slots() -> None:
     table = torch.tensor([[3, 5], [7, 1]], dtype=torch.int32)
     assert new_slots(table, torch.tensor([1, 6]), 4).tolist() == [3 * 4 + 1, 1 * 4 + 2]
@@ -178,11 +163,3 @@ def test_new_slots() -> None:
 
 def test_lengths_are_rounded_four_times_a_doubling() -> None:
     assert [rounded(n) for n in (1, 16, 17, 33, 128, 129, 257, 1025)] == [16, 16, 32, 48, 128, 160, 320, 1280]
-
-
-def test_few_short_rows_join_longer_ones_and_many_do_not() -> None:
-    lengths = [10] * 3 + [300] * 5
-    assert grouped(lengths, width=64) == {320: list(range(8))}
-    assert grouped(lengths, width=6400) == {16: [0, 1, 2], 320: [3, 4, 5, 6, 7]}
-    rows = [row for group in grouped([10, 700, 90, 33] * 9, 100).values() for row in group]
-    assert sorted(rows) == list(range(36))
