@@ -9,7 +9,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float Four __attribute__((vector_size(16)));
-typedef float Anywhere __attribute__((vector_size(16), aligned(4))); /* four floats that need not be aligned */
+typedef float Anywhere __attribute__((vector_size(16), aligned(4), may_alias)); /* any four floats in memory */
 typedef int32_t FourInts __attribute__((vector_size(16)));
 
 /* Attention: one new token of every row against its pages, in float32.
@@ -51,10 +51,12 @@ INLINE float dot(const float *a, const float *b, int size) {
 }
 
 /* exp(x) for x <= 0, to two units in the last place: 2^n e^r with |r| <= log(2) / 2, e^r by its series up to r^7 / 7!.
-   Adding and taking away 1.5 * 2^23 rounds to a whole number. Below -87 it stays at e^-87, which no sum notices. */
+   Adding 1.5 * 2^23 rounds to a whole number, which is then in the last bits. Below -87 it stays at e^-87, which no sum
+   notices. */
 INLINE Four exponential(Four x) {
     x = larger(x, (Four){-87, -87, -87, -87});
-    Four n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
+    const Four rounder = {12582912, 12582912, 12582912, 12582912}, shifted = x * 1.44269504f + rounder;
+    const Four n = shifted - rounder;
     Four r = (x - n * 0.693145752f) - n * 1.42860677e-6f; /* log(2) in two parts, of which n times the first is exact */
     Four sum = r * (1.0f / 5040) + 1.0f / 720;
     sum = sum * r + 1.0f / 120;
@@ -63,7 +65,7 @@ INLINE Four exponential(Four x) {
     sum = sum * r + 0.5f;
     sum = sum * r + 1.0f;
     sum = sum * r + 1.0f;
-    FourInts power = (__builtin_convertvector(n, FourInts) + 127) << 23;
+    const FourInts power = ((FourInts)shifted - (FourInts)rounder + 127) << 23;
     return sum * (Four)power;
 }
 

@@ -6,6 +6,7 @@ machines of one kind may share it. Without a compiler everything works, and take
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -41,39 +42,43 @@ def library() -> ctypes.CDLL | None:
 
 
 def load() -> ctypes.CDLL:
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            return ctypes.CDLL(str(_built(Path(folder))))
-    except subprocess.CalledProcessError as error:
-        raise NotCompiled(f"{error.cmd[0]} failed: {error.stderr.strip()}") from error
-    except OSError as error:
-        raise NotCompiled(str(error)) from error
-
-
-def _built(folder: Path) -> Path:
-    """The compiled file: from the cache, or made in `folder` and put there if it can be written to."""
+    """From the cache, or compiled, and then kept there if it can be written to."""
     text = SOURCE.read_bytes() + " ".join((*FLAGS, platform.system(), platform.machine())).encode()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "ascent"
     kept = cache / f"compiled-{hashlib.sha256(text).hexdigest()[:16]}.so"
-    if kept.exists():
-        return kept
-    new = folder / kept.name
-    command = [*_compiler(), *FLAGS, "-o", str(new), str(SOURCE), "-lm"]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    if not cache.is_absolute():  # nobody's home
-        return new
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        beside = Path(shutil.copy(new, cache / f"{kept.name}.{os.getpid()}"))
-        return beside.replace(kept)  # at once: others may be doing the same
-    except OSError:
-        return new
+    with contextlib.suppress(OSError):  # none there, or none that can be used here: it is made anew
+        return ctypes.CDLL(str(kept))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        new = Path(folder) / kept.name
+        command = [*_compiler(), *FLAGS, "-o", str(new), str(SOURCE), "-lm"]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, errors="replace")
+            functions = ctypes.CDLL(str(new))
+        except subprocess.CalledProcessError as error:
+            raise NotCompiled(f"{command[0]} failed: {error.stderr.strip()}") from error
+        except OSError as error:
+            raise NotCompiled(str(error)) from error
+        if cache.is_absolute():  # else it is nobody's home
+            _keep(new, kept)
+    return functions
 
 
 def _compiler() -> list[str]:
     """The one that CC names, perhaps with options of its own, or the first that is found."""
-    named = [shlex.split(os.environ["CC"])] if os.environ.get("CC") else [[name] for name in COMPILERS]
+    own = os.environ.get("CC", "").strip()
+    try:
+        named = [shlex.split(own)] if own else [[name] for name in COMPILERS]
+    except ValueError as error:
+        raise NotCompiled(f"CC={own!r}: {error}") from error
     for command in named:
         if shutil.which(command[0]):
             return command
-    raise FileNotFoundError(f"no C compiler was found ({', '.join(command[0] for command in named)})")
+    raise NotCompiled(f"no C compiler was found ({', '.join(command[0] for command in named)})")
+
+
+def _keep(new: Path, kept: Path) -> None:
+    """Whole or not at all: others may be doing the same."""
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            Path(shutil.copy(new, folder)).replace(kept)

@@ -56,7 +56,7 @@ def test_a_compiler_that_fails_is_quoted(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = tmp_path / "broken"
-    broken.write_text("#!/bin/sh\necho what is this >&2\nexit 3\n")
+    broken.write_text("#!/bin/sh\nprintf 'what is this \\377' >&2\nexit 3\n")  # and a byte that is no text
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
     with caplog.at_level(logging.WARNING):
@@ -85,8 +85,8 @@ def test_nobodys_home_is_not_written_to(tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(tmp_path.iterdir())
 
 
-def test_a_kept_file_that_is_no_library_is_named(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_kept_file_that_cannot_be_used_is_replaced(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert library() is not None
     (kept,) = cache.iterdir()
@@ -94,6 +94,32 @@ def test_a_kept_file_that_is_no_library_is_named(
     other.parent.mkdir(parents=True)
     other.write_text("not a library")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert library() is not None
+    assert other.read_bytes() == kept.read_bytes()
+    assert list(other.parent.iterdir()) == [other]
+
+
+def test_what_cannot_be_loaded_is_not_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (compiler,) = compiled._compiler()
+    monkeypatch.setenv("CC", f"{compiler} -c")  # an object file
     with caplog.at_level(logging.WARNING):
         assert library() is None
-    assert str(other) in caplog.text
+    assert "goes without compiled functions" in caplog.text
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(("named", "said"), [('cc "', "No closing quotation"), ("no-such", "found (no-such)")])
+def test_a_strange_choice_is_said(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, named: str, said: str
+) -> None:
+    monkeypatch.setenv("CC", named)
+    with caplog.at_level(logging.WARNING):
+        assert library() is None
+    assert said in caplog.text
+
+
+def test_a_blank_choice_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "  ")
+    assert library() is not None

@@ -5,8 +5,8 @@ position and token are counters. A hash of the four gives a uniform number, that
 argmax(logprobs - log E) is a sample of the distribution (Gumbel's trick: -log E is a Gumbel number).
 
 The hash is two rounds of a 32-bit finaliser (shift, multiply, shift, multiply, shift; multipliers 0x7feb352d and
-0x846ca68b, by Chris Wellons), a bijection, so within one position no two tokens share a number. It is written once for
-numpy here and once for the GPU in `native/kernels.py`; the integers are equal.
+0x846ca68b, by Chris Wellons), a bijection, so within one position no two tokens share a number. It is written for numpy
+here, for the GPU in `native/kernels.py` and in `compiled.c`; the integers are equal.
 
 Axes: B rows, V tokens.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,12 @@ class CompiledDecode:
     def attend(self, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor, call: Call) -> Tensor:
         functions = library()
         assert functions is not None
+        assert self.table_BP.dtype == self.lengths_B.dtype == torch.int32
+        if wrong := [x.dtype for x in (q_BHD, k_BKD, v_BKD, *self.pool.keys[:1]) if x.dtype != torch.float32]:
+            raise ValueError(
+                f"{wrong[0]} in compiled attention, which takes float32; sample outside of autocast, or load the "
+                "model in the precision that it shall run in"
+            )
         q_BHD, k_BKD, v_BKD = (x if x.stride(-1) == 1 else x.contiguous() for x in (q_BHD, k_BKD, v_BKD))
         rows, heads, _ = q_BHD.shape
         kv_heads, key_size, value_size = call.heads
@@ -68,22 +74,24 @@ class CompiledDecode:
             *(stride for each in (q_BHD, k_BKD, v_BKD) for stride in each.stride()[:2]), self.table_BP.stride(0),
             heads, kv_heads, key_size, value_size, self.pool.page, call.window or 0, call.scaling, call.softcap or 0.0,
         )  # fmt: skip
-        asked.tensors = tensors  # they live as long as somebody works on them
         functions.store(ctypes.byref(asked), rows)
         _run(functions.attend, asked, rows, self.seen * heads * (key_size + value_size))
         return out_BHD
 
 
-def _run(kernel: Any, asked: _Call, rows: int, work: int) -> None:
+def _run(kernel: Any, asked: _Call, rows: int, numbers: int) -> None:
     """Rows are independent: who computes them changes nothing."""
     threads = torch.get_num_threads()
-    if work < LARGE or threads == 1:
+    if numbers < LARGE or threads == 1:
         failed = kernel(ctypes.byref(asked), 0, rows)
     else:
         step = max(1, rows // (PIECES * threads))
         starts = range(0, rows, step)
-        run = _threads(threads).map(lambda at: kernel(ctypes.byref(asked), at, min(at + step, rows)), starts)
-        failed = any(list(run))  # all of them: the memory must stay until the last is done
+        work = [_threads(threads).submit(kernel, ctypes.byref(asked), at, min(at + step, rows)) for at in starts]
+        try:
+            failed = any([each.result() for each in work])
+        finally:
+            wait(work)  # after an interrupt, too: they read and write memory that is given back then
     if failed:
         raise MemoryError(f"no memory for the attention scores of {rows} rows; run fewer rows or shorter sequences")
 

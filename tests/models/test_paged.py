@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import Future
+
 import pytest
 import torch
 
@@ -114,6 +118,35 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_cpu, "LARGE", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert torch.equal(Past(LENGTHS, 16).attend("compiled", call()), expected)
+
+
+def test_an_interrupt_waits_for_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read and write tensors that nobody else holds."""
+    running, ended = threading.Event(), []
+
+    def slow(asked: object, start: int, end: int) -> int:
+        running.set()
+        time.sleep(0.2)
+        ended.append(start)
+        return 0
+
+    class Interrupted(Future):  # type: ignore[type-arg]
+        def result(self, timeout: float | None = None) -> object:
+            running.wait()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr("concurrent.futures.thread._base.Future", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        paged_cpu._run(slow, paged_cpu._Call(), 16, paged_cpu.LARGE)
+    assert len(ended) == 8
+
+
+def test_other_numbers_than_float32_are_refused() -> None:
+    past = Past(LENGTHS, 16)
+    past.q = past.q.bfloat16()
+    with pytest.raises(ValueError, match=r"torch.bfloat16 in compiled attention, which takes float32"):
+        past.attend("compiled", call())
 
 
 def test_queries_and_keys_may_lie_apart() -> None:

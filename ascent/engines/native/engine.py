@@ -185,8 +185,9 @@ class NativeEngine:
         return done
 
     def set_weights(self, version: int, tensors: Weights) -> None:
-        """The tensors are the model's own; only the version is noted."""
+        """The tensors are the model's own. Prompts that wait in the pool were computed with the old ones: they go."""
         self.version = version
+        self._scheduler.forget_prompts()
 
     def lend(self) -> None:
         """Give the pool's memory back until the next request; on CUDA the graphs go with it and are captured anew."""

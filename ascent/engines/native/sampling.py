@@ -69,7 +69,8 @@ def race(p_BV: NDArray[np.float32], words_B2: NDArray[np.uint32], position_B: ND
         np.divide(p_BV, race_BV, race_BV)
         return race_BV.argmax(1)
     tokens_B = np.empty(len(p_BV), dtype=np.int64)
-    arrays: list[NDArray[Any]] = [*(np.ascontiguousarray(each) for each in (p_BV, words_B2, position_B)), tokens_B]
+    kinds = ((p_BV, np.float32), (words_B2, np.uint32), (position_B, np.int32), (tokens_B, np.int64))
+    arrays: list[NDArray[Any]] = [np.ascontiguousarray(each, dtype=kind) for each, kind in kinds]
     p, words, position, tokens = (ctypes.c_void_p(each.ctypes.data) for each in arrays)
     functions.race(p, words, position, *p_BV.shape, tokens)
     return tokens_B

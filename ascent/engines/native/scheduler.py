@@ -121,6 +121,8 @@ class Scheduler:
                 takes = True  # alone in too small a pool: it takes the pages, and the next sample prefills anew
             self.waiting.popleft()
             self._wanted[sequence.tokens] -= 1
+            if not self._wanted[sequence.tokens]:
+                del self._wanted[sequence.tokens]
             if prefix is None:
                 prefix = self._prefixes[sequence.tokens] = Prefix(sequence.tokens, self.pages.take(build))
                 admission.prefilled.append(prefix)
@@ -162,20 +164,26 @@ class Scheduler:
             self.pages.drop(self.running[row].pages)
         return self._close(rows)
 
+    def forget_prompts(self) -> None:
+        """Those who start from now on compute theirs anew; whoever runs keeps what it shares."""
+        for prefix in self._prefixes.values():
+            self.pages.drop(prefix.pages)
+        self._prefixes.clear()
+
     def clear(self) -> None:
         """Forget everybody."""
-        for pages in [each.pages for each in self.running] + [each.pages for each in self._prefixes.values()]:
-            self.pages.drop(pages)
+        self.forget_prompts()
+        for sequence in self.running:
+            self.pages.drop(sequence.pages)
         self.running.clear()
         self.waiting.clear()
-        self._prefixes.clear()
         self._wanted.clear()
 
     def _prefill_ahead(self, admission: Admission) -> None:
         """Prompts of the next requests come along while together they are short and everyone who runs can grow."""
         tokens = sum(len(prefix.tokens) for prefix in admission.prefilled)
         free = self.pages.free - len(self.running)
-        for sequence in islice(self.waiting, self.rows):
+        for sequence in islice(self.waiting, self.rows if tokens < self.ahead else 0):
             prompt = sequence.tokens
             if prompt in self._prefixes:
                 continue
@@ -229,7 +237,8 @@ class Scheduler:
     def _make_room(self, need: int, keep: AbstractSet[Prefix] = frozenset()) -> bool:
         """Free pages by dropping prefixes that only wait; they are prefilled again when their turn comes."""
         if self.pages.free < need:
-            for prefix in [each for each in self._prefixes.values() if each not in keep]:
+            # The newest first: the oldest is shared by those who run, so that dropping it frees least.
+            for prefix in [each for each in reversed(self._prefixes.values()) if each not in keep]:
                 self.pages.drop(self._prefixes.pop(prefix.tokens).pages)
                 if self.pages.free >= need:
                     break

@@ -239,6 +239,27 @@ def test_the_next_call_after_an_update_equals_a_fresh_engine(folders: dict[str, 
     assert after != before
 
 
+def test_a_prompt_that_came_along_is_computed_anew_after_an_update(folders: dict[str, Path]) -> None:
+    """Two prompts on one row: the second is prefilled with the first, but starts after the weights have changed."""
+    model = load(folders["llama"])
+    first, second = (Request(name, 0, (5, 6, token), 3, seed=0) for name, token in (("a", 7), ("b", 8)))
+    engine = NativeEngine(model, frozenset({-1}), rows=1, longest_sequence=64)
+    engine.add(first)
+    engine.add(second)
+    assert [each.prompt_id for each in engine.step()] == ["a"]
+    assert engine.stats().prefilled == 6
+    with torch.no_grad():
+        for parameter in model.module.parameters():
+            parameter.mul_(1.5)
+    engine.set_weights(1, {})
+    (after,) = engine.step()
+    assert after.versions == (1, 1, 1)
+    fresh = NativeEngine(model, frozenset({-1}), rows=1, longest_sequence=64)
+    (expected,) = fresh.sample([second])
+    assert (after.tokens, after.logprobs) == (expected.tokens, expected.logprobs)
+    assert engine.stats().used == 0
+
+
 def test_lora_is_sampled_in_place(folders: dict[str, Path]) -> None:
     bare = load(folders["llama"])
     adapted = attach(load(folders["llama"]), rank=4, seed=0)

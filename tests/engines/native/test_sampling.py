@@ -186,3 +186,10 @@ class TestRace:
         assert np.array_equal(race(apart_BV, words_B2, position_B), race(p_BV, words_B2, position_B))
         p_BV[3, 7:9] = np.nan
         assert race(p_BV, words_B2, position_B)[3] == 7  # as numpy's argmax has it
+
+    def test_other_kinds_of_numbers_are_read_as_what_they_are(self) -> None:
+        rng = np.random.default_rng(0)
+        words_B2, position_B = rng.integers(0, 2**32, (64, 2), dtype=np.uint32), np.arange(64, dtype=np.int32)
+        p_BV = rng.random((64, 258), dtype=np.float32)
+        wide = race(p_BV.astype(np.float64), words_B2.astype(np.int64), position_B.astype(np.int64))  # type: ignore[arg-type]
+        assert np.array_equal(wide, race(p_BV, words_B2, position_B))

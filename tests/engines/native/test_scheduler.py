@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 from hypothesis import given, settings
@@ -151,6 +152,24 @@ def test_prompts_that_came_along_are_not_prefilled_again_and_give_way_when_pages
 
     assert set(times(pages=30)) == {4}
     assert (times(pages=8)[0], times(pages=8)[-1]) == (4, 5)  # two rows of three pages leave one of the seven
+
+
+def test_what_comes_along_preempts_nobody() -> None:
+    """A group that starts keeps its shared prompt; whoever only waits gives way first. Over 200 tight pools."""
+    preempted = {0: 0, 256: 0}
+    for ahead in preempted:
+        for seed in range(200):
+            rng = random.Random(seed)
+            size, rows, group = rng.choice((1, 2, 4)), rng.choice((2, 3, 8)), rng.choice((2, 4))
+            asked = [(chr(97 + n // group), n, 3 + n // group % 6, rng.randint(2, 16)) for n in range(24)]
+            largest = max(-(-(length + new) // size) for _, _, length, new in asked)
+            toy = Toy(1 + largest + rng.randint(0, 2 * rows * largest // 3), size, rows, ahead)
+            for each in asked:
+                toy.scheduler.add(request(*each))
+            while not toy.scheduler.idle:
+                toy.step(1, set())
+            preempted[ahead] += toy.scheduler.preemptions
+    assert preempted[256] <= preempted[0] > 0
 
 
 def test_it_pays_to_look_when_others_could_start() -> None:
