@@ -48,18 +48,20 @@ def load() -> ctypes.CDLL:
     kept = cache / f"compiled-{hashlib.sha256(text).hexdigest()[:16]}.so"
     with contextlib.suppress(OSError):  # none there, or none that can be used here: it is made anew
         return ctypes.CDLL(str(kept))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    compiler = _compiler()
+    with _room(cache) as folder:
         new = Path(folder) / kept.name
-        command = [*_compiler(), *FLAGS, "-o", str(new), str(SOURCE), "-lm"]
         try:
+            command = [*compiler, *FLAGS, "-o", str(new), str(SOURCE), "-lm"]
             subprocess.run(command, check=True, capture_output=True, text=True, errors="replace")
             functions = ctypes.CDLL(str(new))
         except subprocess.CalledProcessError as error:
-            raise NotCompiled(f"{command[0]} failed: {error.stderr.strip()}") from error
+            raise NotCompiled(f"{compiler[0]} failed: {error.stderr.strip()}") from error
         except OSError as error:
             raise NotCompiled(str(error)) from error
-        if cache.is_absolute():  # else it is nobody's home
-            _keep(new, kept)
+        if new.parent.parent == cache:
+            with contextlib.suppress(OSError):  # it is only for the next time
+                new.replace(kept)  # at once: others may be doing the same
     return functions
 
 
@@ -76,9 +78,10 @@ def _compiler() -> list[str]:
     raise NotCompiled(f"no C compiler was found ({', '.join(command[0] for command in named)})")
 
 
-def _keep(new: Path, kept: Path) -> None:
-    """Whole or not at all: others may be doing the same."""
-    with contextlib.suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-            Path(shutil.copy(new, folder)).replace(kept)
+def _room(cache: Path) -> tempfile.TemporaryDirectory[str]:
+    """Room in the cache, or anywhere where that cannot be written to or would be nobody's."""
+    if cache.is_absolute():
+        with contextlib.suppress(OSError):
+            cache.mkdir(parents=True, exist_ok=True)
+            return tempfile.TemporaryDirectory(dir=cache, ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(ignore_cleanup_errors=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,9 +86,10 @@ def _run(kernel: Any, asked: _Call, rows: int, numbers: int) -> None:
         failed = kernel(ctypes.byref(asked), 0, rows)
     else:
         step = max(1, rows // (PIECES * threads))
-        starts = range(0, rows, step)
-        work = [_threads(threads).submit(kernel, ctypes.byref(asked), at, min(at + step, rows)) for at in starts]
+        work: list[Future[int]] = []
         try:
+            for start in range(0, rows, step):
+                work.append(_threads(threads).submit(kernel, ctypes.byref(asked), start, min(start + step, rows)))
             failed = any([each.result() for each in work])
         finally:
             wait(work)  # after an interrupt, too: they read and write memory that is given back then
