@@ -99,7 +99,7 @@ def rows_of(batch: Batch, rows: Tensor) -> Batch:
     pieces = [torch.arange(int(starts_B[r]), int(starts_B[r] + segments.lengths_B[r])) for r in rows]
     tokens = torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.int64)
     cut: Batch = {"segments": Segments.from_lengths(segments.lengths_B[rows])}
-    cut["groups"] = Groups.from_ids(batch["groups"].ids_B[rows])
+    cut["groups"] = batch["groups"].select(rows)
     for name, value in batch.items():
         if name.endswith(PER_TOKEN):
             cut[name] = value[tokens]

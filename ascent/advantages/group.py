@@ -174,7 +174,7 @@ def steps_to_go(
     """
     segments.check(step_rewards_T, step_ends_T, trained_T)
     scored_T = step_ends_T & scored(torch.where(step_ends_T, step_rewards_T, 0))
-    by_step = Groups(segments.spread(groups.ids_B), groups.count)
+    by_step = groups.gather(segments.ids_T)
     centred_T = step_rewards_T - by_step.spread(by_step.mean(step_rewards_T, scored_T))
     flat_G = by_step.spans_nothing(step_rewards_T, scored_T) | (by_step.sum(scored_T) < 2)
     std_T = by_step.spread(by_step.std(step_rewards_T, scored_T))

@@ -1,7 +1,7 @@
 """Filters as pure predicates: which sequences stay in the loss. True means keep.
 
-Axes: B sequences. Filters look at correctness and at how a completion ended, never at the shaped reward: a length
-penalty makes an all-wrong group look informative when it is not.
+Axes: B sequences. Filters look at the reward that is trained on, before any shaping, and at how a completion ended: a
+length penalty makes an all-wrong group look informative when it is not.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from torch import Tensor
 from ascent.maths.groups import Groups
 
 
-def varied(correct_B: Tensor, groups: Groups) -> Tensor:
-    """Keep groups that are neither all right nor all wrong (DAPO's dynamic sampling); unscored members do not vote."""
-    known_B = ~torch.isnan(correct_B)
-    return groups.spread(~groups.spans_nothing(correct_B, known_B))
+def varied(rewards_B: Tensor, groups: Groups) -> Tensor:
+    """Keep groups whose rewards differ (DAPO's dynamic sampling); unscored members do not vote."""
+    return groups.spread(~groups.spans_nothing(rewards_B, ~torch.isnan(rewards_B)))
 
 
 def finished(truncated_B: Tensor) -> Tensor:

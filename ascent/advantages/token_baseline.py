@@ -64,7 +64,7 @@ def optimal_token_baseline(
     if lone_tail:
         baseline_T = torch.where(place_T >= segments.spread(_tail(lengths_B, groups)), 0, baseline_T)
     alone_G = members_G < 2
-    tokens = Groups(segments.spread(groups.ids_B), groups.count)
+    tokens = groups.gather(segments.ids_T)
     flat_G = tokens.spans_nothing(to_go_T, trained_T)
     live_T = trained_T & ~tokens.spread(alone_G | flat_G)
     metrics = {"groups_of_one": average(alone_G, torch.ones_like(alone_G))}

@@ -113,7 +113,7 @@ DAPO = replace(
     formula="R + soft overlong penalty; GRPO's z-score; clip .2/.28; token mean; groups without signal replaced",
     origin="authors' recipe: 20480 tokens with 4096 soft, group 16, 512 prompts in 16 updates, lr 1e-6, no KL",
     pitfalls=(
-        "The filter looks at correctness: on the penalised reward an all-wrong group looks informative.",
+        "The filter looks at the reward before the penalty: after it an all-wrong group looks informative.",
         "Masking overlong answers as well overlaps with the soft penalty; the authors' best runs leave it off.",
     ),
     shape=(cell(shape.soft_overlong, max_length=20480, cache=4096),),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,13 +30,19 @@ Batch = dict[str, Any]
 Tokens: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
-def collate(items: Sequence[Item]) -> Batch:
-    """One micro-batch."""
+def collate_all(pieces: Sequence[Sequence[Item]]) -> list[Batch]:
+    """The micro-batches of one step; the items of all of them are numbered through."""
+    firsts = accumulate((len(items) for items in pieces), initial=0)
+    return [collate(items, first) for items, first in zip(pieces, firsts, strict=False)]
+
+
+def collate(items: Sequence[Item], first: int = 0) -> Batch:
+    """One micro-batch; its items' groups have the uids `first`, `first` + 1, and so on."""
     kinds = {item.kind for item in items}
     if len(kinds) != 1:
         raise ValueError(f"a micro-batch of {', '.join(sorted(kinds)) or 'nothing'}; it holds records of one kind")
     sizes = [len(item.sequences) for item in items]
-    owners = [number for number, size in enumerate(sizes) for _ in range(size)]
+    owners = [number for number, size in enumerate(sizes, first) for _ in range(size)]
     batch = packed([sequence for item in items for sequence in item.sequences], owners)
     kind = kinds.pop()
     if kind == "pairs":

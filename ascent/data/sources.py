@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from ascent.data.collate import Batch, collate, mismatch, two_prompts
+from ascent.data.collate import Batch, collate_all, mismatch, two_prompts
 from ascent.data.mix import Mixture, Stream
 from ascent.data.packing import Share, cut, share
 from ascent.data.prepare import Item, Prepared
@@ -78,7 +78,7 @@ class FileSource:
             self.companions_cut += shorter
         batches = cut(items, self._budget, ranks=self._ranks)
         self.last_share = share(batches)
-        return [collate(batch) for batch in batches[self._rank :: self._ranks]]
+        return collate_all(batches)[self._rank :: self._ranks]
 
     def more(self, stats: Mapping[str, Any]) -> list[Batch]:
         """A step over files is one update."""
@@ -128,7 +128,7 @@ def once(items: Sequence[Item], *, tokens_per_microbatch: int, max_tokens: int, 
     """
     if companions and items and items[0].kind == "unpaired":
         items, _ = mismatch(items, max_tokens=min(max_tokens, tokens_per_microbatch))
-    return [collate(batch) for batch in cut(items, tokens_per_microbatch)]
+    return collate_all(cut(items, tokens_per_microbatch))
 
 
 def _refuse_what_will_not_fit(sources: Sequence[Sequence[Item]], budget: int) -> None:

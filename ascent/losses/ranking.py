@@ -46,7 +46,7 @@ def kwise(scores_B: Tensor, ranks_B: Tensor, groups: Groups) -> Each:
     """
     better_BB = (groups.ids_B[:, None] == groups.ids_B[None, :]) & (ranks_B[:, None] < ranks_B[None, :])
     won_P, lost_P = better_BB.nonzero(as_tuple=True)
-    pairs = Groups(groups.ids_B[won_P], groups.count)
+    pairs = groups.gather(won_P)
     gap_P = scores_B[won_P] - scores_B[lost_P]
     every_P = torch.ones_like(won_P, dtype=torch.bool)
     losses_G = pairs.mean(-logsigmoid(gap_P), every_P)

@@ -112,8 +112,8 @@ def real_value(
     tau: Annotated[Positive, RARE] = 0.5,
 ) -> Tensor:
     """REAL's loss of each sequence's group: log(1 + sum over wrong of e^S) + log(1 + sum over right of e^-S)."""
-    right_B, _, log_G2 = _rivals(logprobs_T, old_T, advantages_T, trained_T, segments, groups, tau)
-    live_G = (groups.sum(right_B) > 0) & (groups.sum(~right_B) > 0)
+    sides_B2, _, log_G2 = _rivals(logprobs_T, old_T, advantages_T, trained_T, segments, groups, tau)
+    live_G = (groups.sum(sides_B2) > 0).all(1)
     return groups.spread(torch.where(live_G, log_G2.sum(1), 0))
 
 
@@ -128,12 +128,12 @@ def real_slope(
     tau: Annotated[Positive, RARE] = 0.5,
 ) -> Tensor:
     """How that loss moves with a sequence's own S, times the number of its group's sequences that train anything."""
-    right_B, level_B, log_G2 = _rivals(logprobs_T, old_T, advantages_T, trained_T, segments, groups, tau)
-    live_G = (groups.sum(right_B) > 0) & (groups.sum(~right_B) > 0)
+    sides_B2, level_B, log_G2 = _rivals(logprobs_T, old_T, advantages_T, trained_T, segments, groups, tau)
+    live_G, right_B = (groups.sum(sides_B2) > 0).all(1), sides_B2[:, 1]
     log_B2 = groups.spread(log_G2)
     share_B = (level_B - torch.where(right_B, log_B2[:, 1], log_B2[:, 0])).exp()
     slope_B = torch.where(right_B, -share_B, share_B)
-    members_B = groups.spread(groups.sum(segments.sum(trained_T) > 0)).to(slope_B.dtype)
+    members_B = groups.spread(groups.sum(sides_B2).sum(1)).to(slope_B.dtype)
     return torch.where(groups.spread(live_G), slope_B * members_B, 0)
 
 
@@ -168,16 +168,20 @@ def _rivals(
     groups: Groups,
     tau: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Which sequences are right; S of the wrong and -S of the right ones; log(1 + sum of e^those), (wrong, right)."""
+    """Which sequences are (wrong, right); S of the wrong and -S of the right ones; log(1 + sum of e^those) per side.
+
+    A sequence that trains nothing, such as one that could not be scored, is on neither side.
+    """
+    trains_B = segments.sum(trained_T) > 0
     right_B = segments.mean(advantages_T, trained_T) > 0
     score_B = segments.mean(differences(logprobs_T.detach(), old_T, trained_T), trained_T) / tau
     level_B = torch.where(right_B, -score_B, score_B)
     # Each side's largest exponent, at least the 0 of the 1, is taken out before exp, which would overflow.
     top_G2 = level_B.new_zeros(2 * groups.count).scatter_reduce(0, 2 * groups.ids_B + right_B, level_B, "amax")
     top_G2 = top_G2.view(groups.count, 2)
-    own_B2 = torch.stack([~right_B, right_B], 1)
-    exp_B2 = torch.where(own_B2, level_B.unsqueeze(1) - groups.spread(top_G2), -float("inf")).exp()
-    return right_B, level_B, top_G2 + torch.log1p(torch.expm1(-top_G2) + groups.sum(exp_B2))
+    sides_B2 = torch.stack([~right_B, right_B], 1) & trains_B.unsqueeze(1)
+    exp_B2 = torch.where(sides_B2, level_B.unsqueeze(1) - groups.spread(top_G2), -float("inf")).exp()
+    return sides_B2, level_B, top_G2 + torch.log1p(torch.expm1(-top_G2) + groups.sum(exp_B2))
 
 
 @checked

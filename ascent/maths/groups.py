@@ -15,10 +15,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Groups:
-    """Group numbers 0..count-1, one per sequence. Build it with `from_ids`, from any integers."""
+    """Group numbers 0..count-1, one per sequence. Build it with `from_ids`, from any integers.
+
+    `uids_B` are those integers. They hold for a whole step: pieces of one batch are numbered anew from 0, but members
+    of one group have equal uids in all of them.
+    """
 
     ids_B: Tensor
     count: int
+    uids_B: Tensor
 
     @classmethod
     def from_ids(cls, ids: Sequence[int] | Tensor) -> Groups:
@@ -28,7 +33,24 @@ class Groups:
                 f"group ids of shape {tuple(raw_B.shape)}: an empty batch; one id per sequence, at least 1"
             )
         unique, ids_B = torch.unique(raw_B, return_inverse=True)
-        return cls(ids_B, unique.numel())
+        return cls(ids_B, unique.numel(), raw_B)
+
+    def select(self, rows_B: Tensor) -> Groups:
+        """The groups of some of the sequences."""
+        return Groups.from_ids(self.uids_B[rows_B])
+
+    def gather(self, index: Tensor) -> Groups:
+        """The groups of tokens or pairs, numbered as here; `index` names the sequence that each belongs to."""
+        return Groups(self.ids_B[index], self.count, self.uids_B[index])
+
+    @classmethod
+    def concat(cls, pieces: Sequence[Groups]) -> Groups:
+        """Pieces of one step as one: equal uids are one group, whichever pieces they lie in."""
+        return cls.from_ids(torch.cat([each.uids_B for each in pieces]))
+
+    def beyond(self, other: Groups) -> Groups:
+        """The same groups with uids that `other` does not have."""
+        return Groups.from_ids(self.ids_B + (other.uids_B.max() + 1))
 
     def sum(self, x_B: Tensor) -> Tensor:
         if x_B.shape[:1] != self.ids_B.shape:

@@ -27,7 +27,7 @@ def packed(rollouts: Sequence[Rollout]) -> Batch:
     lengths = [sum(len(turn.observed) + len(turn.completion.tokens) for turn in each.turns) for each in rollouts]
     segments = Segments.from_lengths(lengths)
     tokens = [token for each in rollouts for turn in each.turns for token in (*turn.observed, *turn.completion.tokens)]
-    batch: Batch = {
+    return {
         "tokens_T": torch.tensor(tokens),
         "trained_T": torch.tensor(_per_token(rollouts, lambda turn: [True] * len(turn.completion.tokens), False)),
         "rollout_T": torch.tensor(_per_token(rollouts, lambda turn: turn.completion.logprobs, 0.0)),
@@ -39,8 +39,6 @@ def packed(rollouts: Sequence[Rollout]) -> Batch:
         "correct_B": torch.tensor([correctness(each) for each in rollouts]),
         "truncated_B": torch.tensor([each.truncated for each in rollouts]),
     }
-    batch["group_ids_B"] = batch["groups"].ids_B  # groups are numbered anew in every piece; these numbers hold for all
-    return batch
 
 
 def parts_of(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
@@ -71,7 +69,7 @@ def pick(whole: Mapping[str, Any], rows: Sequence[int]) -> Batch:
         if name == "segments":
             found[name] = Segments.from_lengths(segments.lengths_B[rows_B])
         elif name == "groups":
-            found[name] = Groups.from_ids(value.ids_B[rows_B])
+            found[name] = value.select(rows_B)
         elif name.endswith(("_T", "_TV", "_TC")):
             found[name] = value[places_T]
         elif name.endswith(("_B", "_BK")):
@@ -82,10 +80,10 @@ def pick(whole: Mapping[str, Any], rows: Sequence[int]) -> Batch:
 
 
 def joined(first: Batch, second: Batch) -> Batch:
-    """Two batches as one; groups of the second come after those of the first."""
+    """Two draws of a step as one batch. A prompt that both drew is two groups: its answers are compared per draw."""
     lengths = torch.cat([first["segments"].lengths_B, second["segments"].lengths_B])
-    ids = torch.cat([first["groups"].ids_B, second["groups"].ids_B + first["groups"].count])
-    both: Batch = {"segments": Segments.from_lengths(lengths), "groups": Groups.from_ids(ids)}
+    groups = Groups.concat([first["groups"], second["groups"].beyond(first["groups"])])
+    both: Batch = {"segments": Segments.from_lengths(lengths), "groups": groups}
     return both | {name: torch.cat([first[name], second[name]]) for name in first if name not in both}
 
 

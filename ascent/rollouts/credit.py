@@ -1,6 +1,6 @@
 """From scored rollouts to what the loss reads, always in this order: filter groups, shape, credit, normalise.
 
-A filter that looks at whole groups (right or wrong, before any shaping) takes them out before anything is compared; one
+A filter that looks at whole groups (their rewards, before any shaping) takes them out before anything is compared; one
 that looks at single completions leaves them in their group's baseline and out of the loss.
 """
 
@@ -99,7 +99,7 @@ def described(whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Tally]:
     length_B = segments.sum(whole["trained_T"]).double()
     # One answer cannot differ from itself: groups of one say nothing about how much there is to compare.
     several_G = groups.sum(everyone_B) > 1
-    flat_G = groups.spans_nothing(whole["correct_B"], known_B) & several_G
+    flat_G = groups.spans_nothing(whole["rewards_B"], scored_B) & several_G
     found: dict[str, Tally] = {
         "reward": average(whole["rewards_B"], scored_B),
         "reward_spread": spread(whole["rewards_B"], scored_B),

@@ -34,7 +34,7 @@ class Waiting:
 
 
 def _plain(batch: Batch) -> Batch:
-    return {**batch, "segments": batch["segments"].lengths_B, "groups": batch["groups"].ids_B}
+    return {**batch, "segments": batch["segments"].lengths_B, "groups": batch["groups"].uids_B}
 
 
 def _batch(plain: Batch) -> Batch:

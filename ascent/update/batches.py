@@ -28,7 +28,7 @@ def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Segments):
         return Segments(_moved(value.lengths_B, device), _moved(value.ids_T, device))
     if isinstance(value, Groups):
-        return Groups(_moved(value.ids_B, device), value.count)
+        return Groups(_moved(value.ids_B, device), value.count, _moved(value.uids_B, device))
     if isinstance(value, tuple):
         return tuple(_moved(each, device) for each in value)
     return on_device(value, device) if isinstance(value, Mapping) else value

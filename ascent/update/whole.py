@@ -20,11 +20,7 @@ INDICES = ("chosen_P", "rejected_P")  # of sequences: they move with the sequenc
 
 
 def joined(batches: Sequence[Batch]) -> dict[str, Any]:
-    """One batch of all the sequences of the micro-batches, with every tensor that all of them have.
-
-    A group lies in one micro-batch here: numbers of groups start anew in each. Sources that cut groups must give
-    `group_ids_B`, numbers that hold for the whole step.
-    """
+    """One batch of all the sequences of the micro-batches, with every tensor that all of them have."""
     starts = [0]
     for batch in batches:
         starts.append(starts[-1] + batch["segments"].count)
@@ -38,7 +34,7 @@ def joined(batches: Sequence[Batch]) -> dict[str, Any]:
             pieces = [piece + start for piece, start in zip(pieces, starts, strict=False)]
         whole[name] = torch.cat(pieces) if pieces[0].ndim else pieces[0]
     if all("groups" in batch for batch in batches):
-        whole["groups"] = _groups(batches)
+        whole["groups"] = Groups.concat([batch["groups"] for batch in batches])
     return whole
 
 
@@ -53,13 +49,3 @@ def cut(found: Mapping[str, Tensor], batches: Sequence[Batch]) -> list[dict[str,
         {name: found[name] if parts is None else parts[place] for name, parts in pieces.items()}
         for place in range(len(batches))
     ]
-
-
-def _groups(batches: Sequence[Batch]) -> Groups:
-    if all("group_ids_B" in batch for batch in batches):
-        return Groups.from_ids(torch.cat([batch["group_ids_B"] for batch in batches]))
-    ids, start = [], 0
-    for batch in batches:
-        ids.append(batch["groups"].ids_B + start)
-        start += batch["groups"].count
-    return Groups.from_ids(torch.cat(ids))

@@ -10,10 +10,10 @@ from ascent.maths.groups import Groups
 NAN = float("nan")
 
 
-def test_varied_keeps_groups_that_are_neither_all_right_nor_all_wrong() -> None:
-    groups = Groups.from_ids([0, 0, 1, 1, 2, 2, 3, 3])
-    correct = torch.tensor([1.0, 0, 1, 1, 0, 0, 1, NAN])
-    assert select.varied(correct, groups).tolist() == [True, True] + [False] * 6
+def test_varied_keeps_groups_whose_rewards_differ() -> None:
+    groups = Groups.from_ids([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+    rewards = torch.tensor([1.0, 0, 1, 1, 0, 0, 1, NAN, 0.25, 0.5])
+    assert select.varied(rewards, groups).tolist() == [True, True] + [False] * 6 + [True, True]
 
 
 def test_finished_and_scorable() -> None:

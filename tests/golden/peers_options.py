@@ -318,7 +318,7 @@ OPENRLHF = (
         ("stop-properly, coefficient below 0", "`shape.eos_replace`"),
         ("stop-properly, coefficient 0 to 1", "`shape.eos_scale`"),
         ("reward_clip_range", "`shape.clip`", "before the baseline; there after it"),
-        ("dynamic filtering", "`filter.varied`", "on correctness, not on the shaped score"),
+        ("dynamic filtering", "`filter.varied`", "on the reward before shaping"),
         ("adaptive KL controller", "`controller.ziegler_token`"),
     ),
 )
@@ -374,7 +374,7 @@ SWIFT = (
         ),
         ("top_entropy_quantile", "`focus.top_entropy`", "a floor of the whole step, after truncated answers have left"),
         ("overlong_filter", "`filter.finished`", "what is filtered out is gone; there it counts in means over rows"),
-        ("dynamic sampling", "`filter.varied`", "on correctness; there on the std of the summed rewards"),
+        ("dynamic sampling", "`filter.varied`", "on the summed rewards before shaping, as there"),
     ),
     *_options(
         "teachers",

@@ -161,3 +161,14 @@ def test_regression_is_a_squared_loss_of_the_sequence() -> None:
 
     assert loss(NOW).tolist() == pytest.approx([(0.4 - 0.3) ** 2, (0.4 + 0.3) ** 2])
     assert torch.autograd.gradcheck(loss, NOW.clone().requires_grad_())
+
+
+def test_in_real_an_answer_that_trains_nothing_is_nobodys_rival() -> None:
+    """S of the first three, tau .5: (.2, -.4, .6), the first right; the fourth could not be scored."""
+    now, old, segments = torch.tensor([0.1, -0.2, 0.3, 9.0]), torch.zeros(4), Segments.from_lengths([1, 1, 1, 1])
+    advantages, trained = torch.tensor([1.0, -1.0, -1.0, float("nan")]), torch.tensor([True, True, True, False])
+    found = sequence_gates.real_value(now, old, advantages, trained, segments, Groups.from_ids([0, 0, 0, 0]))
+    assert found[0].item() == pytest.approx(1.848739, abs=1e-6)
+    alone = torch.tensor([True, False, False, True])
+    lonely = sequence_gates.real_value(now, old, torch.ones(4), alone, segments, Groups.from_ids([0, 0, 0, 0]))
+    assert lonely.tolist() == [0.0] * 4

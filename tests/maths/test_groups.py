@@ -38,3 +38,16 @@ def test_mismatched_lengths_and_empty_batches_are_refused() -> None:
         IDS.sum(torch.ones(4))
     with pytest.raises(ValueError, match="empty batch"):
         Groups.from_ids([])
+
+
+def test_pieces_keep_their_uids_and_find_each_other_again() -> None:
+    groups = Groups.from_ids([4, 9, 4, 6])
+    pieces = [groups.select(torch.tensor(rows)) for rows in ([1, 0], [2], [3])]
+    assert [piece.ids_B.tolist() for piece in pieces] == [[1, 0], [0], [0]]
+    assert Groups.concat(pieces).uids_B.tolist() == [9, 4, 4, 6]
+    assert Groups.concat(pieces).ids_B.tolist() == [2, 0, 0, 1]
+
+
+def test_groups_beyond_others_are_none_of_them() -> None:
+    first, second = Groups.from_ids([5, 7, 5]), Groups.from_ids([5, 5, 7])
+    assert Groups.concat([first, second.beyond(first)]).ids_B.tolist() == [0, 1, 0, 2, 2, 3]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascent.algorithms import TABLE
+from ascent.algorithms import TABLE, Row
 from ascent.build.overrides import with_cells
 from ascent.checkpoints.resume import read_state
 from ascent.checkpoints.save import save
@@ -51,7 +51,9 @@ def equal(rollouts: Sequence[Rollout]) -> list[Rollout]:
     return [replace(each, reward=0.0) for each in rollouts]
 
 
-def make(folder: Path, row: str = "rlvr", plan: Plan = PLAN, score: Any = even) -> tuple[RolloutSource, LocalLearner]:
+def make(
+    folder: Path, row: str | Row = "rlvr", plan: Plan = PLAN, score: Any = even
+) -> tuple[RolloutSource, LocalLearner]:
     model: LanguageModel = load(folder)
     learner = LocalLearner(model, Schedule(1e-2, "constant", 0, 100))
     engine = NativeEngine(model, {1}, rows=16, longest_sequence=64)
@@ -59,7 +61,8 @@ def make(folder: Path, row: str = "rlvr", plan: Plan = PLAN, score: Any = even) 
     models = Models(learner, frozen, None, recorded=True)
     settings = Settings(max_new_tokens=6, seed=3)
     text = lambda tokens: " ".join(map(str, tokens))  # noqa: E731
-    return RolloutSource(asked(), engine, score, models, TABLE[row], plan, settings, text=text), learner
+    row = TABLE[row] if isinstance(row, str) else row
+    return RolloutSource(asked(), engine, score, models, row, plan, settings, text=text), learner
 
 
 def train(source: RolloutSource, learner: LocalLearner, steps: range) -> list[list[tuple[int, ...]]]:
@@ -127,7 +130,7 @@ def test_groups_that_the_loss_compares_stay_whole_in_minibatches(folder: Path, r
     source, learner = make(folder, row, replace(PLAN, epochs=2, minibatches=2, budget=20), score=in_turn)
     batches, seen = source.next(1), []
     while batches:
-        seen.append(torch.cat([batch["group_ids_B"] for batch in batches]).bincount(minlength=3).tolist())
+        seen.append(torch.cat([batch["groups"].uids_B for batch in batches]).bincount(minlength=3).tolist())
         split = len(batches) > sum(map(bool, seen[-1]))
         batches = source.more(learner.step(batches, objective_of(source.row)))
     assert [sum(both) for both in zip(*seen[:2], strict=True)] == [4, 4, 4]
@@ -371,3 +374,25 @@ def test_a_controller_moves_the_coefficient_after_each_step_and_it_is_restored(f
     again.steering = Steering(row)
     again.load_state(source.state())
     assert again.steering.value == source.steering.value
+
+
+def half_done(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Nobody is right, and the part that says so counts for nothing: the fraction alone is trained on."""
+    return [
+        replace(
+            each,
+            reward=place % 4 / 4,
+            parts={"programs/correct": 0.0, "programs/fraction": place % 4 / 4},
+            weights={"programs/correct": 0.0, "programs/fraction": 1.0},
+        )
+        for place, each in enumerate(rollouts)
+    ]
+
+
+@pytest.mark.parametrize("row", ["rlvr", "dapo", "scale_rl"])
+def test_zero_variance_is_that_of_the_reward_that_is_trained_on(folder: Path, row: str) -> None:
+    source, _ = make(folder, row, score=half_done)
+    batches = source.next(1)
+    assert sum(batch["segments"].count for batch in batches) == PLAN.prompts * PLAN.samples
+    assert source.report()["groups_without_signal"].value() == 0
+    assert source.report()["correct"].value() == 0

@@ -12,7 +12,6 @@ from tests.batches import random_batch, rows_of
 
 def test_joining_pieces_gives_the_batch_back() -> None:
     batch = random_batch(4)
-    batch["group_ids_B"] = batch["groups"].ids_B
     count = batch["segments"].count
     pieces = [rows_of(batch, torch.arange(count)[start : start + 3]) for start in range(0, count, 3)]
     again = whole.joined(pieces)
@@ -31,9 +30,12 @@ def test_pairs_point_at_their_sequences() -> None:
     assert (found["chosen_P"].tolist(), found["rejected_P"].tolist()) == ([1, 2], [0, 3])
 
 
-def test_without_numbers_for_the_whole_step_groups_of_two_pieces_are_different() -> None:
-    pieces = [{"segments": Segments.from_lengths([1, 1]), "groups": Groups.from_ids([0, 0])} for _ in range(2)]
-    assert whole.joined(pieces)["groups"].ids_B.tolist() == [0, 0, 1, 1]
+def test_groups_of_two_pieces_are_one_where_their_uids_are_equal() -> None:
+    pieces = [
+        {"segments": Segments.from_lengths([1, 1]), "groups": Groups.from_ids(ids)} for ids in ([7, 7], [9, 7], [8, 9])
+    ]
+    assert [piece["groups"].ids_B.tolist() for piece in pieces] == [[0, 0], [1, 0], [0, 1]]
+    assert whole.joined(pieces)["groups"].ids_B.tolist() == [0, 0, 2, 0, 1, 2]
 
 
 def test_cutting_follows_the_axis_in_the_name() -> None:
