@@ -1,0 +1,92 @@
+"""Steps whose groups come from several draws train as if all of them had come from one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascent.algorithms import TABLE, Row
+from ascent.build.overrides import with_cells
+from ascent.config.schema import Cells
+from ascent.models.tiny import create
+from ascent.records import Rollout
+from ascent.rollouts.batch import cut, packed
+from ascent.rollouts.credit import credited
+from ascent.update.local import LocalLearner
+from ascent.update.objective import LOSS_SLOTS, objective_of
+from tests.rollouts.test_source import PLAN, make
+
+
+def reads_groups(row: Row) -> bool:
+    cells = [each for slot, each in row.cells() if slot in LOSS_SLOTS]
+    return any("groups" in each.required for cell in cells for each in (cell, *cell.statistics.values()))
+
+
+GROUPED = [row for row in TABLE.values() if row.source == "rollouts" and reads_groups(row)]
+FILTER = {"filter": {"varied": {}}}
+AGGREGATES = [(name, use) for name in ("dapo", "rlvr", "grpo") for use in ("prompt_mean", "group_mean")]
+ROWS = [pytest.param(with_cells(row, Cells.model_validate(FILTER)), id=row.name) for row in GROUPED]
+for name, use in AGGREGATES:
+    cells = Cells.model_validate({"aggregate": {"use": use}, **FILTER})
+    ROWS.append(pytest.param(with_cells(TABLE[name], cells), id=f"{name}-{use}"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return create(tmp_path_factory.mktemp("model") / "tiny", seed=0)
+
+
+class OneGroupADraw:
+    """In every draw the first prompt's answers differ in reward, all others' are equal: three draws fill a step.
+
+    Groups differ in how many are right and in how many could be scored.
+    """
+
+    def __init__(self) -> None:
+        self.rewards = [[1.0, 0.0, 0.0, None], [1.0, 1.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        first = self.rewards.pop(0)
+        return [replace(each, reward=reward) for each, reward in zip(rollouts, [*first, *[0.0] * 8], strict=True)]
+
+
+def gradient(learner: LocalLearner) -> Tensor:
+    """Up to a factor: the first moments after the first step."""
+    state = learner.optimizer.state()
+    return torch.cat([value.flatten().double() for name, value in state.items() if name.startswith("mean.")])
+
+
+def test_rows_that_read_groups_in_their_loss_are_known() -> None:
+    assert {"scale_rl", "real"} <= {row.name for row in GROUPED}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_groups_of_several_draws_train_like_groups_of_one(folder: Path, row: Row) -> None:
+    """The reference numbers the same rollouts in one go, by their prompts, and takes the same step."""
+    plan = replace(PLAN, refill_tries=5, budget=24)
+    source, learner = make(folder, row, plan, OneGroupADraw())
+    batches = source.next(1)
+    assert source.report()["refills"].value() == 2
+    assert len(batches) > 1
+    learner.step(batches, objective_of(row))
+
+    trained = [each for each, own in zip(source.rollouts, source.advantages, strict=True) if own is not None]
+    names = [each.prompt.id for each in trained]
+    assert len(trained) == 11 and len(set(names)) == 3
+    whole = packed(trained)
+    assert whole["groups"].ids_B.tolist() == [0] * 3 + [1] * 4 + [2] * 4
+    whole["old_T"] = whole["rollout_T"]
+    if "reference" in row.needs:
+        assert source.models.reference is not None
+        whole["reference_T"] = source.models.reference.infer(whole, frozenset({"logprobs_T"}))["logprobs_T"]
+    batch, _ = credited(whole, row)
+    _, other = make(folder, "rlvr")
+    other.step(cut(batch, [[place] for place in range(len(trained))], plan.budget), objective_of(row))
+    ours, theirs = gradient(learner), gradient(other)
+    assert float(theirs.norm()) > 0
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
