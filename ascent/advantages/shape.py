@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascent.bounds import Count, Fraction, NonNegative, checked, ordered
+from ascent.bounds import Count, Fraction, NonNegative, Positive, checked, ordered
 from ascent.maths import masked
 from ascent.maths.scan import next_in_segment
 from ascent.maths.segments import Segments
@@ -38,13 +38,16 @@ def eos_scale(rewards_B: Tensor, truncated_B: Tensor, *, factor: Fraction = 0.5)
 
 @checked
 @ordered("cache", "max_length")
-def soft_overlong(rewards_B: Tensor, lengths_B: Tensor, *, max_length: Count, cache: Count) -> Tensor:
-    """DAPO's overlong punishment: 0 up to max_length - cache, then linearly down to -1 at max_length and beyond.
+def soft_overlong(
+    rewards_B: Tensor, lengths_B: Tensor, *, max_length: Count, cache: Count, penalty: Positive = 1.0
+) -> Tensor:
+    """DAPO's overlong punishment: 0 up to max_length - cache, then linearly down to -penalty at max_length and beyond.
 
-    max_length 100, cache 20: length 80 costs 0, 90 costs .5, 100 and more cost 1.
+    max_length 100, cache 20: length 80 costs 0, 90 costs .5, 100 and more cost 1. The paper's penalty is half of what
+    lies between the rewards of a wrong and a right answer: 1 for rewards of -1 and 1, .5 for rewards of 0 and 1.
     """
     over_B = (lengths_B - (max_length - cache)).to(rewards_B.dtype) / cache
-    return rewards_B - over_B.clamp(0, 1)
+    return rewards_B - penalty * over_B.clamp(0, 1)
 
 
 @checked

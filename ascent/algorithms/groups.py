@@ -65,6 +65,7 @@ GRPO_R1 = replace(
     gate=cell(gates.clip, low=10.0, high=10.0),
     kl=cell(kl.k3, weight=0.001),
     defaults={
+        "rollouts.prompts_per_step": 512,
         "rollouts.group_size": 16,
         "update.epochs": 1,
         "update.minibatches": 16,
@@ -92,7 +93,7 @@ DR_GRPO = replace(
     formula="A = R - group mean (no std); L = mean over sequences of token SUM / a constant; no KL",
     origin="authors' code: budget 3000, group 8, clip .2, lr 1e-6",
     pitfalls=(
-        "Both deletions belong together. The constant is the generation budget: set it to rollouts.max_new_tokens.",
+        "Both deletions belong together. The constant is rollouts.max_new_tokens unless the recipe names another.",
     ),
     normalise=cell(normalise.none),
     aggregate=cell(aggregate.sequence_mean_token_scaled, length=3000),
@@ -111,19 +112,25 @@ DAPO = replace(
     title="DAPO: clip higher, dynamic sampling, token mean, soft overlong penalty",
     paper="arXiv 2503.14476",
     formula="R + soft overlong penalty; GRPO's z-score; clip .2/.28; token mean; groups without signal replaced",
-    origin="authors' recipe: 20480 tokens with 4096 soft, group 16, 512 prompts in 16 updates, lr 1e-6, no KL",
+    origin="authors' recipe: 20480 tokens with 4096 soft, group 16, 512 prompts in 16 updates, lr 1e-6, no KL; penalty "
+    "1 for their rewards of -1 and 1, which is .5 for rewards of 0 and 1",
     pitfalls=(
         "The filter looks at the reward before the penalty: after it an all-wrong group looks informative.",
         "Masking overlong answers as well overlaps with the soft penalty; the authors' best runs leave it off.",
+        "A penalty as large as the distance between right and wrong gives a right answer at the limit a wrong one's "
+        "advantage: for rewards of -1 and 1 set cells.shape.soft_overlong.penalty to 1.",
+        "A step samples 8,192 answers. With fewer prompts use fewer minibatches: 16 of them are for 512 prompts.",
     ),
-    shape=(cell(shape.soft_overlong, max_length=20480, cache=4096),),
+    shape=(cell(shape.soft_overlong, max_length=20480, cache=4096, penalty=0.5),),
     filter=(cell(select.varied),),
     gate=cell(gates.clip, low=0.2, high=0.28),
     aggregate=cell(aggregate.token_mean),
     defaults={
+        "rollouts.prompts_per_step": 512,
         "rollouts.group_size": 16,
         "rollouts.max_new_tokens": 20480,
         "rollouts.refill_tries": 10,
+        "update.tokens_per_microbatch": 24576,
         "update.epochs": 1,
         "update.minibatches": 16,
         "update.learning_rate": 1e-6,

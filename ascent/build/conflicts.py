@@ -10,7 +10,7 @@ from ascent.advantages.credit import TokenCredit
 from ascent.algorithms import TABLE, Row
 from ascent.build.effects import REWARD_MODEL
 from ascent.config.schema import Config
-from ascent.losses import aggregate, controllers, kl, mismatch, ratios, sequence_gates
+from ascent.losses import aggregate, controllers, gates, kl, mismatch, ratios, sequence_gates
 from ascent.losses.objective import WITHIN_SUMS
 
 # Fresh pairs carry what pairs of a file carry, but for what only a file can say.
@@ -23,6 +23,7 @@ PER_SEQUENCE_WEIGHTS = (mismatch.product_truncate, mismatch.product_mask, mismat
 OF_THE_WHOLE = {
     sequence_gates.real: (aggregate.group_mean,),
     sequence_gates.regression: (aggregate.sequence_mean_token_mean, aggregate.group_mean),
+    gates.gmpo: (aggregate.sequence_mean_token_mean, aggregate.group_mean),
 }
 
 
@@ -35,6 +36,7 @@ def refuse_conflicts(config: Config, row: Row) -> None:
     if row.samples:
         _something_to_reward(config, row)
         _minibatches_are_not_empty(config, row)
+        refuse_long_rollouts(config, row, 1, config.rollouts.max_new_tokens)
     if row.source == "fresh_pairs":
         _group_has_a_pair(config, row)
     if row.source == "rollouts":
@@ -47,6 +49,7 @@ def refuse_conflicts(config: Config, row: Row) -> None:
         _cut_completions_have_one_rule(config, row)
         _critic_warms_up_before_the_end(config)
         _old_rollouts_have_a_ratio(config, row)
+        _several_passes_have_a_ratio(config, row)
         _ratio_fits_gate(row)
         _kl_has_its_ratio(config, row)
         _ratio_fits_aggregate(row)
@@ -256,10 +259,24 @@ def _critic_warms_up_before_the_end(config: Config) -> None:
         )
 
 
+def _has_a_ratio(row: Row) -> bool:
+    own = row.gate is not None and "old_T" in row.gate.required  # a gate that forms its own
+    return own or (row.ratio is not None and row.ratio.function is not ratios.none)
+
+
+def _several_passes_have_a_ratio(config: Config, row: Row) -> None:
+    epochs = config.update.epochs
+    if epochs > 1 and not _has_a_ratio(row):
+        raise ValueError(
+            f"update.epochs={epochs} trains on every rollout {epochs} times, but {row.name} has no ratio to account "
+            "for how far the policy has moved since it sampled (cells.ratio none); use 1, or an algorithm with a "
+            "ratio, such as ppo or grpo"
+        )
+
+
 def _old_rollouts_have_a_ratio(config: Config, row: Row) -> None:
     lag = config.rollouts.max_staleness
-    weighed = row.gate is not None and "old_T" in row.gate.required  # a gate that forms its own
-    if lag and not weighed and (row.ratio is None or row.ratio.function is ratios.none):
+    if lag and not _has_a_ratio(row):
         raise ValueError(
             f"rollouts.max_staleness={lag} trains on what an older policy sampled, but {row.name} has no ratio to "
             "account for that (cells.ratio none); use 0, or an algorithm with a ratio, such as ppo or grpo"
@@ -280,14 +297,34 @@ def _ratio_fits_gate(row: Row) -> None:
 
 
 def _kl_has_its_ratio(config: Config, row: Row) -> None:
-    """Without a ratio a KL that multiplies by it is right for what the policy of this update sampled, and no other."""
-    updates, lag = config.update.epochs * config.update.minibatches, config.rollouts.max_staleness
-    if row.ratio is None or row.ratio.function is not ratios.none or (updates == 1 and not lag):
+    """A KL that multiplies by the ratio means each token's own. Without a ratio it is right for what the policy of this
+    update sampled, and no other."""
+    if row.kl is None or row.ratio is None or "log_ratio_T" not in row.kl.required:
         return
-    if row.kl is not None and "log_ratio_T" in row.kl.required:
+    if row.ratio.function not in (ratios.none, ratios.token):
+        raise ValueError(
+            f"cells.kl {row.kl.name} multiplies by a token's own ratio, but cells.ratio {row.ratio.name} is one number "
+            "for the whole answer; set cells.kl.use=k2, or cells.ratio.use=token"
+        )
+    updates, lag = config.update.epochs * config.update.minibatches, config.rollouts.max_staleness
+    if row.ratio.function is ratios.none and (updates > 1 or lag):
         raise ValueError(
             f"cells.kl {row.kl.name} multiplies by the ratio, which cells.ratio none holds at 1, but {row.name} makes "
             f"{updates} updates of a step's rollouts (max_staleness {lag}); set cells.ratio.use=token"
+        )
+
+
+def refuse_long_rollouts(config: Config, row: Row, prompt: int, answer: int) -> None:
+    """A rollout is trained in one forward pass, the two of a pair together: `prompt` and `answer` are the most tokens
+    that they can have. Before any prompt is read, a prompt has at least one."""
+    room, together = config.update.tokens_per_microbatch, 2 if row.source == "fresh_pairs" else 1
+    if together * (prompt + answer) > room:
+        what = "the two rollouts of a pair" if together == 2 else "a rollout"
+        raise ValueError(
+            f"{what} can have {together * (prompt + answer)} tokens (prompts of up to {prompt}, answers of up to "
+            f"{answer} by rollouts.max_new_tokens={config.rollouts.max_new_tokens}), more than "
+            f"update.tokens_per_microbatch={room}, and each is trained in one forward pass; lower max_new_tokens, or "
+            "raise tokens_per_microbatch"
         )
 
 
@@ -305,6 +342,11 @@ def _gate_fits_the_rest(row: Row) -> None:
     gate = row.gate
     if gate is None:
         return
+    if gate.function is gates.gmpo and row.ratio is not None and row.ratio.function is not ratios.token:
+        raise ValueError(
+            f"cells.gate gmpo clips each token's own ratio, but cells.ratio {row.ratio.name} is one number for the "
+            "whole answer; set cells.ratio.use=token"
+        )
     if gate.function is sequence_gates.vespo and row.mismatch and row.mismatch.function in PER_SEQUENCE_WEIGHTS:
         raise ValueError(
             f"cells.mismatch {row.mismatch.name} with cells.gate vespo: vespo multiplies the weights of a sequence's "

@@ -9,6 +9,7 @@ from typing import Any
 from ascent.algorithms import VOCABULARY, Row
 from ascent.cells import Cell, cell, cell_numbers, nearest, recipe_numbers
 from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, CellOverride, Cells
+from ascent.losses import aggregate
 
 # Slots that may stay empty; every other slot of a row's kind must hold a function, if only one that does nothing.
 OPTIONAL_SLOTS = ("kl", "controller", "value", "entropy")
@@ -23,6 +24,16 @@ def with_cells(row: Row, cells: Cells) -> Row:
         _check_slot(row, slot)
         changes[slot] = _several(row, slot, override) if slot in SEVERAL_SLOTS else _one(row, slot, override)
     return dataclasses.replace(row, **changes)
+
+
+def with_budget(row: Row, cells: Cells, max_new_tokens: int) -> Row:
+    """A constant that stands for the generation budget is the recipe's own budget, unless the recipe names it."""
+    current, override = row.aggregate, cells.aggregate
+    named = isinstance(override, CellOverride) and "length" in override.model_dump(exclude_unset=True)
+    if current is None or current.function is not aggregate.sequence_mean_token_scaled or named:
+        return row
+    numbers = {**current.numbers, "length": max_new_tokens}
+    return dataclasses.replace(row, aggregate=dataclasses.replace(current, numbers=numbers))
 
 
 def spelled_out(row: Row, base: Row) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from ascent.algorithms import Row
 from ascent.build.conflicts import refuse_conflicts
 from ascent.build.effects import ineffective
-from ascent.build.overrides import spelled_out, with_cells
+from ascent.build.overrides import spelled_out, with_budget, with_cells
 from ascent.build.rows import find_row
 from ascent.config.schema import Config, leaves
 from ascent.config.validate import shown, validate
@@ -33,6 +33,7 @@ def resolve(config: Config) -> Plan:
     row = with_cells(base, config.cells)
     given = _given(config)
     values = _defaults() | dict(base.defaults) | given
+    row = with_budget(row, config.cells, values["rollouts.max_new_tokens"])
     idle = ineffective(row, values)
     wrong = [f"{key}={shown(given[key])} has no effect: {idle[key]}" for key in given if key in idle]
     if wrong:

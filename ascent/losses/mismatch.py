@@ -241,13 +241,17 @@ def _held_products(
 
 def log_weights(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor) -> Tensor:
     """log w on trained tokens, 0 elsewhere and where the sampler gave no number; held within +-20 against overflow."""
+    return _differences(old_T, rollout_T, trained_T).clamp(-GUARD, GUARD)
+
+
+def _differences(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor) -> Tensor:
     known_T = trained_T & ~torch.isnan(rollout_T)
-    difference_T = masked.kept(old_T.detach(), known_T) - masked.kept(rollout_T.detach(), known_T)
-    return difference_T.clamp(-GUARD, GUARD)
+    return masked.kept(old_T.detach(), known_T) - masked.kept(rollout_T.detach(), known_T)
 
 
 def _product(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Segments) -> Tensor:
-    return segments.sum(log_weights(old_T, rollout_T, trained_T)).clamp(-GUARD, GUARD).exp()
+    # The sum is held, not its terms: tokens of +25 and -25 nats cancel.
+    return segments.sum(_differences(old_T, rollout_T, trained_T)).clamp(-GUARD, GUARD).exp()
 
 
 def _geometric(old_T: Tensor, rollout_T: Tensor, trained_T: Tensor, segments: Segments) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ascent.advantages import returns, shape
+from ascent.algorithms import TABLE
 from ascent.maths.segments import Segments
 
 ONE, ALL = Segments.from_lengths([4]), torch.ones(4, dtype=torch.bool)
@@ -33,6 +34,22 @@ def test_golden_numbers_g12_soft_overlong() -> None:
     assert shape.soft_overlong(zero, lengths, max_length=100, cache=20).tolist() == [0, 0, -0.5, -1, -1]
     with pytest.raises(ValueError, match="cache=200 > max_length=100"):
         shape.soft_overlong(zero, lengths, max_length=100, cache=200)
+
+
+@pytest.mark.parametrize(("wrong", "right", "penalty"), [(-1.0, 1.0, 1.0), (0.0, 1.0, 0.5)])
+def test_a_right_answer_at_the_limit_is_still_better_than_a_wrong_one(
+    wrong: float, right: float, penalty: float
+) -> None:
+    """z-scores do not see how rewards are scaled: the paper's -1 and 1 with penalty 1 are 0 and 1 with penalty .5."""
+    rewards, lengths = torch.tensor([right, right, wrong, wrong], dtype=torch.float64), torch.tensor([50, 100, 50, 50])
+    shaped = shape.soft_overlong(rewards, lengths, max_length=100, cache=20, penalty=penalty)
+    z = (shaped - shaped.mean()) / shaped.std()
+    assert z.tolist() == pytest.approx([1.3056, 0.2611, -0.7833, -0.7833], abs=1e-4)
+
+
+def test_dapos_penalty_is_for_rewards_of_zero_and_one() -> None:
+    (penalty,) = [each for each in TABLE["dapo"].shape if each.function is shape.soft_overlong]
+    assert penalty.numbers["penalty"] == 0.5
 
 
 def test_eos_rules_and_clip() -> None:

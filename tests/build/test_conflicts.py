@@ -2,6 +2,7 @@ import pytest
 
 from ascent.algorithms import TABLE
 from ascent.build import resolve
+from ascent.build.conflicts import refuse_long_rollouts
 from ascent.config.validate import validate
 from tests.recipes import least
 
@@ -321,3 +322,69 @@ def test_pretraining_text_is_mixed_into_rollouts_only(algorithm):
     words = refusal(algorithm, cells=cells)
     assert words.startswith("cells.auxiliary: pretraining_nll needs pretraining_")
     assert "which comes with rollouts" in words
+
+
+WITHOUT_RATIO = ["reinforce", "vpg", "opo", "remax", "rloo"]
+
+
+@pytest.mark.parametrize("algorithm", WITHOUT_RATIO)
+def test_several_passes_need_a_ratio(algorithm):
+    words = refusal(algorithm, update={"epochs": 2})
+    assert words.startswith(f"update.epochs=2 trains on every rollout 2 times, but {algorithm} has no ratio")
+    assert resolve(validate({**least(algorithm), "update": {"epochs": 1, "minibatches": 2}}))
+
+
+def test_rows_with_a_ratio_or_a_gate_of_their_own_take_several_passes():
+    for name, row in TABLE.items():
+        if row.source == "rollouts" and name not in WITHOUT_RATIO:
+            resolved = _passes(name)
+            assert (resolved is None) == (row.ratio.name == "none" and "old_T" not in row.gate.required), name
+
+
+def _passes(name):
+    try:
+        return resolve(validate({**least(name), "update": {"epochs": 3}}))
+    except ValueError as error:
+        assert "has no ratio" in str(error)
+        return None
+
+
+@pytest.mark.parametrize("kl", ["rho_k1", "rho_k3"])
+@pytest.mark.parametrize("algorithm", ["gspo", "gspo_token"])
+def test_a_kl_that_multiplies_by_the_ratio_wants_each_tokens_own(algorithm, kl):
+    words = refusal(algorithm, cells={"kl": {"use": kl, "weight": 0.01}})
+    assert words.startswith(f"cells.kl {kl} multiplies by a token's own ratio, but cells.ratio sequence_geometric")
+    assert resolve(validate({**least(algorithm), "cells": {"kl": {"use": "k2", "weight": 0.01}}}))
+
+
+@pytest.mark.parametrize("use", ["token_mean", "token_sum", "prompt_mean", "sequence_mean_token_sum"])
+def test_gmpos_one_number_an_answer_counts_once(use):
+    words = refusal("gmpo", cells={"aggregate": {"use": use}})
+    assert words.startswith(f"cells.aggregate {use} with cells.gate gmpo") and "sequence_mean_token_mean" in words
+
+
+def test_gmpo_clips_tokens():
+    assert refusal("gmpo", cells={"ratio": {"use": "sequence_geometric"}}).startswith(
+        "cells.gate gmpo clips each token"
+    )
+
+
+def test_an_answer_fits_into_a_micro_batch():
+    words = refusal("grpo", rollouts={"max_new_tokens": 16384})
+    assert words.startswith("a rollout can have 16385 tokens") and "tokens_per_microbatch=16384" in words
+    words = refusal("online_dpo", rollouts={"max_new_tokens": 8192})
+    assert words.startswith("the two rollouts of a pair can have 16386 tokens")
+    assert resolve(validate({**least("grpo"), "rollouts": {"max_new_tokens": 16383}}))
+
+
+def test_every_row_fits_into_its_own_micro_batch_with_the_longest_prompt():
+    for name, row in TABLE.items():
+        if row.samples:
+            config = resolve(validate(least(name))).config
+            refuse_long_rollouts(config, row, config.data.max_prompt_tokens, config.rollouts.max_new_tokens)
+
+
+def test_dapo_updates_on_as_many_answers_as_its_authors():
+    config = resolve(validate(least("dapo"))).config
+    answers = config.rollouts.prompts_per_step * config.rollouts.group_size
+    assert (answers, answers // config.update.minibatches) == (8192, 512)

@@ -47,6 +47,18 @@ def test_order_is_schema_then_row_then_recipe():
     assert resolve(given).config.rollouts.max_new_tokens == 64
 
 
+def test_dr_grpos_constant_is_the_budget_unless_it_is_named():
+    def length(**changes):
+        return resolve(validate({**least("dr_grpo"), **changes})).row.aggregate.numbers["length"]
+
+    assert length() == 3000
+    assert length(rollouts={"max_new_tokens": 64}) == 64
+    named = {"aggregate": {"length": 128}}
+    assert length(rollouts={"max_new_tokens": 64}, cells=named) == 128
+    plan = resolve(validate({**least("dr_grpo"), "rollouts": {"max_new_tokens": 64}}))
+    assert resolve(validate(yaml_text.read(as_yaml(plan.config), "again"))) == plan
+
+
 def test_defaults_of_every_row_are_keys_that_have_an_effect():
     for name, row in TABLE.items():
         text = as_yaml(resolve(validate(least(name))).config)

@@ -190,3 +190,16 @@ def test_steps_are_rewarded_at_their_own_tokens(tmp_path: Path) -> None:
     batches = training.source.next(1)
     assert sum(int(batch["step_ends_T"].sum()) for batch in batches) >= 8  # every answer has at least one step
     assert all(bool((batch["trained_T"] | ~batch["step_ends_T"]).all()) for batch in batches)
+
+
+@pytest.mark.parametrize("row", ["grpo", "online_dpo"])
+def test_a_rollout_that_fits_into_no_micro_batch_is_refused_before_the_run(tmp_path: Path, row: str) -> None:
+    """The answer alone would fit; with the longest prompt it does not."""
+    more = {"rollouts__group_size": 2, "rollouts__max_new_tokens": 20, "update__tokens_per_microbatch": 44}
+    if row == "grpo":
+        more["update__tokens_per_microbatch"] = 22
+    with pytest.raises(
+        ValueError, match=r"prompts of up to \d+, answers of up to 20 .*update.tokens_per_microbatch=\d+"
+    ):
+        run(tmp_path / "run", row, **more)
+    assert not (tmp_path / "run").exists()

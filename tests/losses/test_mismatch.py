@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -39,6 +41,16 @@ def test_masks_reject_outside_their_bounds_inclusively() -> None:
     edge = mismatch.token_mask(OLD, OLD, ALL, low=1.0, high=1.0)
     near(edge.weight_T, [1] * 5)
     assert not bool(edge.marks["mismatch_rejected"].any())
+
+
+def test_the_product_holds_the_sum_and_not_its_terms() -> None:
+    """ALGORITHMS A10.1: tokens of +25 and -24 nats multiply to e; held one by one they would cancel to 1."""
+    old, rollout = torch.tensor([-1.0, -25.0]), torch.tensor([-26.0, -1.0])
+    trained, one = torch.ones(2, dtype=torch.bool), Segments.from_lengths([2])
+    near(mismatch.product_truncate(old, rollout, trained, one, cap=100.0).weight_T, [2.718282] * 2)
+    near(mismatch.product_mask(old, rollout, trained, one, low=0.0, high=3.0).weight_T, [2.718282] * 2)
+    wild = mismatch.product_truncate(torch.tensor([-1.0, -1.0]), torch.tensor([-90.0, -90.0]), trained, one, cap=1e30)
+    assert wild.weight_T.tolist() == pytest.approx([math.exp(20)] * 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["token_truncate", "product_truncate"])
