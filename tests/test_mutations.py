@@ -181,7 +181,7 @@ MUTATIONS = (
              'Groups.concat([batch["groups"] for batch in batches])',
              'Groups.from_ids(torch.cat([batch["groups"].ids_B for batch in batches]))', "update/test_whole.py"),
     Mutation("refills merge groups", "rollouts/batch.py", 'second["groups"].beyond(first["groups"])', 'second["groups"]',
-             "rollouts/test_refills.py"),
+             "end_to_end/test_refills.py"),
     Mutation("the entropy thermostat runs backwards", "losses/entropy.py",
              "step = torch.where(measured <= target, change, -change)",
              "step = torch.where(measured <= target, -change, change)", "losses/test_entropy.py"),
