@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ascent.algorithms import Row as Row
     from ascent.build import Plan as Plan
     from ascent.build import resolve as resolve
+    from ascent.build.use import resume as resume
     from ascent.build.use import train as train
     from ascent.cells import Cell as Cell
     from ascent.config.load import load_config as load_config
@@ -40,6 +41,7 @@ _HOMES = {
     "Row": "ascent.algorithms",
     "Plan": "ascent.build",
     "resolve": "ascent.build",
+    "resume": "ascent.build.use",
     "train": "ascent.build.use",
     "Cell": "ascent.cells",
     "load_config": "ascent.config.load",

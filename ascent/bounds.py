@@ -38,15 +38,13 @@ class Range:
     or_zero: bool = False
 
     def broken_by(self, value: float) -> str | None:
-        """The broken rule in words, or None. NaN breaks every rule."""
+        """The broken rule in words, or None."""
         rules = (
             (value >= self.at_least, f"at least {self.at_least:g}"),
             (value <= self.at_most, f"at most {self.at_most:g}"),
             (value > self.above or self.above == -math.inf, f"above {self.above:g}"),
             (value < self.below or self.below == math.inf, f"below {self.below:g}"),
         )
-        if math.isnan(value):
-            return "a number"
         if self.or_zero and value == 0:
             return None
         return next((f"{'0 or ' * self.or_zero}{words}" for holds, words in rules if not holds), None)
@@ -104,12 +102,17 @@ def check_number(owner: str, name: str, value: Any, kind: type, bound: Rule | No
     fits = isinstance(value, bool) if kind is bool else isinstance(value, str) if kind is str else is_real(value, kind)
     if not fits:
         raise ValueError(f"{owner}: {name}={value!r}, but it must be {KIND_WORDS.get(kind, kind.__name__)}")
+    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:  # no float or tensor holds it, and repr may refuse it
+        raise ValueError(f"{owner}: {name} has about {value.bit_length() * 3 // 10} digits, but it must be within 2^63")
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError(f"{owner}: {name}=nan, but it must be a number")
     if bound is not None:
         broken = bound.broken_by(value) if isinstance(bound, OneOf) else bound.broken_by(float(value))
         if broken:
             raise ValueError(f"{owner}: {name}={value!r}, but it must be {broken}")
 
 
+LARGEST_WHOLE = 2**63 - 1
 KIND_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a word"}
 
 

@@ -26,6 +26,7 @@ typedef struct {
     float *out;                                   /* (rows, heads, value size), dense */
     const int32_t *table;                         /* the pages of every row, in order */
     const int32_t *lengths;                       /* what a row sees, its new token included; 0: it stands still */
+    const float *sinks;                           /* a score for every head that takes weight and gives nothing, or 0 */
     int64_t query_row, query_head, key_row, key_head, value_row, value_head, table_row;
     int32_t heads, kv_heads, key_size, value_size, page, window; /* window 0: a token sees all before it */
     float scaling, softcap;                                      /* softcap 0: none */
@@ -97,8 +98,8 @@ INLINE int32_t together(const Call *call, const int32_t *table, int32_t at, int3
     return left < end - at ? left : end - at;
 }
 
-/* Scores become weights that sum to 1; `width` is `count` rounded up to a multiple of four. */
-INLINE void softmax(const Call *call, float *scores, int32_t count, int32_t width) {
+/* Scores become weights that sum to 1 with that of the sink; `width` is `count` rounded up to a multiple of four. */
+INLINE void softmax(const Call *call, float *scores, int32_t count, int32_t width, float sink) {
     float scaling = call->scaling;
     if (call->softcap != 0) {
         for (int32_t i = 0; i < count; i++) scores[i] = call->softcap * tanhf(scores[i] * scaling / call->softcap);
@@ -107,15 +108,16 @@ INLINE void softmax(const Call *call, float *scores, int32_t count, int32_t widt
     for (int32_t i = count; i < width; i++) scores[i] = -INFINITY;
     Four most = *(Anywhere *)scores;
     for (int32_t i = 0; i < width; i += 4) most = larger(*(Anywhere *)(scores + i), most);
-    float top = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
-    Four sum = {0};
+    sink /= scaling;
+    float top = fmaxf(sink, fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])));
+    Four sum = {0}, apart = {(sink - top) * scaling};
     for (int32_t i = 0; i < width; i += 4) {
         Four each = exponential((*(Anywhere *)(scores + i) - top) * scaling);
         *(Anywhere *)(scores + i) = each;
         sum += each;
     }
     Four share = {0};
-    share += 1 / total(sum);
+    share += 1 / (total(sum) + exponential(apart)[0]); /* without a sink e^-87 is added, which changes no bit */
     for (int32_t i = 0; i < width; i += 4) *(Anywhere *)(scores + i) *= share;
 }
 
@@ -135,7 +137,8 @@ INLINE void one_row(const Call *call, int32_t row, float *scores, int key_size, 
             for (int32_t i = 0; i < run; i++, key += keys_width) score[i] = dot(query, key, key_size);
         }
     }
-    for (int32_t head = 0; head < call->heads; head++) softmax(call, scores + head * width, count, width);
+    for (int32_t head = 0; head < call->heads; head++)
+        softmax(call, scores + head * width, count, width, call->sinks ? call->sinks[head] : -INFINITY);
     float *out = call->out + (int64_t)row * call->heads * value_size;
     for (int32_t at = begin, run; at < end; at += run) {
         run = together(call, table, at, end, &slot);

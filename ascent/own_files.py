@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,19 @@ def names_in(owner: str, path: Path) -> dict[str, Any]:
         sys.modules[module_name] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException:  # whatever it was rises; a half-made module must not stay behind
+        except BaseException as error:  # a half-made module must not stay behind
             del sys.modules[module_name]
-            raise
+            if not isinstance(error, Exception):
+                raise
+            raise ValueError(
+                f"{owner}: {path}{_line(error, path)}: {type(error).__name__}: {error}; mend it"
+            ) from error
     return vars(sys.modules[module_name])
+
+
+def _line(error: Exception, path: Path) -> str:
+    """`:LINE` of the file, where the error came from there."""
+    if isinstance(error, SyntaxError):
+        return f":{error.lineno}" if error.lineno else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((f":{frame.lineno}" for frame in reversed(frames) if frame.filename == str(path)), "")

@@ -96,13 +96,34 @@ class Request:
 
 
 @dataclass(frozen=True)
+class RoutedExperts:
+    """The experts that tokens took while a completion was sampled: `layers` x `choices` numbers of `width` bytes each.
+
+    `prompt` holds them for the request's tokens but the last, `sampled` for the token before each sampled one. The last
+    token that was sampled has none: it was never run.
+    """
+
+    prompt: bytes
+    sampled: bytes
+    layers: int
+    choices: int
+    width: Literal[1, 2]
+
+    @property
+    def tokens(self) -> int:
+        """How many have theirs."""
+        return (len(self.prompt) + len(self.sampled)) // (self.layers * self.choices * self.width)
+
+
+@dataclass(frozen=True)
 class Completion:
     """Tokens a policy sampled, with their log-probabilities and why sampling stopped.
 
     `logprobs` are float32, after temperature, over the full distribution; NaN where a sampler could not report one.
     Under truncated sampling `log_mass` is the log of the mass that survived, so a token was in fact drawn with
     log-probability `logprob - log_mass`. `versions` holds the policy version that sampled each token: they differ
-    within a completion when new weights arrive while it is being sampled.
+    within a completion when new weights arrive while it is being sampled. `routed_experts` is there where a mixture of
+    experts is to take the same ones in training.
     """
 
     prompt_id: str
@@ -112,6 +133,7 @@ class Completion:
     versions: tuple[int, ...]
     stop: Stop
     log_mass: tuple[float, ...] | None = None
+    routed_experts: RoutedExperts | None = None
 
     def __post_init__(self) -> None:
         owner = f"Completion {self.prompt_id!r}/{self.sample}"
@@ -135,14 +157,15 @@ class Completion:
 class Turn:
     """Token ids the policy read (a prompt, a tool's reply), then what it sampled.
 
-    `text` is the completion decoded without special tokens, `heard` what an environment had said before it: for
-    rewards and logs, never tokenised again.
+    `text` is the completion decoded without special tokens, `heard` what an environment had said before it, in the
+    role `heard_from`: for rewards and logs, never tokenised again.
     """
 
     observed: tuple[int, ...]
     completion: Completion
     text: str = ""
     heard: str = ""
+    heard_from: Role = "user"
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def moved(batch: Batch, device: str) -> Batch:
         if isinstance(value, Segments):
             return Segments(value.lengths_B.to(device), value.ids_T.to(device))
         if isinstance(value, Groups):
-            return Groups(value.ids_B.to(device), value.count)
+            return Groups(value.ids_B.to(device), value.count, value.uids_B.to(device))
         return value.to(device) if isinstance(value, Tensor) else value
 
     return {name: move(value) for name, value in batch.items()}

@@ -32,7 +32,7 @@ LAYERS = (
     ("protocols",),
     ("records", "config"),
     ("cells",),
-    ("bounds", "compiled", "own_files"),
+    ("bounds", "compiled", "http_client", "own_files"),
 )
 DEPTH = {part: depth for depth, layer in enumerate(LAYERS) for part in layer}
 
@@ -213,7 +213,7 @@ PUBLIC = {
     *("TABLE", "Row", "Cell"),
     *("Config", "Plan", "load_config", "resolve"),
     *("Message", "Prompt", "Completion", "Rollout", "Group", "Example", "Pair", "Ranking", "Judged"),
-    "train",
+    *("train", "resume"),
 }
 
 

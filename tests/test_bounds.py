@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.bounds import AboveOne, BelowHalf, Count, Fraction, NonNegative, Positive, Range, checked
+from ascent.bounds import AboveOne, BelowHalf, Count, Fraction, NonNegative, Positive, Range, check_number, checked
 
 
 @checked
@@ -28,11 +28,18 @@ def example(
         ({"f": 0.5}, "below 0.5"),
         ({"a": float("nan")}, "must be a number"),
         ({"a": "big"}, "a='big', but it must be a number"),
+        ({"a": 10**400}, "example: a has about 398 digits, but it must be within 2\\^63"),
+        ({"d": 10**5000}, "example: d has about 4983 digits, but it must be within 2\\^63"),
     ],
 )
 def test_the_value_and_the_rule_are_named(numbers: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says.replace("(", r"\(")):
         example(1.0, **numbers)
+
+
+def test_a_number_without_a_range_must_be_one() -> None:
+    with pytest.raises(ValueError, match="example: g=nan, but it must be a number"):
+        check_number("example", "g", float("nan"), float, None)
 
 
 def test_a_range_may_let_zero_pass() -> None:

@@ -19,12 +19,22 @@ def test_two_files_of_one_name_do_not_meet_and_a_changed_one_is_read_again(tmp_p
     assert names_in("mine", tmp_path / "a" / "mine.py")["X"] == 3
 
 
-def test_a_broken_file_raises_its_own_error_and_stays_nowhere(tmp_path: Path) -> None:
-    (tmp_path / "divides_by_zero.py").write_text("1 / 0\n")
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\n1 / 0\n", r"broken\.py:2: ZeroDivisionError: division by zero; mend it"),
+        (b"def f():\n    return (\n", r"broken\.py:2: SyntaxError: '\(' was never closed"),
+        (b"import no_such_module\n", r"broken\.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
+        (b"X = '\xff'\n", r"broken\.py(:1)?: SyntaxError: .*utf-8"),
+        (b"X = 1\x00\n", r"broken\.py: (SyntaxError|ValueError): source code string cannot contain null bytes"),
+    ],
+)
+def test_a_broken_file_is_told_with_its_line_and_stays_nowhere(content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_bytes(content)
     for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
-            names_in("mine", tmp_path / "divides_by_zero.py")
-    assert not [name for name in sys.modules if name.startswith("ascent_own_divides_by_zero")]
+        with pytest.raises(ValueError, match=f"reward x: .*{words}"):
+            names_in("reward x", tmp_path / "broken.py")
+    assert not [name for name in sys.modules if name.startswith("ascent_own_broken")]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -36,9 +36,7 @@ def estimate(available: Mapping[str, Any], *, shapes: Sequence[Cell], credit: Ce
     known.setdefault("lengths_B", segments.sum(trained_T))
     known["scored_B"] = scored_B
     extra_T = _shaped(known, shapes, segments)
-    known["rewards_T"] = (
-        shape.on_last_token(torch.where(scored_B, known["rewards_B"], 0), trained_T, segments) + extra_T
-    )
+    known["rewards_T"] = _placed(known, raw_B) + extra_T
     known["rewards_B"] = known["rewards_B"] + segments.sum(extra_T)
     # What could not be scored takes no part in credit: its tokens are outside the mask that the estimators see.
     credited_T = trained_T & segments.spread(scored_B)
@@ -73,6 +71,21 @@ def _shaped(known: dict[str, Any], shapes: Sequence[Cell], segments: Segments) -
         elif "rewards_T" not in rule.inputs:  # those see the finished token rewards, later
             extra_T = extra_T + rule(known)
     return extra_T
+
+
+def _placed(known: Mapping[str, Any], raw_B: Tensor) -> Tensor:
+    """Rewards by token: at the end of each step where steps were rewarded, else at the sequence's last trained token.
+
+    Steps are rewarded as they were; what shaping made of their sum stands at the last token, so the total is the shaped
+    one: steps 1 and .5 under an EOS rule of -1 are 1, then .5 - 2.5.
+    """
+    segments, trained_T, shaped_B = known["segments"], known["trained_T"], known["rewards_B"]
+    whole_T = shape.on_last_token(torch.where(known["scored_B"], shaped_B, 0), trained_T, segments)
+    if "step_rewards_T" not in known:
+        return whole_T
+    changed_T = shape.on_last_token(torch.where(known["scored_B"], shaped_B - raw_B, 0), trained_T, segments)
+    stepwise_B = segments.sum(known["step_ends_T"]) > 0
+    return torch.where(segments.spread(stepwise_B), known["step_rewards_T"] + changed_T, whole_T)
 
 
 def _metrics(result: Any, raw_B: Tensor, advantages_T: Tensor, credited_T: Tensor) -> dict[str, Tally]:

@@ -20,8 +20,3 @@ def varied(rewards_B: Tensor, groups: Groups) -> Tensor:
 def finished(truncated_B: Tensor) -> Tensor:
     """Keep completions that ended by themselves (overlong filtering)."""
     return ~truncated_B
-
-
-def scorable(rewards_B: Tensor) -> Tensor:
-    """Keep completions whose reward is known (error mask)."""
-    return ~torch.isnan(rewards_B)

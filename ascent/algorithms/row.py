@@ -121,9 +121,20 @@ class Row:
         return self.source in SAMPLED
 
     @property
+    def places_rewards(self) -> bool:
+        """Whether its credit reads rewards token by token: a step's reward then stands where the step ends."""
+        return self.credit is not None and not {"rewards_T", "step_rewards_T"}.isdisjoint(self.credit.required)
+
+    @property
     def trains_groups(self) -> bool:
         """Whether its loss compares the answers to a prompt with each other: then an update takes them all or none."""
         return self.gate is not None and any("groups" in each.required for each in self.gate.statistics.values())
+
+    @property
+    def clips_by_design(self) -> bool:
+        """Whether its clip acts on many tokens when all is well: radii for whole sequences are a few 1e-4."""
+        whole = (ratios.sequence_product, ratios.sequence_geometric, ratios.sequence_geometric_token)
+        return self.ratio is not None and self.ratio.function in whole
 
     @property
     def weights(self) -> dict[str, float]:
@@ -210,7 +221,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         normalise.whiten_token,
         normalise.plus_teacher,
     ),
-    "filter": functions(select.varied, select.finished, select.scorable),
+    "filter": functions(select.varied, select.finished),
     "mismatch": functions(
         mismatch.none,
         mismatch.bypass,

@@ -64,6 +64,7 @@ def critic_of(plan: Plan, folder: Path, policy: LanguageModel, saved: Path | Non
         seed=seed,
         trust_remote_code=settings.trust_remote_code,
     )
+    model.step_format = None  # one that judged steps learns values from now on
     refuse_other_words(model, policy, f"the critic ({key} {name})", "name another model as model.critic_from")
     fresh = any("scalar head is new" in note for note in model.notes)
     if settings.lora is not None:

@@ -70,7 +70,7 @@ RULES = (
         "{name} compares two answers (fresh_pairs): it has no critic, and no ratio to who sampled them; remove it",
     ),
     Rule(
-        ("rollouts.truncation", "rollouts.max_staleness"),
+        ("rollouts.truncation", "rollouts.max_staleness", "model.routing_replay"),
         _samples,
         "{name} learns from files ({source}), not from rollouts; remove it",
     ),
@@ -98,6 +98,11 @@ RULES = (
         ("data.train_on",),
         lambda row, values: row.source == "examples",
         "{name} learns from {source}; only what learns from examples chooses the tokens to train on; remove it",
+    ),
+    Rule(
+        ("data.step_separator",),
+        _needing("step_head"),
+        "{name} trains no process reward model, which judges steps; remove it",
     ),
     Rule(
         ("data.pretraining",),

@@ -16,6 +16,7 @@ from ascent.engines.native.engine import NativeEngine
 from ascent.maths.estimates import Estimate, estimate, pass_at, powers_of_two
 from ascent.maths.rouge import rouge_l, words
 from ascent.models.load import load
+from ascent.models.model import longest as longest_of
 from ascent.records import Prompt, Rollout
 from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import Tally
@@ -170,7 +171,7 @@ def answered(
     """The greedy answer to each prompt, then its samples."""
     policy = load(model, device=device())
     policy.eval()
-    renderer = Renderer(policy.tokenizer, train_on="completion")
+    renderer = Renderer(policy.tokenizer, train_on="completion", context=longest_of(policy.module.config))
     talk = talk_of(env, renderer, settings.max_new_tokens) if env is not None else None
     begun = [prompt if talk is None else talk.make(prompt).first() for prompt in prompts]
     asked = [Asked(first, _rendered(renderer, first), prompt) for first, prompt in zip(begun, prompts, strict=True)]

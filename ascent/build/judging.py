@@ -21,6 +21,7 @@ from ascent.feedback.endpoint import RUBRIC, Comparing
 from ascent.feedback.questions import Form, Shown
 from ascent.feedback.simulated import Manner, manner_from, verdict
 from ascent.feedback.verdicts import Unjudged, Verdict
+from ascent.http_client import checked_url
 from ascent.records import Completion, Prompt, Rollout, Turn
 from ascent.rewards.calls import score_all
 from ascent.rewards.combine import Combination, Term
@@ -153,6 +154,7 @@ def _rewarding(use: str, reward: Reward) -> Callable[[Sequence[Rollout]], list[f
 
 
 def _endpoint(url: str, options: dict[str, Any]) -> Endpoint:
+    checked_url(url)  # first: the messages below repeat it
     unknown = next((name for name in options if name not in ENDPOINT), None)
     if unknown is not None or "model" not in options:
         raise ValueError(f"{url}: give ?model=NAME, and if you like {', '.join(sorted(ENDPOINT - {'model'}))}")

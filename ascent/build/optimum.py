@@ -31,9 +31,14 @@ def with_optimum(
     score: Callable[[Arriving], list[Rollout]],
     settings: Settings,
     text: Callable[[Sequence[int]], str],
+    *,
+    of: str = "",
 ) -> tuple[list[Asked], str]:
-    """The prompts with their optimal values, and in words where these come from. `sampler` makes the reference's."""
-    mark = hashlib.sha256(repr([(each.prompt.id, each.tokens) for each in asked]).encode()).hexdigest()
+    """The prompts with their optimal values, and in words where these come from. `sampler` makes the reference's.
+
+    `of` says in words what the values depend on besides the prompts; of something else they are estimated again.
+    """
+    mark = hashlib.sha256(repr((of, [(each.prompt.id, each.tokens) for each in asked])).encode()).hexdigest()
     file = folder / FILE
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     values: list[float] = known.get("values", [])

@@ -7,7 +7,7 @@ every key that has an effect and no other, with every cell spelled out. It is it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ascent.algorithms import Row
@@ -21,10 +21,14 @@ from ascent.config.validate import shown, validate
 
 @dataclass(frozen=True)
 class Plan:
-    """A config in full, and the row of the table it asks for, with the config's own cells in place."""
+    """A config in full, and the row of the table it asks for, with the config's own cells in place.
+
+    `inputs` are the fingerprints of what a run depends on, by key, once they are known (`ascent.build.inputs`).
+    """
 
     config: Config
     row: Row
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve(config: Config) -> Plan:
@@ -47,9 +51,9 @@ def resolve(config: Config) -> Plan:
 def _defaults() -> dict[str, Any]:
     """The schema's default for every key outside `cells`."""
     found = {}
-    for key, field in leaves().items():
-        if not key.startswith("cells.") and not field.is_required():
-            found[key] = field.get_default()
+    for key, info in leaves().items():
+        if not key.startswith("cells.") and not info.is_required():
+            found[key] = info.get_default()
     return found
 
 

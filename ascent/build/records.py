@@ -8,8 +8,10 @@ data/train.jsonl, data/folder, owner/name: see `ascent.data.load`
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from ascent.algorithms import Row
+from ascent.build.plan import Plan
 from ascent.config.schema import Config
 from ascent.data.errors import Policy
 from ascent.data.layouts import Want
@@ -17,22 +19,61 @@ from ascent.data.load import Loaded, from_records, load, refuse_absent
 from ascent.data.prepare import Limits, Prepared, prepare
 from ascent.data.render import Renderer
 from ascent.losses import process
+from ascent.models.model import LanguageModel
+from ascent.models.model import longest as longest_of
 from ascent.tasks.named import from_name, is_task
 
 
 def refuse_absent_files(config: Config) -> None:
     """A path with a slip in it is told at once, not after a model has been loaded."""
     data = config.data
-    for name in (data.train, data.evaluate, data.pretraining, *(each.use for each in data.mix)):
+    named = (data.train, data.evaluate, data.pretraining, data.demonstrations, *(each.use for each in data.mix))
+    for name in named:
         if name is not None and not is_task(name):
             refuse_absent(name)
+
+
+def within_context(plan: Plan, renderer: Renderer) -> tuple[Plan, tuple[str, ...]]:
+    """The plan with no record longer than the policy holds, and in words what that changed."""
+    most, context = plan.config.data.max_tokens, renderer.context
+    if context is None or most <= context:
+        return plan, ()
+    data = plan.config.data.model_copy(update={"max_tokens": context})
+    said = f"data.max_tokens={most}, but the policy holds {context} tokens; a longer record is refused"
+    return replace(plan, config=plan.config.model_copy(update={"data": data})), (said,)
+
+
+def refuse_long_answers(config: Config, renderer: Renderer) -> None:
+    """One line where no prompt could be answered, and not one for each."""
+    answer, context = config.rollouts.max_new_tokens, renderer.context
+    if context is not None and answer >= context:
+        raise ValueError(
+            f"rollouts.max_new_tokens={answer}, but the policy holds {context} tokens, the prompt included; use less "
+            f"than {context}, or a model with a longer context"
+        )
+
+
+def refuse_shorter(what: str, model: LanguageModel, policy: LanguageModel, longest: int) -> None:
+    """A model that reads what the policy reads, and holds less than a sequence of the run can have."""
+    theirs, ours = longest_of(model.module.config), longest_of(policy.module.config)
+    longest = longest if ours is None else min(longest, ours)
+    if theirs is not None and theirs < longest:
+        raise ValueError(
+            f"{what} holds {theirs} tokens, but a sequence of this run can have {longest}; shorten the data or the "
+            "answers, or use a model with a longer context"
+        )
 
 
 def loaded(name: str, want: Want | None, *, seed: int, bad_rows: Policy = "fail") -> Loaded:
     """Records of one name, of the kind an algorithm learns from; None takes a file as it is, and a task's pairs."""
     if not is_task(name):
         return load(name, want, bad_rows=bad_rows)
-    kind = want or "pairs"
+    return _made(name, want or "pairs", seed)
+
+
+@lru_cache(maxsize=8)
+def _made(name: str, kind: Want, seed: int) -> Loaded:
+    """A task's records: made once, for whoever hashes them and whoever learns from them."""
     return from_records(name, from_name(name, kind, seed=seed), kind)
 
 

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from ascent import loop
+from ascent.build.conflicts import refuse_long_rollouts
 from ascent.build.critic import CRITIC, critic_of, learner_of, refuse_other_words
 from ascent.build.optimum import with_optimum
 from ascent.build.plan import Plan
-from ascent.build.policy import adam_of, device, initial, load_policy
-from ascent.build.records import loaded, prepared
-from ascent.build.rewarding import VERIFIER, scorer_of, scores_steps
+from ascent.build.policy import adam_of, device, frozen_model, initial, load_policy
+from ascent.build.records import loaded, prepared, refuse_long_answers, refuse_shorter
+from ascent.build.rewarding import Scorer, scorer_of
+from ascent.build.step_rewards import refuse_stepless
 from ascent.build.talking import opened, talk_of
 from ascent.build.teacher import teacher_of
 from ascent.data.prepare import Limits, prepare_prompts
@@ -26,9 +28,10 @@ from ascent.data.sources import FileSource
 from ascent.engines.hf import HFSampler
 from ascent.engines.mixture import MixtureSampler
 from ascent.engines.native.engine import NativeEngine
-from ascent.models import load as models
 from ascent.models import lora
 from ascent.models.model import LanguageModel
+from ascent.models.model import longest as longest_of
+from ascent.models.routing import EXPERTS
 from ascent.protocols import Sampler
 from ascent.rewards.outcome import Tally
 from ascent.rollouts.collect import Asked, Settings
@@ -39,7 +42,6 @@ from ascent.rollouts.pairs import PairSource
 from ascent.rollouts.source import Models, RolloutSource
 from ascent.rollouts.source import Plan as Steps
 from ascent.rollouts.turns import Talk
-from ascent.tasks import find_task
 from ascent.update.batches import on_device
 from ascent.update.local import LocalLearner
 from ascent.update.objective import critic_objective, objective_of
@@ -58,7 +60,9 @@ class Frozen:
 
     @torch.no_grad()
     def infer(self, batch: Mapping[str, Any], want: frozenset[str]) -> Mapping[str, Tensor]:
-        found: Mapping[str, Tensor] = self.model.outputs(on_device(batch, self.place), want, self.temperature)
+        # The experts are those of the policy that sampled; a policy without its adapter shares its routers.
+        plain = {name: each for name, each in batch.items() if name != EXPERTS}
+        found: Mapping[str, Tensor] = self.model.outputs(on_device(plain, self.place), want, self.temperature)
         return found
 
 
@@ -70,6 +74,11 @@ def refuse_unfinished(plan: Plan) -> None:
         raise ValueError(f"algorithm {row.name} needs {', '.join(missing)}, which rollouts do not supply yet")
     if config.rollouts.engine not in ("native", "hf"):
         raise ValueError(f"rollouts.engine: {config.rollouts.engine} cannot train yet; use native or hf")
+    if config.model.routing_replay and config.rollouts.engine != "native":
+        raise ValueError(
+            f"rollouts.engine: {config.rollouts.engine} records no experts, but model.routing_replay=true needs them; "
+            "use native, or set it to false"
+        )
 
 
 def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
@@ -77,7 +86,7 @@ def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
     config = plan.config
     if config.data.pretraining is None:
         return None
-    renderer = Renderer(model.tokenizer, train_on="all")
+    renderer = Renderer(model.tokenizer, train_on="all", context=longest_of(model.module.config))
     found = prepared(config.data.pretraining, config, plan.row, renderer, want="examples")
     return FileSource(
         [found], batch_size=config.data.batch_size, tokens_per_microbatch=config.update.tokens_per_microbatch,
@@ -85,25 +94,14 @@ def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
     )  # fmt: skip
 
 
-def refuse_stepless(plan: Plan, train: Sequence[Asked]) -> None:
-    """A row that learns from steps, and a verifier whose task scores none: known before anything is sampled."""
-    if "step_rewards" not in plan.row.needs or VERIFIER not in [each.use for each in plan.config.rewards]:
-        return
-    names = {each.prompt.info.get("task") for each in train}
-    without = sorted(name for name in names if name is not None and not scores_steps(find_task(name)))
-    if without:
-        raise ValueError(
-            f"{plan.row.name} learns from a reward at every step, and the verifier of {without[0]} scores no steps; "
-            "use data of a task that does, such as running_sum"
-        )
-
-
-def asked_of(plan: Plan, name: str, renderer: Renderer, talk: Talk | None = None) -> list[Asked]:
-    """Prompts of one name in the policy's own tokens, within the recipe's limits."""
+def asked_of(plan: Plan, name: str, renderer: Renderer, score: Scorer, talk: Talk | None = None) -> list[Asked]:
+    """Prompts of one name in the policy's own tokens, within the recipe's limits, whose answers can be scored."""
     data = plan.config.data
     records, made_from = opened(loaded(name, "prompts", seed=plan.config.seed, bad_rows=data.bad_rows), talk)
-    limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.long_prompts)
-    prompts, _ = prepare_prompts(records, renderer, limits, bad_rows=data.bad_rows)
+    refuse_long_answers(plan.config, renderer)
+    answer = plan.config.rollouts.max_new_tokens
+    limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.long_prompts, answer=answer)
+    prompts, _ = prepare_prompts(records, renderer, limits, bad_rows=data.bad_rows, check=score.problem)
     return [Asked(prompt, tokens, made_from.get(prompt.id)) for prompt, tokens in prompts]
 
 
@@ -126,7 +124,8 @@ class Reinforcement:
     def _build(self, plan: Plan, folder: Path, model_folder: Path | None, held: ExitStack) -> None:
         config, row = plan.config, plan.row
         self.model = load_policy(plan, folder, model_folder)
-        self.renderer = Renderer(self.model.tokenizer, train_on="completion")
+        context = longest_of(self.model.module.config)
+        self.renderer = Renderer(self.model.tokenizer, train_on="completion", context=context)
         self.failures = Tally()
         score = scorer_of(plan, self.failures, self.text)
         held.callback(score.close)
@@ -135,10 +134,11 @@ class Reinforcement:
         if talk is not None:
             held.callback(talk.close)
         self.settings = Settings(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, talk)
-        train = asked_of(plan, config.data.train, self.renderer, talk)
-        refuse_stepless(plan, train)
-        heldout = asked_of(plan, config.data.evaluate, self.renderer, talk) if config.data.evaluate else []
+        train = asked_of(plan, config.data.train, self.renderer, score, talk)
+        refuse_stepless(config, row, [each.prompt for each in train])
+        heldout = asked_of(plan, config.data.evaluate, self.renderer, score, talk) if config.data.evaluate else []
         room = talk.limits.room(budget) if talk is not None else budget
+        refuse_long_rollouts(config, row, max(len(each.tokens) for each in train), room)
         self.longest = max(len(each.tokens) for each in (*train, *heldout)) + room
         sampler = sampler_of(plan, self.model, self.renderer, self.longest)
         held.callback(sampler.close)
@@ -160,7 +160,7 @@ class Reinforcement:
         if "optimal_values" in row.needs:
             train, how = with_optimum(
                 train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,
-                self.text,
+                self.text, of=repr((config.rewards, config.rollouts, sorted(plan.inputs.items()))),
             )  # fmt: skip
             told = (*told, how)
         weights = dict(row.weights)  # the controller's, where there is one
@@ -194,6 +194,7 @@ class Reinforcement:
             return self.learner, ()
         saved = None if model_folder is None else model_folder.parent / CRITIC
         model, told = critic_of(plan, folder, self.model, saved)
+        refuse_shorter("the critic (model.critic_from, or the reward model)", model.model, self.model, self.longest)
         learner = learner_of(plan, model)
         self.others = (loop.Trained(CRITIC, learner, critic_objective(plan.row)),)
         self.saved = {CRITIC: model.save}
@@ -208,8 +209,9 @@ class Reinforcement:
             frozen: Any = lora.WithoutAdapter(self.model)
         else:
             name = initial(config.model.reference or config.model.policy, folder, config.seed)
-            frozen = models.load(name, dtype=config.model.dtype, device=device(), seed=config.seed)
+            frozen = frozen_model(plan, name)
             refuse_other_words(frozen, self.model, "the reference", "use the model that the policy started from")
+            refuse_shorter("the reference (model.reference)", frozen, self.model, self.longest)
             if frozen.module.config.vocab_size != self.model.module.config.vocab_size:
                 raise ValueError(
                     f"the reference has {frozen.module.config.vocab_size} tokens, the policy "
@@ -221,7 +223,9 @@ class Reinforcement:
     def _teacher(self, plan: Plan, folder: Path) -> Frozen | None:
         if "teacher" not in plan.row.needs:
             return None
-        return Frozen(teacher_of(plan, folder, self.model), plan.config.rollouts.temperature, self.model.device)
+        teacher = teacher_of(plan, folder, self.model)
+        refuse_shorter("the teacher (model.teacher)", teacher, self.model, self.longest)
+        return Frozen(teacher, plan.config.rollouts.temperature, self.model.device)
 
     def _players(
         self, plan: Plan, folder: Path, reference: Frozen | None
@@ -245,8 +249,7 @@ class Reinforcement:
             return sampler_of(plan, reference.model, self.renderer, self.longest)
         settings = plan.config.model
         name = initial(settings.reference or settings.policy, folder, plan.config.seed)
-        model = models.load(name, dtype=settings.dtype, device=device(), seed=plan.config.seed)
-        return sampler_of(plan, model, self.renderer, self.longest)
+        return sampler_of(plan, frozen_model(plan, name), self.renderer, self.longest)
 
     def _steps(self, plan: Plan) -> Steps:
         rollouts, update = plan.config.rollouts, plan.config.update

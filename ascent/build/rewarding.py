@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 from ascent.build.effects import REWARD_MODEL
 from ascent.build.plan import Plan
 from ascent.build.serving import RewardModel
+from ascent.build.step_rewards import (
+    PROCESS_REWARD_MODEL,
+    STEPS,
+    VERIFIER,
+    StepVerifier,
+    process_reward,
+    verifies_steps,
+)
 from ascent.config import schema
 from ascent.own_files import check_options
 from ascent.protocols import Score
-from ascent.records import Rollout, StepReward
+from ascent.records import Prompt, Rollout
 from ascent.rewards import Batch, Unscored, find
 from ascent.rewards.calls import Rule, Scoring
 from ascent.rewards.combine import Combination, Gate, Term
 from ascent.rewards.outcome import RewardFailed, Tally, failed
 from ascent.rewards.registry import Reward
 from ascent.rewards.scored import Scored
+from ascent.rewards.steps import Decode
 from ascent.rollouts.collect import Arriving
 from ascent.tasks import TASKS, find_task
-from ascent.tasks.reasoning import Reasoning
-from ascent.tasks.task import Task, at_tokens
 
-VERIFIER = "verifier"  # the verifier of the built-in task that a prompt comes from
-STEPS = "steps"  # what it says of steps, for rows that learn from those
 ENV = "env"  # what the environment itself says
 TIMEOUT_SECONDS = 60.0
 OF_STEPS = ("timeout", "stop_on")  # beside a verifier of steps
 OF_A_TERM = ("name", "weights", "gate", "clip", *OF_STEPS)  # beside a reward's own options
-
-Text = Callable[[Sequence[int]], str]
 
 
 class Verifier(Batch):
@@ -58,8 +61,8 @@ class Verifier(Batch):
 class ModelScorer:
     """A reward model behind `protocols.Scorer`. With `together`, a step's rollouts go through it in packed batches."""
 
-    def __init__(self, model: str, *, together: bool = False) -> None:
-        found = RewardModel(model)
+    def __init__(self, model: str, *, together: bool = False, trust_remote_code: bool = False) -> None:
+        found = RewardModel(model, trust_remote_code=trust_remote_code)
         self._scores = found.together if together else found
 
     def score(self, rollouts: Sequence[Rollout]) -> Sequence[float | None]:
@@ -68,33 +71,6 @@ class ModelScorer:
             for rollout in rollouts
         ]
         return self._scores(asked)
-
-
-def scores_steps(task: Task | Reasoning) -> TypeGuard[Task]:
-    return isinstance(task, Task) and task.steps is not None
-
-
-class StepVerifier(Batch):
-    """What a built-in task says of every step of an answer, at the token that ends the step."""
-
-    def __init__(self, text: Text) -> None:
-        self._text = text
-
-    def score(self, rollouts: Sequence[Rollout]) -> Sequence[Score | Unscored]:
-        return [self._one(rollout) for rollout in rollouts]
-
-    def _one(self, rollout: Rollout) -> Score | Unscored:
-        name = rollout.prompt.info.get("task")
-        if name is None:
-            return Unscored("no_task", f"prompt {rollout.prompt.id!r} comes from no built-in task")
-        task = find_task(name)
-        if not scores_steps(task):
-            return Unscored("no_steps", f"task {name} scores no steps")
-        tokens = rollout.turns[-1].completion.tokens
-        ends = [len(self._text(tokens[: count + 1])) for count in range(len(tokens))]
-        before = rollout.length - len(tokens)
-        steps = at_tokens(task.verify_steps(rollout.prompt, rollout.text), ends)
-        return [StepReward(before + step.token, step.value) for step in steps]
 
 
 class OfEnv(Batch):
@@ -131,10 +107,11 @@ def names_of(plan: Plan) -> list[str]:
     return [name for each in _listed(plan) for name in _called(each, _scores_steps(plan, each))]
 
 
-def rewards_of(plan: Plan, text: Text | None = None) -> Rewarding:
+def rewards_of(plan: Plan, text: Decode | None = None) -> Rewarding:
     """Without a list, the reward model alone.
 
     A row that learns from steps has the verifier score steps; what it says of the whole answer is shown beside them.
+    Next to a process reward model, which gives the steps, the verifier judges the whole answer.
     """
     found: dict[str, Reward] = {}
     rules: dict[str, Rule] = {}
@@ -157,7 +134,7 @@ def rewards_of(plan: Plan, text: Text | None = None) -> Rewarding:
                 if twice is not None:
                     way = "use the verifier once, and other names beside it" if stepwise else "give one another `name`"
                     raise ValueError(f"two rewards are called {twice}; {way}")
-                reward = _reward(each.use, plan.config.model.reward_model, options)
+                reward = _reward(plan, each.use, options, text)
                 if isinstance(reward, Batch):
                     undo.callback(reward.close)
                 if text is not None and stepwise:
@@ -178,7 +155,7 @@ def _listed(plan: Plan) -> Sequence[schema.Reward]:
 
 
 def _scores_steps(plan: Plan, each: schema.Reward) -> bool:
-    return each.use == VERIFIER and "step_rewards" in plan.row.needs
+    return each.use == VERIFIER and verifies_steps(plan.config, plan.row)
 
 
 def _called(each: schema.Reward, stepwise: bool) -> tuple[str, ...]:
@@ -242,14 +219,19 @@ def _term(name: str, reward: Reward, weight: float, own: Mapping[str, Any]) -> T
     )
 
 
-def _reward(use: str, reward_model: str | None, options: dict[str, Any]) -> Reward:
+def _reward(plan: Plan, use: str, options: dict[str, Any], text: Decode | None) -> Reward:
     if use in (VERIFIER, ENV):
         check_options(f"reward {use}", Verifier, options)
         return Verifier() if use == VERIFIER else OfEnv()
     if use == REWARD_MODEL:
         check_options(f"reward {use}", Verifier, options)
-        assert reward_model is not None, "resolve refuses a recipe without its reward model"
-        return Scored(scorer=ModelScorer(reward_model, together=True))
+        assert plan.config.model.reward_model is not None, "resolve refuses a recipe without its reward model"
+        trusted = plan.config.model.trust_remote_code
+        return Scored(scorer=ModelScorer(plan.config.model.reward_model, together=True, trust_remote_code=trusted))
+    if use == PROCESS_REWARD_MODEL:
+        check_options(f"reward {use}", process_reward, options)
+        assert text is not None, "whoever samples can decode what was sampled"
+        return process_reward(plan.row, text, plan.config.model.trust_remote_code, **options)
     return find(use, **options)
 
 
@@ -265,11 +247,21 @@ class Scorer:
         refuse_mostly_unscored(found, self._strict)
         return found
 
+    def problem(self, prompt: Prompt) -> str | None:
+        """Why no answer to a prompt could be scored; a reward with `stop_on: never` may have nothing to say."""
+        for name, reward in self._made.rewards.items():
+            if isinstance(reward, Batch) and name in self._strict:
+                try:
+                    reward.check(prompt)
+                except Unscored as unscored:
+                    return f"reward {name}: {unscored}"
+        return None
+
     def close(self) -> None:
         self._made.close()
 
 
-def scorer_of(plan: Plan, tally: Tally, text: Text | None = None) -> Scorer:
+def scorer_of(plan: Plan, tally: Tally, text: Decode | None = None) -> Scorer:
     """Who scores rollouts, as the recipe says. Failures are counted in `tally` by name.
 
     `text` decodes sampled tokens; rewards at steps need it to know which token ends a step.

@@ -50,7 +50,7 @@ def talk_of(section: Mapping[str, Any], renderer: Renderer, max_new_tokens: int)
     refusals = [refusal for role in ("user", "tool") if (refusal := _refusal(renderer, role))]
     if len(refusals) == 2:
         raise ValueError(f"env {family.name}: {refusals[0]}")
-    return Talk(family, renderer.between, renderer.harmless, limits, family.close)
+    return Talk(family, renderer.between, renderer.harmless, limits, family.close, renderer.context)
 
 
 def _refusal(renderer: Renderer, role: Any) -> str:

@@ -9,8 +9,7 @@ import torch
 
 from ascent.build.critic import refuse_other_words
 from ascent.build.plan import Plan
-from ascent.build.policy import device, initial
-from ascent.models import load as models
+from ascent.build.policy import frozen_model, initial
 from ascent.models.model import LanguageModel
 from ascent.update.batches import Batch, on_device
 from ascent.update.taught import STUDENT, TEACHER
@@ -32,12 +31,6 @@ def teacher_of(plan: Plan, folder: Path, policy: LanguageModel) -> LanguageModel
     """ValueError where it reads other words than the policy writes. Its weights are no part of a checkpoint."""
     settings = plan.config.model
     assert settings.teacher is not None, f"row {plan.row.name} needs a teacher"
-    found = models.load(
-        initial(settings.teacher, folder, plan.config.seed),
-        dtype=settings.dtype,
-        device=device(),
-        seed=plan.config.seed,
-        trust_remote_code=settings.trust_remote_code,
-    )
+    found = frozen_model(plan, initial(settings.teacher, folder, plan.config.seed))
     refuse_other_words(found, policy, f"the teacher (model.teacher {settings.teacher})", "name another teacher")
     return found.eval()

@@ -15,11 +15,13 @@ from ascent.build.optimum import FILE as OPTIMUM
 from ascent.build.own_answers import OwnAnswers
 from ascent.build.plan import Plan, resolve
 from ascent.build.policy import INITIAL, REFERENCE, adam_of, device, load_policy, reference_of
-from ascent.build.records import prepared, refuse_absent_files
+from ascent.build.records import prepared, refuse_absent_files, refuse_shorter, within_context
 from ascent.build.reinforcement import Reinforcement, sampler_of
 from ascent.build.repeats import repeats
+from ascent.build.resuming import begin, go_on
 from ascent.build.rewarding import names_of
 from ascent.build.teacher import Teacher, teacher_of
+from ascent.build.tracking import compared, trackers_of
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import Found, newest, read_state
 from ascent.checkpoints.save import Keep, best, save
@@ -30,15 +32,18 @@ from ascent.data.prepare import Item
 from ascent.data.render import Renderer
 from ascent.data.sources import FileSource, once
 from ascent.models.model import LanguageModel
+from ascent.models.model import longest as longest_of
 from ascent.protocols import Tracker
-from ascent.runs import answers, trackers
+from ascent.runs import trackers
 from ascent.runs.environment import describe
-from ascent.runs.folder import ANSWERS, CHANGES, CHECKPOINTS, CONFIG, Claim, RunFolder, read_run
+from ascent.runs.folder import CHECKPOINTS, CONFIG, Claim, RunFolder, state_of
 from ascent.runs.keep import Answers, Said, Samples, Warnings
 from ascent.runs.lines import numbers
+from ascent.runs.lock import Lock
 from ascent.runs.signals import Stop
 from ascent.runs.terminal import Terminal
-from ascent.runs.trackers import Fanout, TensorBoard, WeightsAndBiases
+from ascent.runs.trackers import Fanout
+from ascent.runs.warnings import CLIP_FRACTION
 from ascent.update.local import LocalLearner
 from ascent.update.objective import Objective, objective_of
 from ascent.update.reference import Reference
@@ -129,9 +134,15 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
             answers=None if heard is None else lambda: Said(said.answers(heard.rollouts), len(heard.rollouts)),
         )  # fmt: skip
     model = load_policy(plan, folder, model_folder)
-    renderer = Renderer(model.tokenizer, train_on=config.data.train_on if row.source == "examples" else "completion")
+    renderer = Renderer(
+        model.tokenizer,
+        train_on=config.data.train_on if row.source == "examples" else "completion",
+        step_separator=config.data.step_separator,
+        context=longest_of(model.module.config),
+    )
+    plan, clipped = within_context(plan, renderer)
     source, items, notes = source_of(plan, renderer, own_answers(plan, model, renderer))
-    notes = (*model.notes, *renderer.describe(), *notes)
+    notes = (*model.notes, *renderer.describe(), *clipped, *notes)
     learner = LocalLearner(
         model,
         Schedule(config.update.learning_rate, config.update.schedule, config.update.warmup_steps, config.run.steps),
@@ -147,6 +158,8 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
         training = with_reference(plan, folder, training, source, _once(plan, items))
     if "teacher_distribution" in row.needs:
         teacher = Teacher(teacher_of(plan, folder, model))
+        longest = plan.config.data.max_tokens if config.data.own_answers else largest
+        refuse_shorter("the teacher (model.teacher)", teacher.model, model, longest)
         taught = [teacher(each) for each in training.heldout]
         training = replace(training, source=WithFrozen(source, teacher), heldout=taught)
     if "score_head" in row.needs:
@@ -228,10 +241,12 @@ def train(plan: Plan, folder: Path, *, say: Say = print, header: str = "") -> in
     claim = Claim(folder, MADE, say=say)
     with ExitStack() as ending:
         try:
+            text = header + as_yaml(plan.config)
+            plan, inputs = begin(plan, folder, say=say)
             training = assemble(plan, folder)
             ending.callback(closed, training, say)
-            text = header + as_yaml(plan.config)
-            run = RunFolder.create(folder, text, describe(devices=[device()]), lock=claim.lock, say=say)
+            environment = describe(devices=[device()])
+            run = RunFolder.create(folder, text, environment, inputs=inputs, lock=claim.lock, say=say)
         except BaseException:
             claim.abandon()
             raise
@@ -239,29 +254,35 @@ def train(plan: Plan, folder: Path, *, say: Say = print, header: str = "") -> in
             return _drive(plan, training, run, done=0, say=say)
 
 
-def resume(folder: Path, *, say: Say = print) -> int:
-    """Continue a run from its newest checkpoint that verifies, to the same bits; returns the last step finished."""
+def resume(folder: Path, *, accept_changes: bool = False, say: Say = print) -> int:
+    """Continue a run from its newest checkpoint that verifies, to the same bits; returns the last step finished.
+
+    A run whose inputs are not what they were is refused, unless the changes are accepted (`ascent.build.resuming`).
+    """
     if not (folder / CONFIG).is_file():
         raise ValueError(
             f"{folder} is no run folder: it has no {CONFIG}; ascent runs lists the runs of a folder. A run that was "
             "killed before it had one is started again with ascent train and the same --run"
         )
     plan = resolve(validate(read_yaml((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))))
-    found = newest(folder / CHECKPOINTS)
-    for line in found.lines() if found else ["no checkpoint was saved; starting from the first step"]:
-        say(line)
-    done, steps = (found.step if found else 0), plan.config.run.steps
-    if done >= steps and read_run(folder).state == "finished":  # killed after its last save, a run has yet to end
-        raise ValueError(
-            f"{folder} is finished (step {done} of {steps}), so there is nothing to resume; to train further, raise "
-            f"run.steps in {folder / CONFIG}"
-        )
-    training = assemble(plan, folder, model_folder=found.folder / "model" if found else None)
+    ended = state_of(folder) == "finished"
     with ExitStack() as ending:
+        lock = ending.enter_context(Lock(folder, say=say))
+        found = newest(folder / CHECKPOINTS)
+        for line in found.lines() if found else ["no checkpoint was saved; starting from the first step"]:
+            say(line)
+        done, steps = (found.step if found else 0), plan.config.run.steps
+        if done >= steps and ended:  # killed after its last save, a run has yet to end
+            raise ValueError(
+                f"{folder} is finished (step {done} of {steps}), so there is nothing to resume; to train further, "
+                f"raise run.steps in {folder / CONFIG}"
+            )
+        plan, changes = go_on(plan, folder, done, started=found is not None, accept=accept_changes, say=say)
+        training = assemble(plan, folder, model_folder=found.folder / "model" if found else None)
         ending.callback(closed, training, say)
-        run = ending.enter_context(RunFolder.reopen(folder, done, describe(devices=[device()]), say=say))
-        if found is not None and not found.folder.is_dir():  # between looking and locking, another process went on
-            raise ValueError(f"{found.folder} is gone: another process has continued {folder}; resume it again")
+        environment = describe(devices=[device()])
+        run = RunFolder.reopen(folder, done, environment, changes=changes, lock=lock, say=say)
+        ending.enter_context(run)
         return _drive(plan, training, run, done=done, say=say, found=found)
 
 
@@ -295,7 +316,7 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
         source=training.source,
         trained=training.trained,
         tracker=tracker,
-        save=lambda step, state: _save(plan, training, run, step, state, judged.get(f"evaluate/{settings.best_by}")),
+        save=lambda step, state: _save(plan, training, run, step, state, judged),
         evaluate=evaluate if training.heldout or training.evaluate else None,
     )
     if found is not None:
@@ -306,7 +327,7 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
     try:
         for each in trackers_of(plan, run, resumed_at=done if found else None):
             tracker.add(each)
-        for each in kept(training, run, terminal.note):
+        for each in kept(training, run, terminal.note, expected=[CLIP_FRACTION] if plan.row.clips_by_design else []):
             tracker.add(each)
         with Stop() as stop:
             if training.evaluate is not None and done == 0:  # what training starts from; no checkpoint is judged by it
@@ -335,32 +356,13 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
     return last
 
 
-def kept(training: Training, run: RunFolder, warn: Say) -> Iterator[Tracker]:
+def kept(training: Training, run: RunFolder, warn: Say, *, expected: Sequence[str] = ()) -> Iterator[Tracker]:
     """What the run folder keeps besides metrics."""
     if training.samples is not None:
         yield Samples(run, training.samples)
-        yield Warnings(run, warn, training.complaints)
+        yield Warnings(run, warn, training.complaints, expected)
     if training.answers is not None:
         yield Answers(run, training.answers)
-
-
-def compared(run: RunFolder) -> list[str]:
-    """Answers to held-out prompts before and after, in words; all of them go to a file of the run folder."""
-    found = answers.changes(run.history(ANSWERS))
-    if found is None:
-        return []
-    run.write(CHANGES, answers.markdown(found))
-    return answers.table(found)
-
-
-def trackers_of(plan: Plan, run: RunFolder, *, resumed_at: int | None) -> Iterator[Tracker]:
-    """What the recipe asks for besides the run folder and the terminal."""
-    settings = plan.config.run
-    if "tensorboard" in settings.trackers:
-        yield TensorBoard(run.path / "tensorboard", resumed_at=resumed_at)
-    if "wandb" in settings.trackers:
-        values = plan.config.model_dump(mode="json", exclude_unset=True)
-        yield WeightsAndBiases(run.path, project=settings.project, name=run.path.name, config=values)
 
 
 def keep_of(plan: Plan) -> Keep:
@@ -369,10 +371,14 @@ def keep_of(plan: Plan) -> Keep:
 
 
 def _save(
-    plan: Plan, training: Training, run: RunFolder, step: int, state: loop.State, score: float | None = None
+    plan: Plan, training: Training, run: RunFolder, step: int, state: loop.State, judged: Mapping[str, float]
 ) -> None:
-    """A checkpoint. Those that may be a reward model's last word (the final one, the best) know what to subtract."""
+    """A checkpoint. Those that may be a reward model's last word (the final one, the best) know what to subtract.
+
+    It has a score only where the best are kept: a score by which nobody chose would be taken for another one later.
+    """
     settings = plan.config.run
+    score = judged.get(f"evaluate/{settings.best_by}") if settings.keep_best else None
     if training.demonstrations and (step == settings.steps or settings.keep_best):
         training.model.normalisation = evaluation.normalisation(training.learner, training.demonstrations)
     save(

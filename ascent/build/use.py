@@ -12,17 +12,25 @@ import torch
 from ascent.build.plan import resolve
 from ascent.build.policy import device
 from ascent.build.records import loaded
+from ascent.build.serving import ProcessRewardModel, judge_in
+from ascent.build.training import resume as resume_run
 from ascent.build.training import train as train_plan
 from ascent.checkpoints import export as exporting
 from ascent.config.load import nested
 from ascent.config.validate import validate
+from ascent.data.errors import RowError
+from ascent.data.layouts import Record
+from ascent.data.load import Loaded
 from ascent.data.prepare import Limits, prepare
 from ascent.data.render import Renderer
 from ascent.data.sources import once
 from ascent.engines.native.engine import NativeEngine
 from ascent.models.load import load
+from ascent.models.model import longest as longest_of
 from ascent.models.source import resolve as model_folder
-from ascent.records import Message, Prompt, Request
+from ascent.records import Example, Message, Pair, Prompt, Ranking, Request, Steps
+from ascent.rewards.outcome import Unscored
+from ascent.rewards.steps import Answer
 from ascent.runs.folder import Run, read_run
 from ascent.update.batches import on_device
 
@@ -49,11 +57,21 @@ def train(
     return read_run(Path(run))
 
 
+def resume(run: str | Path, *, accept_changes: bool = False) -> Run:
+    """Continue a run that was stopped or killed, to the same bits; returns it, read back from its folder.
+
+    Where its inputs have changed since, that is refused unless the changes are accepted.
+    """
+    resume_run(Path(run), accept_changes=accept_changes)
+    return read_run(Path(run))
+
+
 class Scored(NamedTuple):
-    """One line of a file: each of its sequences' scores, chosen first for a pair, best first for a ranking."""
+    """One line of a file: each of its sequences' scores, chosen first for a pair, best first for a ranking. A process
+    reward model has as many for a sequence as that has steps."""
 
     place: int
-    scores: tuple[float, ...]
+    scores: tuple[float | tuple[float, ...], ...]
 
 
 def score(
@@ -63,12 +81,11 @@ def score(
 
     Demonstrations score 0 on average where the model knows what they scored; where it does not, that is said.
     """
-    judge = load(model, head="scalar", device=device())
-    judge.eval()
-    if any("new" in note for note in judge.notes):
-        raise ValueError(
-            f"{model} has no scalar head, so its scores would be random; train a reward model from it first"
-        )
+    judge = judge_in(model)
+    if judge.step_format is not None:
+        say(f"{model} judges steps: of every answer, the probability of each step to be right")
+        yield from _step_scores(ProcessRewardModel(model, loaded=judge), loaded(file, None, seed=0))
+        return
     centre = judge.normalisation
     say(
         f"scores are relative to {centre.records} demonstrations (mean {centre.mean:.4g}, std {centre.std:.4g})"
@@ -77,13 +94,43 @@ def score(
     )
     records = loaded(file, None, seed=0)
     limits = Limits(max_tokens=tokens_per_microbatch, max_prompt_tokens=tokens_per_microbatch - 1)
-    items = prepare(records, Renderer(judge.tokenizer, train_on="completion"), limits).items
+    renderer = Renderer(judge.tokenizer, train_on="completion", context=longest_of(judge.module.config))
+    items = prepare(records, renderer, limits).items
     for place, item in enumerate(items, start=1):
         budget = {"tokens_per_microbatch": tokens_per_microbatch, "max_tokens": tokens_per_microbatch}
         (batch,) = once([item], **budget, companions=False)
         with torch.no_grad():
             scores = judge.outputs(on_device(batch, judge.device), frozenset({"scores_B"}))["scores_B"]
         yield Scored(place, tuple((scores if centre is None else centre(scores)).tolist()))
+
+
+def _step_scores(judge: ProcessRewardModel, records: Loaded) -> Iterator[Scored]:
+    for place, (record, at) in enumerate(zip(records.records, records.places, strict=True), start=1):
+        try:
+            found = judge(_answers(record, judge))
+        except RowError as error:
+            raise ValueError(f"{at}: {error}") from error
+        scores = []
+        for each in found:
+            if isinstance(each, Unscored):
+                raise ValueError(f"{at}: {each.detail}")
+            scores.append(tuple(step.value for step in each))
+        yield Scored(place, tuple(scores))
+
+
+def _answers(record: Record, judge: ProcessRewardModel) -> list[Answer]:
+    """What a record has to be judged, in the order of its scores."""
+    if isinstance(record, Steps):
+        return [Answer(record.prompt.messages, judge.joined(record.steps))]
+    if isinstance(record, Example):
+        return [Answer(record.messages[:-1], record.messages[-1].content)]
+    if isinstance(record, Prompt):
+        raise RowError("missing", "a question alone has no steps to score; give answers, too")
+    if isinstance(record, Pair):
+        answers: Sequence[tuple[Message, ...]] = (record.chosen, record.rejected)
+    else:
+        answers = record.answers if isinstance(record, Ranking) else (record.answer,)
+    return [Answer((*record.prompt.messages, *answer[:-1]), answer[-1].content) for answer in answers]
 
 
 class Answered(NamedTuple):

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 watcher: Callable[[str, Path], None] = lambda kind, path: None  # noqa: E731 - a name to be replaced
 
@@ -17,6 +20,18 @@ watcher: Callable[[str, Path], None] = lambda kind, path: None  # noqa: E731 - a
 def announce(kind: str, path: Path) -> None:
     """Say that `path` is about to be changed: `write`, `fsync`, `rename` or `remove`."""
     watcher(kind, path)
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Inside, a write that fails is an OSError, whoever writes: safetensors and tokenizers raise errors of their own,
+    tokenizers a bare Exception."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, SafetensorError) or type(error) is Exception:
+            raise OSError(str(error)) from error
+        raise
 
 
 def write(path: Path, text: str) -> None:

@@ -31,7 +31,8 @@ def export(write_model: Writer, target: Path) -> Path:
     try:
         disk.announce("write", writing)
         writing.mkdir()
-        write_model(writing)
+        with disk.writing():
+            write_model(writing)
         _check(writing)
         disk.sync_tree(writing)
         if target.exists():

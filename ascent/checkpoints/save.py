@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -74,16 +73,17 @@ def save(
         _make(root)
         _clear_leftovers(root)
         writing.mkdir()
-        for name, write_folder in folders.items():
-            disk.announce("write", writing / name)
-            (writing / name).mkdir()
-            write_folder(writing / name)
-        _write_tensors(writing / TENSORS, tensors)
+        with disk.writing():
+            for name, write_folder in folders.items():
+                disk.announce("write", writing / name)
+                (writing / name).mkdir()
+                write_folder(writing / name)
+            _write_tensors(writing / TENSORS, tensors)
         disk.write(writing / STATE, json.dumps(plain, allow_nan=False) + "\n")
         disk.write(writing / manifest.NAME, manifest.describe(writing, step=step, score=score))
         disk.sync_tree(writing)
         _put_in_place(writing, target)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise CheckpointError(
             f"the checkpoint of step {step} could not be written to {root}: {error}; checkpoints saved before it are "
             "untouched. Free some space or lower run.keep, then resume the run"

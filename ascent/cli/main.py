@@ -69,10 +69,11 @@ def options(
 
 
 def run() -> None:
-    """Entry point. A ValueError is for the user: it is printed, one line for each problem, without a traceback."""
+    """Entry point. A ValueError is for the user: it is printed, one line for each problem, without a traceback. So is
+    what the system says of a file: no rights, no space."""
     try:
         app()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         for line in str(error).splitlines():
             print(f"ascent: {line}", file=sys.stderr)
         sys.exit(2)

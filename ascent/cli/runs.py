@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,10 +34,12 @@ def show_run(folder: Folder) -> None:
         from ascent.runs.folder import read_run
 
         run = read_run(folder)
-    start = run.environment[-1]
     typer.echo(f"{run.path}: {run.state}{f' ({run.message})' if run.message else ''}, {len(run.environment)} starts")
     typer.echo(f"checkpoints: {', '.join(map(str, run.checkpoints)) or 'none'}")
-    typer.echo(f"python {start['python']}, {start['system']}; {' '.join(start['command'])}")
+    for start in run.environment[-1:]:
+        typer.echo(f"python {start['python']}, {start['system']}; {' '.join(start['command'])}")
+    for change in run.changes:
+        typer.echo(f"changed from step {change['step']} on: {change['key']}{told(change)}")
     for note in run.notes:
         typer.echo(f"note: {note}")
     typer.echo("config:")
@@ -52,6 +54,13 @@ def show_run(folder: Folder) -> None:
         number = f"{each['reads']} {each['value']:.4g}: " if "value" in each else ""
         text = f"  step {each['step']}, {each['name']}: {number}{each['why']} {each.get('do', '')}"
         typer.secho(text.rstrip(), fg="yellow")
+
+
+def told(change: dict[str, Any]) -> str:
+    """A line of changes.jsonl: the values of a key, or that the content of an input is another."""
+    if change.get("input"):
+        return " (its content)"
+    return f" {change.get('was', '(not set)')} -> {change.get('now', '(not set)')}"
 
 
 def show_samples(

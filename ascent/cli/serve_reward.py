@@ -25,12 +25,14 @@ def serve_reward(
     from ascent.rewards.serve import server
 
     token = read_token(None if token_file is None else str(token_file))
-    with plain_errors():
-        from ascent.build.serving import RewardModel
-
-        serving = server(RewardModel(model), serves=model, host=host, port=port, token=token)
-    typer.echo(f"serving {model} at {serving.url}; Ctrl-C ends")
+    # Bound before the model is loaded: an address that cannot be had is known at once, and early clients wait.
+    serving = server(lambda items: scored(items), serves=model, host=host, port=port, token=token)
     try:
+        with plain_errors():
+            from ascent.build.serving import RewardModel
+
+            scored = RewardModel(model)
+        typer.echo(f"serving {model} at {serving.url}; Ctrl-C ends")
         serving.serve_forever()
     except KeyboardInterrupt:
         typer.echo("ended")

@@ -40,12 +40,17 @@ def train(
         training.train(plan, run, say=say, header=header)
 
 
-def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]) -> None:
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Go on although inputs of the run have changed; it is recorded.")
+    ] = False,
+) -> None:
     """Continue a run from its newest whole checkpoint, to the same bits."""
     with plain_errors():
         from ascent.build import training
 
-        training.resume(run, say=say)
+        training.resume(run, accept_changes=accept_changes, say=say)
 
 
 def check(recipe: Recipe, overrides: Overrides = None) -> None:

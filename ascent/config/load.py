@@ -14,7 +14,9 @@ from ascent.cells import nearest
 from ascent.config import yaml_text
 from ascent.config.rounds import KEY as ROUNDS
 from ascent.config.schema import Config
-from ascent.config.validate import validate
+from ascent.config.validate import shown, validate
+
+DEEPEST_KEY = 20  # enough for a slip to be told by name
 
 
 def load_config(recipe: str, overrides: Sequence[str] = ()) -> Config:
@@ -65,11 +67,11 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         parts = key.strip().split(".")
         if not equals or not all(parts):
-            raise ValueError(f"override {text!r} must look like key=value, such as rollouts.group_size=16")
+            raise ValueError(f"override {shown(text)} must look like key=value, such as rollouts.group_size=16")
         if key.strip() in seen:
             raise ValueError(f"override {key.strip()} is given twice; keep one")
         seen.add(key.strip())
-        _put(tree, parts, yaml_text.read(value, f"override {text!r}"), text)
+        _put(tree, parts, yaml_text.read(value, f"override {shown(text)}"), text)
     return tree
 
 
@@ -93,17 +95,21 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _put(tree: dict[str, Any], parts: list[str], value: Any, text: str) -> None:
+    if len(parts) > DEEPEST_KEY:
+        raise ValueError(f"override {shown(text)} has {len(parts)} names with dots between; no key has more than 4")
     for depth, part in enumerate(parts[:-1], start=1):
         if parts[depth].isdigit():
             raise ValueError(
-                f"override {text!r}: {'.'.join(parts[:depth])} is a list; give it whole, as in {part}='[...]'"
+                f"override {shown(text)}: {'.'.join(parts[:depth])} is a list; give it whole, as in {part}='[...]'"
             )
         tree = tree.setdefault(part, {})
         if not isinstance(tree, dict):
-            raise ValueError(f"override {text!r} clashes with another override of {'.'.join(parts[:depth])}; keep one")
+            raise ValueError(
+                f"override {shown(text)} clashes with another override of {'.'.join(parts[:depth])}; keep one"
+            )
     clash = tree.get(parts[-1])
     if clash is not None and not (isinstance(clash, dict) and isinstance(value, dict)):
-        raise ValueError(f"override {text!r} clashes with another override inside {'.'.join(parts)}; keep one")
+        raise ValueError(f"override {shown(text)} clashes with another override inside {'.'.join(parts)}; keep one")
     tree[parts[-1]] = merged(clash, value) if isinstance(clash, dict) else value
 
 
@@ -113,10 +119,11 @@ def _read_file(path: Path) -> str:
     except FileNotFoundError:
         raise ValueError(f"no recipe file at {path}; ascent recipes lists those that need no file") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {line}, is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}; a recipe is a YAML file") from None
 
 
 def _kind(value: Any) -> str:
-    return "a list" if isinstance(value, list) else f"the single value {value!r}"
+    return "a list" if isinstance(value, list) else f"the single value {shown(value)}"

@@ -7,8 +7,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from ascent.config.schema import Real, Section, Whole
+from ascent.cells import nearest
+from ascent.config.schema import LAST_SEED, MOST, Real, Section, Whole, leaves
+from ascent.config.validate import explain
 
+MOST_ROUNDS = 1000
 KEY = "rounds"  # what tells such a recipe from an ordinary one
 
 
@@ -22,11 +25,11 @@ class Collect(Section):
         description="Who judges: person, a model, an endpoint, simulated:TASK, file.py:function.",
     )
     form: Literal["pairs", "rankings", "ratings"] = Field("pairs", description="What the annotator is asked for.")
-    samples: Whole = Field(4, ge=2, description="Answers to each prompt.")
-    per_prompt: Whole = Field(1, ge=1, description="Pairs asked about for each prompt.")
+    samples: Whole = Field(4, ge=2, le=10**4, description="Answers to each prompt.")
+    per_prompt: Whole = Field(1, ge=1, le=10**6, description="Pairs asked about for each prompt.")
     repeat: Real = Field(0.0, ge=0, le=1, description="Share of questions asked again, the other way round.")
-    max_new_tokens: Whole = Field(256, ge=1, description="Token budget of an answer.")
-    temperature: Real = Field(1.0, gt=0, description="Divides the logits.")
+    max_new_tokens: Whole = Field(256, ge=1, le=MOST, description="Token budget of an answer.")
+    temperature: Real = Field(1.0, gt=0, le=1000, description="Divides the logits.")
 
 
 class Measure(Section):
@@ -34,15 +37,20 @@ class Measure(Section):
 
     prompts: str = Field(min_length=1, description="What both are asked; a built-in task's held-out split unless told.")
     judge: str = Field(min_length=1, description="Who judges, as for collect.annotator; not a person.")
-    samples: Whole = Field(1, ge=0, description="Drawn answers to each prompt; 0: one greedy answer.")
-    max_new_tokens: Whole = Field(256, ge=1, description="Token budget of an answer.")
+    samples: Whole = Field(1, ge=0, le=10**4, description="Drawn answers to each prompt; 0: one greedy answer.")
+    max_new_tokens: Whole = Field(256, ge=1, le=MOST, description="Token budget of an answer.")
 
 
 class Rounds(Section):
     """Fine-tune, then in every round: collect, train a reward model, train the policy, measure."""
 
-    rounds: Whole = Field(ge=1, description="How many rounds.")
-    seed: Whole = Field(0, ge=0, description="The same seed gives the same bits; round n trains with seed + n.")
+    rounds: Whole = Field(ge=1, le=MOST_ROUNDS, description="How many rounds.")
+    seed: Whole = Field(
+        0,
+        ge=0,
+        le=LAST_SEED - MOST_ROUNDS,
+        description="The same seed gives the same bits; round n trains with seed + n.",
+    )
     sft: str | dict[str, Any] = Field(description="The recipe of the first policy, or a model that is there already.")
     collect: Collect = Field(description="What is asked in every round, and who answers.")
     reward_model: dict[str, Any] | None = Field(
@@ -62,5 +70,12 @@ def rounds_from(mapping: Mapping[str, Any], name: str) -> Rounds:
     try:
         return Rounds.model_validate(dict(mapping))
     except ValidationError as error:
-        lines = [f"{name}: {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        lines = [f"{name}: {_said(each)}" for each in error.errors(include_url=False)]
         raise ValueError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _said(problem: Any) -> str:
+    if problem["type"] != "extra_forbidden":
+        return explain(problem)
+    path = ".".join(map(str, problem["loc"]))
+    return f"{path} is not a key of a recipe of rounds; {nearest(path, [*Rounds.model_fields, *leaves(Rounds)])}"

@@ -6,6 +6,7 @@ config RECIPE` prints the outcome. A key that has no effect for the chosen algor
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
@@ -14,6 +15,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 def _plain(value: Any) -> Any:
     if not isinstance(value, bool | int | float | str):
         raise ValueError("it must be a number, true, false or a word")
+    return _within(value)
+
+
+def _within(value: Any) -> Any:
+    """Numbers, wherever they stand in an option, that a float holds; an infinite one means no bound."""
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _within(each)
+    if isinstance(value, int | float) and LARGEST < abs(value) != math.inf:
+        raise ValueError(f"it must be a number within {LARGEST:g}")
     return value
 
 
@@ -24,6 +34,9 @@ def _cell_or_nothing(value: Any) -> str:
 # Strict, so that a quoted number or a `true` in the place of a number is an error and not a guess.
 Whole = Annotated[int, Field(strict=True)]
 Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+# Every number has an upper bound. Where nothing tighter is known: counts that 32 bits hold, as offsets of tokens do;
+# numbers whose products float32 holds; seeds that torch takes.
+MOST, LARGEST, LAST_SEED = 10**9, 1e30, 2**63 - 1
 Switch = Annotated[bool, Field(strict=True)]
 Plain = Annotated[Any, AfterValidator(_plain)]
 
@@ -49,7 +62,9 @@ class CellOverride(BaseModel):
 class TermOverride(CellOverride):
     """The same for a slot that is a term of the loss, which also has a weight."""
 
-    weight: Real = Field(1.0, ge=0, description="Factor of this term in the loss; unset keeps the row's own.")
+    weight: Real = Field(
+        1.0, ge=0, le=LARGEST, description="Factor of this term in the loss; unset keeps the row's own."
+    )
 
 
 One = Annotated[Annotated[CellOverride, Tag(CELL)] | Nothing, Either]
@@ -106,11 +121,19 @@ class Model(Section):
     )
     recompute: Switch = Field(False, description="Recompute activations in the backward pass: less memory, more time.")
     lora: Whole | None = Field(
-        None, ge=1, description="Train LoRA matrices of this rank beside every linear layer; null: all weights."
+        None,
+        ge=1,
+        le=2**16,
+        description="Train LoRA matrices of this rank beside every linear layer; null: all weights.",
     )
-    lora_alpha: Real = Field(32.0, gt=0, description="What LoRA adds is scaled by this number divided by the rank.")
+    lora_alpha: Real = Field(
+        32.0, gt=0, le=LARGEST, description="What LoRA adds is scaled by this number divided by the rank."
+    )
     trust_remote_code: Switch = Field(
         False, description="Run code that comes with a model; it can do whatever you can."
+    )
+    routing_replay: Switch = Field(
+        False, description="Tokens take the experts in training that they took while sampling (mixtures of experts)."
     )
 
 
@@ -138,9 +161,11 @@ class Data(Section):
     own_answers: Real = Field(
         0.0, ge=0, le=1, description="Share of the records whose last answer a student that has a teacher writes anew."
     )
-    batch_size: Whole = Field(32, ge=1, description="Records in one optimizer step, over all ranks.")
-    max_tokens: Whole = Field(2048, ge=2, description="Longest record in tokens, prompt included; a longer one is bad.")
-    max_prompt_tokens: Whole = Field(1024, ge=1, description="Longest prompt in tokens.")
+    batch_size: Whole = Field(32, ge=1, le=10**6, description="Records in one optimizer step, over all ranks.")
+    max_tokens: Whole = Field(
+        2048, ge=2, le=MOST, description="Longest record in tokens, prompt included; a longer one is bad."
+    )
+    max_prompt_tokens: Whole = Field(1024, ge=1, le=MOST, description="Longest prompt in tokens.")
     long_prompts: Literal["refuse", "truncate"] = Field(
         "refuse", description="A prompt that is too long makes its row bad, or loses whole paragraphs from its end."
     )
@@ -150,17 +175,27 @@ class Data(Section):
     train_on: Literal["completion", "assistant", "all"] = Field(
         "assistant", description="Which tokens are trained: the last answer, every assistant turn, or all of them."
     )
+    step_separator: str = Field(
+        "\n",
+        min_length=1,
+        description="What joins the steps of an answer, where steps are judged; saved with the process reward model.",
+    )
     shuffle: Switch = Field(True, description="Shuffle each epoch, from the run's seed.")
 
 
 class Rollouts(Section):
     """How completions are sampled."""
 
-    prompts_per_step: Whole = Field(32, ge=1, description="Prompts sampled for one rollout step, over all ranks.")
-    group_size: Whole = Field(8, ge=1, description="Completions sampled for each prompt.")
-    max_new_tokens: Whole = Field(1024, ge=1, description="Token budget of a completion.")
+    prompts_per_step: Whole = Field(
+        32, ge=1, le=10**6, description="Prompts sampled for one rollout step, over all ranks."
+    )
+    group_size: Whole = Field(8, ge=1, le=10**4, description="Completions sampled for each prompt.")
+    max_new_tokens: Whole = Field(1024, ge=1, le=MOST, description="Token budget of a completion.")
     temperature: Real = Field(
-        1.0, gt=0, description="Divides the logits; above 0, because greedy sampling has no probability to learn from."
+        1.0,
+        gt=0,
+        le=1000,
+        description="Divides the logits; above 0, because greedy sampling has no probability to learn from.",
     )
     top_p: Real = Field(1.0, gt=0, le=1, description="Sample from the smallest set of tokens with this mass; 1 is all.")
     truncation: Literal["score", "bootstrap"] = Field(
@@ -169,10 +204,15 @@ class Rollouts(Section):
         "cells.filter.finished masks it instead, cells.shape.eos_subtract penalises it.",
     )
     refill_tries: Whole = Field(
-        0, ge=0, description="Times to sample more prompts for groups that a filter dropped; 0 trains on what is left."
+        0,
+        ge=0,
+        le=1000,
+        description="Times to sample more prompts for groups that a filter dropped; 0 trains on what is left.",
     )
     engine: Literal["native", "hf", "vllm", "remote"] = Field("native", description="Which sampler makes completions.")
-    max_staleness: Whole = Field(0, ge=0, description="Weight versions a rollout may lag behind; 0 is synchronous.")
+    max_staleness: Whole = Field(
+        0, ge=0, le=1000, description="Weight versions a rollout may lag behind; 0 is synchronous."
+    )
 
 
 class Chosen(BaseModel):
@@ -180,7 +220,7 @@ class Chosen(BaseModel):
     what was named (`ascent.build`), so they are no keys of the schema."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    __pydantic_extra__: dict[str, Any] = Field(init=False)
+    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_within)]] = Field(init=False)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -192,7 +232,7 @@ class Reward(Chosen):
     (name, weights, gate, clip) and of `rewards.calls` (timeout, stop_on)."""
 
     use: str = Field(min_length=1, description="A built-in name, an entry point, or file.py:function.")
-    weight: Real = Field(1.0, description="Factor of this reward in the weighted sum.")
+    weight: Real = Field(1.0, ge=-LARGEST, le=LARGEST, description="Factor of this reward in the weighted sum.")
 
 
 class Environment(Chosen):
@@ -204,43 +244,57 @@ class Environment(Chosen):
 class Update(Section):
     """How weights change."""
 
-    learning_rate: Real = Field(1e-6, gt=0, description="Peak learning rate of AdamW.")
+    learning_rate: Real = Field(1e-6, gt=0, le=1, description="Peak learning rate of AdamW.")
     critic_learning_rate: Real | None = Field(
-        None, gt=0, description="Peak learning rate of a separate critic; null: the policy's."
+        None, gt=0, le=1, description="Peak learning rate of a separate critic; null: the policy's."
     )
     critic_warmup_steps: Whole = Field(
-        0, ge=0, description="First steps in which a separate critic learns alone, from whole returns of the policy."
+        0,
+        ge=0,
+        le=MOST,
+        description="First steps in which a separate critic learns alone, from whole returns of the policy.",
     )
-    weight_decay: Real = Field(0.0, ge=0, description="Decoupled weight decay.")
+    weight_decay: Real = Field(0.0, ge=0, le=1, description="Decoupled weight decay.")
     adam_beta1: Real = Field(0.9, ge=0, lt=1, description="Decay of AdamW's first moment.")
     adam_beta2: Real = Field(0.999, ge=0, lt=1, description="Decay of AdamW's second moment.")
-    adam_eps: Real = Field(1e-8, gt=0, description="AdamW's epsilon; RLHF with PPO uses 1e-5.")
-    max_grad_norm: Real = Field(1.0, gt=0, description="Gradients are scaled down to this global norm.")
+    adam_eps: Real = Field(1e-8, gt=0, le=1, description="AdamW's epsilon; RLHF with PPO uses 1e-5.")
+    max_grad_norm: Real = Field(1.0, gt=0, le=LARGEST, description="Gradients are scaled down to this global norm.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="Learning rate after warm-up: constant, or falling to 0 at the last step."
     )
-    warmup_steps: Whole = Field(0, ge=0, description="Steps over which the learning rate rises from 0.")
-    epochs: Whole = Field(1, ge=1, description="Passes over the rollouts of one step.")
-    minibatches: Whole = Field(1, ge=1, description="Optimizer steps into which one pass is cut.")
+    warmup_steps: Whole = Field(0, ge=0, le=MOST, description="Steps over which the learning rate rises from 0.")
+    epochs: Whole = Field(1, ge=1, le=1000, description="Passes over the rollouts of one step.")
+    minibatches: Whole = Field(1, ge=1, le=10**6, description="Optimizer steps into which one pass is cut.")
     target_kl: Real | None = Field(
-        None, gt=0, description="Stop the passes over a rollout step once KL to the sampling policy exceeds this."
+        None,
+        gt=0,
+        le=LARGEST,
+        description="Stop the passes over a rollout step once KL to the sampling policy exceeds this.",
     )
     tokens_per_microbatch: Whole = Field(
-        16384, ge=1, description="Tokens in one forward pass; does not change results."
+        16384,
+        ge=1,
+        le=MOST,
+        description="Tokens in one forward pass: time and memory, and the last bits of sums; nothing else.",
     )
 
 
 class Run(Section):
     """How long a run lasts and what it keeps."""
 
-    steps: Whole = Field(100, ge=1, description="Rollout steps, or optimizer steps for algorithms that read files.")
-    save_every: Whole = Field(20, ge=1, description="Steps between checkpoints.")
-    evaluate_every: Whole = Field(20, ge=1, description="Steps between evaluations.")
-    stop_at_kl: Real | None = Field(
-        None, gt=0, description="End the run once the policy is this far from its reference, in nats per token (k3)."
+    steps: Whole = Field(
+        100, ge=1, le=MOST, description="Rollout steps, or optimizer steps for algorithms that read files."
     )
-    keep: Whole = Field(2, ge=1, description="How many checkpoints to keep; the oldest go first.")
-    keep_best: Whole = Field(0, ge=0, description="How many of the best checkpoints to keep besides.")
+    save_every: Whole = Field(20, ge=1, le=MOST, description="Steps between checkpoints.")
+    evaluate_every: Whole = Field(20, ge=1, le=MOST, description="Steps between evaluations.")
+    stop_at_kl: Real | None = Field(
+        None,
+        gt=0,
+        le=LARGEST,
+        description="End the run once the policy is this far from its reference, in nats per token (k3).",
+    )
+    keep: Whole = Field(2, ge=1, le=MOST, description="How many checkpoints to keep; the oldest go first.")
+    keep_best: Whole = Field(0, ge=0, le=MOST, description="How many of the best checkpoints to keep besides.")
     best_by: str = Field(
         "loss",
         min_length=1,
@@ -257,7 +311,7 @@ class Config(Section):
     """A recipe."""
 
     algorithm: str = Field(description="A row of the table (ascent show algorithms), or one of your own, file.py:ROW.")
-    seed: Whole = Field(0, ge=0, description="The same seed gives the same bits.")
+    seed: Whole = Field(0, ge=0, le=LAST_SEED, description="The same seed gives the same bits.")
     model: Model = Field(description="Which models take part.")
     data: Data = Field(description="What is read from files.")
     rewards: tuple[Reward, ...] = Field((), description="What completions are scored with; the weighted sum counts.")

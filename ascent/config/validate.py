@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from ascent.config.schema import TERM_SLOTS, Cells, Config, Mixed, Reward, leaves
+from ascent.config.schema import LARGEST, TERM_SLOTS, Cells, Config, Mixed, Reward, leaves
+
+LONGEST_SHOWN = 100  # characters of a value in an error message
 
 KINDS = {
     "int_type": "a whole number",
@@ -35,11 +38,12 @@ def validate(mapping: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(dict(mapping))
     except ValidationError as error:
-        lines = [_explain(problem) for problem in error.errors(include_url=False)]
+        lines = [explain(problem) for problem in error.errors(include_url=False)]
         raise ValueError("\n".join(dict.fromkeys(lines))) from None
 
 
-def _explain(problem: Any) -> str:
+def explain(problem: Any) -> str:
+    """One of pydantic's findings in a line: the key, the value, the rule, and what to write."""
     path, kind, value = _dotted(problem["loc"]), problem["type"], problem["input"]
     if kind == "extra_forbidden":
         return _unknown(path, value)
@@ -50,17 +54,24 @@ def _explain(problem: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as YAML would have it, for error messages."""
-    return str(value).lower() if isinstance(value, bool) else "null" if value is None else repr(value)
+    """A value as YAML would have it, for error messages: whole, or its beginning where it is long."""
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, int) and abs(value) >= 10**LONGEST_SHOWN:
+        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"  # repr refuses over 4300 of them
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
 def _rule(kind: str, problem: Any) -> str:
+    if kind == "float_type" and type(problem["input"]) is int:  # more digits than a float can hold
+        return f"at most {LARGEST:g}"
     if kind in KINDS:
         return KINDS[kind]
     context = problem.get("ctx", {})
     if kind in BOUNDS:
         name, words = BOUNDS[kind]
-        return f"{words} {context[name]:g}"
+        return f"{words} {context[name]}" if isinstance(context[name], int) else f"{words} {context[name]:g}"
     if kind == "literal_error":
         return f"one of {context['expected']}"
     if kind == "string_too_short":
@@ -85,7 +96,7 @@ def _unknown(path: str, value: Any) -> str:
         path = f"{path}.{name}"
     close = nearest_keys(path)
     hint = "did you mean " + " or ".join(close) + "?" if close else "ascent show schema lists every key"
-    return f"{path} is not a key; {hint}"
+    return f"{path[:LONGEST_SHOWN]} is not a key; {hint}"
 
 
 def nearest_keys(path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""YAML as people expect it: the 1.2 core rules for plain scalars, and duplicate keys are errors.
+"""YAML as people expect it: the 1.2 core rules for plain scalars. Duplicate keys and bombs of aliases are errors.
 
 PyYAML follows YAML 1.1, where `1e-6` is a word, `on` is true, `1:30` is ninety and `2026-01-01` is a date. Here a plain
 scalar is null, true, false, a whole number, a number or a word. Reading and writing share these rules, so what is
@@ -25,8 +25,38 @@ CORE_RULES = (
 )
 
 
+# No recipe comes near either. The second counts what aliases stand for each time they are used.
+DEEPEST, MOST_VALUES = 100, 100_000
+
+
 class Reader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 - PyYAML declares it so
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        mark = self.peek_event().start_mark
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise yaml.composer.ComposerError(None, None, f"nested more than {DEEPEST} deep; write it flat", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is not None and self._size(node) > MOST_VALUES:
+            raise yaml.composer.ComposerError(
+                None, None, f"its aliases stand for more than {MOST_VALUES} values; write out what is meant", mark
+            )
+        return node
+
+    def _size(self, node: yaml.Node) -> int:
+        """Values in a node. One that is not whole yet is its own alias, which the constructor refuses."""
+        if id(node) not in self._sizes and isinstance(node, yaml.CollectionNode):
+            self._sizes[id(node)] = 1
+            inside = [part for each in node.value for part in (each if isinstance(each, tuple) else (each,))]
+            self._sizes[id(node)] += sum(map(self._size, inside))
+        return self._sizes.get(id(node), 1)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         mapping: dict[Hashable, Any] = {}
@@ -35,13 +65,21 @@ class Reader(yaml.SafeLoader):
             mark = key_node.start_mark
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} must be a word", mark)
+            if key == "<<":
+                raise yaml.constructor.ConstructorError(
+                    None, None, "merge keys (<<) are not read; write them out", mark
+                )
             if key in mapping:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", mark)
             mapping[key] = self.construct_object(value_node, deep=True)
         return mapping
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
-        return int(node.value)  # YAML 1.1 would read 010 as eight
+        try:
+            return int(node.value)  # YAML 1.1 would read 010 as eight
+        except ValueError:  # Python reads no more than some thousand digits
+            words = f"a number of {len(node.value)} digits; no key takes one so large"
+            raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from None
 
 
 class Writer(yaml.SafeDumper):
@@ -71,8 +109,9 @@ def read(text: str, origin: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise ValueError(f"{origin}{line}: not valid YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{origin}: not valid YAML: {str(error).splitlines()[0]}") from None
+    except yaml.reader.ReaderError as error:
+        line = f", line {text.count(chr(10), 0, error.position) + 1}"
+        raise ValueError(f"{origin}{line}: not valid YAML: {str(error).splitlines()[0]}; remove it") from None
 
 
 def write(value: Any) -> str:

@@ -51,12 +51,13 @@ def recognise(row: dict[str, Any], want: Want | None = None, layouts: Sequence[L
         if (layout.kind, want) in CONVERSIONS:
             return layout
     columns = ", ".join(sorted(name for name, value in row.items() if value is not None)) or "none"
+    wanted = dict.fromkeys(f"{layout.kind}: {layout.name}" for layout in layouts if want in (None, layout.kind))
+    known = "; ".join(wanted)
     if fitting:
         raise ValueError(
-            f"columns {columns}: this is {fitting[0].kind} ({fitting[0].name}), which cannot be used as {want}; "
-            f"give {want}, or choose an algorithm that learns from {fitting[0].kind}"
+            f"columns {columns}: this is {fitting[0].kind} ({fitting[0].name}), which cannot be used as {want}; give "
+            f"{known} (docs/data.md), or choose an algorithm that learns from {fitting[0].kind}"
         )
-    known = "; ".join(f"{layout.kind}: {layout.name}" for layout in layouts if want in (None, layout.kind))
     raise ValueError(f"columns {columns} fit no known layout; rename them to one of: {known} (docs/data.md)")
 
 

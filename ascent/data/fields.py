@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from ascent.data.errors import RowError
 from ascent.records import Message, Role
@@ -19,6 +18,8 @@ ROLES: dict[str, Role] = {
 # Keys that change what a message means and that a Message cannot hold: refused, never dropped.
 REFUSED_IN_MESSAGES = ("tool_calls", "loss", "weight", "reasoning_content", "thinking")
 REFUSED_COLUMNS = ("tools", "images", "image", "videos", "audios", "objects")
+MESSAGE = '{"role": "user", "content": "..."}'
+LARGEST = 1e30  # float32 holds products with it
 THUMBS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
 
 
@@ -76,19 +77,23 @@ def text(value: Any, name: str) -> str:
 
 
 def encodable(value: str, name: str) -> None:
+    """RowError for what came from bytes that are not UTF-8, and for NUL, which no text holds."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise RowError("encoding", f"{name} is not UTF-8 near character {error.start}; re-encode the file") from None
+    if "\0" in value:
+        raise RowError("encoding", f"{name} holds a NUL byte at character {value.index(chr(0))}; remove it")
 
 
 def messages(value: Any, name: str) -> tuple[Message, ...]:
     """A list of {role, content} (or ShareGPT's {from, value}), or a plain string as one user turn."""
     if isinstance(value, str):
         return (Message("user", text(value, name)),)
-    if not isinstance(value, Sequence) or not value:
-        kind = "empty" if isinstance(value, Sequence) else "type"
-        raise RowError(cast(Any, kind), f"{name} is {_shown(value)}, but it must be a list of messages")
+    if not isinstance(value, Sequence):
+        raise RowError("type", f"{name} is {_shown(value)}, but it must be text or a list of messages")
+    if not value:
+        raise RowError("empty", f"{name} is an empty list; give it messages, each {MESSAGE}, or remove the row")
     return tuple(_message(item, f"{name}[{place}]") for place, item in enumerate(value))
 
 
@@ -109,8 +114,8 @@ def number(value: Any, name: str) -> float:
             value = float(value)
         except ValueError:
             raise RowError("type", f"{name} is {_shown(value)}, but it must be a number") from None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RowError("type", f"{name} is {_shown(value)}, but it must be a finite number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
+        raise RowError("type", f"{name} is {_shown(value)}, but it must be a finite number, within {LARGEST:g}")
     return float(value)
 
 
@@ -118,7 +123,7 @@ def thumb(value: Any, name: str) -> bool:
     """true or false, also written as 1 and 0."""
     found = THUMBS.get(str(value).strip().lower()) if isinstance(value, bool | int | float | str) else None
     if found is None:
-        raise RowError("type", f"{name} is {_shown(value)}, but a thumb is true or false (or 1 or 0)")
+        raise RowError("type", f"{name} is {_shown(value)}, but it must be true or false (or 1 or 0)")
     return found
 
 
@@ -130,7 +135,7 @@ def listed(value: Any, name: str) -> list[Any]:
 
 def _message(item: Any, name: str) -> Message:
     if not isinstance(item, Mapping):
-        raise RowError("type", f"{name} is {_shown(item)}, but a message has a role and a content")
+        raise RowError("type", f"{name} is {_shown(item)}, but a message is {MESSAGE}")
     for key in REFUSED_IN_MESSAGES:
         if item.get(key) not in (None, [], ""):
             raise RowError("type", f"{name} has {key!r}, which a plain message cannot hold; remove it or the row")
@@ -138,8 +143,12 @@ def _message(item: Any, name: str) -> Message:
     role, content = item.get(role_key), item.get(content_key)
     if role is None or content is None:
         raise RowError("missing", f"{name} has no {role_key if role is None else content_key!r}; a message needs both")
-    if role not in ROLES:
-        raise RowError("type", f"{name} has the role {role!r}, but it must be one of {', '.join(ROLES)}")
+    if not isinstance(role, str) or role not in ROLES:
+        raise RowError(
+            "type",
+            f"{name} has the role {role!r:.60}; write user, assistant, system or tool (read as these: "
+            f"{', '.join(f'{word} as {ROLES[word]}' for word in ROLES if word != ROLES[word])})",
+        )
     if ROLES[role] == "system" and content == "":
         return Message("system", "")
     return Message(ROLES[role], text(_joined(content, name), f"{name}.{content_key}"))

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from ascent.data import fields as values
 from ascent.data.errors import RowError
 from ascent.data.fields import Fields
-from ascent.data.preferences import judged, pair, ranking
+from ascent.data.preferences import THUMB_COLUMNS, judged, pair, ranking
 from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
 
 Record: TypeAlias = Prompt | Example | Pair | Ranking | Judged | Steps
@@ -24,6 +24,7 @@ QUESTIONS = ("prompt", "instruction", "query", "question", "problem", "input")
 ANSWERS = ("completion", "response", "output", "solution", "answer")
 CONVERSATIONS = ("messages", "conversations", "conversation")
 RESPONSES = ("responses", "completions", "answers", "ranked")
+BETTER_AND_WORSE = ("response_j", "response_k")
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,18 @@ class Layout:
     read: Callable[[Fields], Record]
 
 
+def _value(row: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """What the first filled one of these columns holds."""
+    return next((row[name] for name in names if row.get(name) is not None), None)
+
+
 def _any(row: Mapping[str, Any], names: Sequence[str]) -> bool:
-    return any(row.get(name) is not None for name in names)
+    return _value(row, names) is not None
 
 
 def _is_thumb(row: Mapping[str, Any]) -> bool:
     """A label is a thumb beside an answer; alone it is the ground truth of a prompt."""
-    value = next((row[name] for name in ("label", "score") if row.get(name) is not None), None)
+    value = _value(row, THUMB_COLUMNS)
     return isinstance(value, bool | int | float | str) and str(value).strip().lower() in values.THUMBS
 
 
@@ -123,6 +129,12 @@ def read_text(fields: Fields) -> Example:
 def read_pair(fields: Fields) -> Pair:
     asked = question(fields) if any(fields.has(name) for name in QUESTIONS) else _system(fields)
     return pair(fields, asked, fields.get("chosen"), fields.get("rejected"))
+
+
+def read_j_over_k(fields: Fields) -> Pair:
+    """The pairs of StackExchange: j was voted above k."""
+    won, lost = (values.answer(fields.get(name), name) for name in BETTER_AND_WORSE)
+    return pair(fields, question(fields), won, lost)
 
 
 def read_chat_pair(fields: Fields) -> Pair:
@@ -206,6 +218,10 @@ def _has_chat_pair(row: Mapping[str, Any]) -> bool:
     return _any(row, CONVERSATIONS) and _any(row, ("rejected_response", "rejected_messages"))
 
 
+def _has_j_over_k(row: Mapping[str, Any]) -> bool:
+    return _any(row, QUESTIONS) and _any(row, BETTER_AND_WORSE)
+
+
 def _has_steps(row: Mapping[str, Any]) -> bool:
     lists = [row.get(name) for name in ("completions", "labels")]
     return _any(row, QUESTIONS) and all(isinstance(each, Sequence) and not isinstance(each, str) for each in lists)
@@ -217,21 +233,25 @@ def _answered_question(row: Mapping[str, Any]) -> bool:
 
 
 def _ends_with_assistant(row: Mapping[str, Any]) -> bool:
-    turns = next((row[name] for name in CONVERSATIONS if row.get(name) is not None), None)
-    if not isinstance(turns, Sequence) or isinstance(turns, str) or not turns or not isinstance(turns[-1], Mapping):
+    """Also where the end cannot be read: whoever reads the row then says what is wrong with it."""
+    turns = _value(row, CONVERSATIONS)
+    if turns is None:
         return False
-    last = turns[-1]
-    return "assistant" in last or values.ROLES.get(str(last.get("role") or last.get("from"))) == "assistant"
+    last = turns[-1] if isinstance(turns, Sequence) and turns else None
+    if not isinstance(last, Mapping) or "assistant" in last:
+        return True
+    return values.ROLES.get(str(last.get("role") or last.get("from")), "assistant") == "assistant"
 
 
 # From the most telling to the least: what can be read as a preference is not mistaken for a demonstration.
 LAYOUTS = (
     Layout("chosen and rejected", "pairs", "TRL, OpenRLHF, ms-swift", _has_pair, read_pair),
     Layout("messages and a rejected response", "pairs", "ms-swift", _has_chat_pair, read_chat_pair),
+    Layout("a question, response_j and response_k", "pairs", "StackExchange", _has_j_over_k, read_j_over_k),
     Layout("a question, its steps and their labels", "steps", "TRL", _has_steps, read_steps),
     Layout(
         *("a question and several answers", "rankings", "Ascent, UltraFeedback, Nectar"),
-        fits=lambda row: _any(row, QUESTIONS) and isinstance(row.get(_named(row, RESPONSES)), Sequence),
+        fits=lambda row: _any(row, QUESTIONS) and isinstance(_value(row, RESPONSES), Sequence),
         read=read_ranking,
     ),
     Layout(
@@ -261,8 +281,15 @@ LAYOUTS = (
         read=read_prompt,
     ),
     Layout("extra_info with question and answer", "examples", "verl", _has_extra, read_extra),
+    # Last, so for those alone who want thumbs: a label that is none is then told row by row.
+    Layout(
+        *("a question, an answer and a thumb", "unpaired", "TRL, OpenRLHF"),
+        fits=lambda row: _answered_question(row) and _any(row, THUMB_COLUMNS),
+        read=read_judged,
+    ),
+    Layout(
+        *("messages and a thumb", "unpaired", "ms-swift"),
+        fits=lambda row: _ends_with_assistant(row) and _any(row, THUMB_COLUMNS),
+        read=read_chat_judged,
+    ),
 )
-
-
-def _named(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    return next((name for name in names if row.get(name) is not None), "")

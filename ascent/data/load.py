@@ -107,9 +107,29 @@ def rows_of(name: str) -> Iterator[Row]:
         files = rows.files_of_folder(path, name, split)
         return chain.from_iterable(rows.rows_of_file(each, shown) for each, shown in files)
     refuse_absent(name)
-    whole, _, split_text = name.partition("@")
+    return rows.rows_of_hub(*_hub(name))
+
+
+def files_of(name: str) -> list[tuple[Path, str]]:
+    """The files whose rows a name stands for, each with the name that places give it."""
+    _, place = layouts_of(name)
+    path, split = _path(place)
+    if path.is_file():
+        return [(path, path.name)]
+    if path.is_dir() and rows.is_saved(path):
+        every = sorted(each for each in path.rglob("*") if each.is_file())
+        return [(each, each.relative_to(path).as_posix()) for each in every]
+    if path.is_dir():
+        return rows.files_of_folder(path, place, split)
+    refuse_absent(place)
+    return rows.files_of_hub(*_hub(place))
+
+
+def _hub(name: str) -> tuple[str, str | None, str | None]:
+    """owner/name:config@split -> its three parts."""
+    whole, _, split = name.partition("@")
     hub, _, config = whole.partition(":")
-    return rows.rows_of_hub(hub, config or None, split_text or None)
+    return hub, config or None, split or None
 
 
 def refuse_absent(name: str) -> None:

@@ -19,6 +19,7 @@ GOLD = ("gold", "reference")  # the second is TRL's, for TPO
 RATINGS = ("ratings", "scores", "overall_scores")
 RANKS = ("ranks", "rank", "ranking")
 TEXT_KEYS = ("response", "answer", "text", "completion", "content")
+THUMB_COLUMNS = ("label", "score")
 RATING_KEYS = ("overall_score", "rating", "score")
 
 
@@ -127,5 +128,5 @@ def _places(fields: Fields, column: str, items: list[Any]) -> list[float]:
 
 
 def judged(fields: Fields, prompt: Prompt, answered: Turns) -> Judged:
-    name = fields.first(("label", "score"))
+    name = fields.first(THUMB_COLUMNS)
     return Judged(prompt, answered, values.thumb(fields.get(name), name))

@@ -6,7 +6,6 @@ a gold answer comes third, where one is wanted), K for a ranking (best first).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
@@ -23,12 +22,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a record may be, and whether a prompt beyond its limit is refused or loses paragraphs from its end."""
+    """How long a record may be, and whether a prompt beyond its limit is refused or loses paragraphs from its end.
+
+    What the renderer's model holds is a limit besides; `answer` tokens of it stay free behind a prompt.
+    """
 
     max_tokens: int = 2048
     max_prompt_tokens: int = 1024
     long_prompts: Literal["refuse", "truncate"] = "refuse"
     keep_end: str = ""
+    answer: int = 0
 
     def __post_init__(self) -> None:
         if self.long_prompts not in ("refuse", "truncate"):
@@ -65,7 +68,6 @@ class Prepared(NamedTuple):
     name: str
     items: tuple[Item, ...]
     report: Report
-    fingerprint: str
 
 
 def prepare(
@@ -82,29 +84,24 @@ def prepare(
 
     items = _each(loaded, report, made)
     _margins_of_all_or_none(loaded.name, items)
-    return Prepared(loaded.name, tuple(items), report, fingerprint(items))
-
-
-def fingerprint(items: Sequence[Item]) -> str:
-    """A hash of everything that is trained on, so that a resumed run notices that data or tokenizer changed."""
-    digest = hashlib.blake2b(digest_size=16)
-    for item in items:
-        said = (item.kind, item.margin, item.good, [len(each) for each in item.sequences])
-        digest.update(repr((*said, item.ends, item.labels) if item.ends else said).encode())
-        for sequence in item.sequences:
-            digest.update(sequence.tokens.tobytes())
-            digest.update(sequence.trained.tobytes())
-    return digest.hexdigest()
+    return Prepared(loaded.name, tuple(items), report)
 
 
 def prepare_prompts(
-    loaded: Loaded, renderer: Renderer, limits: Limits, *, bad_rows: Policy = "fail"
+    loaded: Loaded,
+    renderer: Renderer,
+    limits: Limits,
+    *,
+    bad_rows: Policy = "fail",
+    check: Callable[[Prompt], str | None] = lambda prompt: None,
 ) -> tuple[tuple[tuple[Prompt, tuple[int, ...]], ...], Report]:
-    """Prompts with the tokens a sampler continues, for rollouts."""
+    """Prompts with the tokens a sampler continues, for rollouts. `check` says why no answer could be scored."""
     report = Report(bad_rows)
 
     def made(record: Record) -> tuple[Prompt, tuple[int, ...]]:
         assert isinstance(record, Prompt), f"{type(record).__name__} among prompts"
+        if (problem := check(record)) is not None:
+            raise RowError("type", problem)
         prompt = shortened(record, renderer, limits, report)
         assert isinstance(prompt, Prompt)
         return prompt, renderer.prompt(prompt.messages)
@@ -144,8 +141,18 @@ def item_of(record: Record, renderer: Renderer, limits: Limits, *, gold: bool = 
     else:
         raise ValueError("a prompt alone has nothing to train on; an algorithm that samples takes prompts")
     longest = max(len(sequence) for sequence in item.sequences)
+    if renderer.context is not None and longest > renderer.context:
+        raise RowError(
+            "long",
+            f"{longest} tokens, but the model holds {renderer.context}; shorten the row or remove it, or use a model "
+            "with a longer context",
+        )
     if longest > limits.max_tokens:
-        raise RowError("long", f"{longest} tokens, but at most {limits.max_tokens} are allowed (data.max_tokens)")
+        raise RowError(
+            "long",
+            f"{longest} tokens, but at most {limits.max_tokens} are allowed (data.max_tokens); raise it, or shorten "
+            "the row or remove it",
+        )
     return item
 
 
@@ -164,10 +171,13 @@ def shortened(record: Record, renderer: Renderer, limits: Limits, report: Report
         return record
     if limits.long_prompts == "refuse":
         length = len(renderer.prompt(asked))
+        if length > limits.max_prompt_tokens:
+            rule = f"at most {limits.max_prompt_tokens} are allowed (data.max_prompt_tokens); raise it"
+        else:
+            kept = f", {limits.answer} of them for the answer (rollouts.max_new_tokens)" if limits.answer else ""
+            rule = f"the model holds {renderer.context}{kept}; shorten the prompt"
         raise RowError(
-            "long",
-            f"a prompt of {length} tokens, but at most {limits.max_prompt_tokens} are allowed "
-            "(data.max_prompt_tokens); raise it, or let long prompts be truncated",
+            "long", f"a prompt of {length} tokens, but {rule}, or let long prompts be cut (data.long_prompts=truncate)"
         )
     try:
         cut, lost = fit_messages(asked, lambda m: _fits(m, renderer, limits), keep_end=limits.keep_end)
@@ -180,7 +190,9 @@ def shortened(record: Record, renderer: Renderer, limits: Limits, report: Report
 
 
 def _fits(messages: Sequence[Message], renderer: Renderer, limits: Limits) -> bool:
-    return len(renderer.prompt(messages)) <= limits.max_prompt_tokens
+    length = len(renderer.prompt(messages))
+    held = renderer.context is None or length + limits.answer <= renderer.context
+    return length <= limits.max_prompt_tokens and held
 
 
 def _asked(record: Record) -> tuple[Message, ...]:

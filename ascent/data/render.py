@@ -26,10 +26,10 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ascent.data.errors import RowError
+from ascent.data.steps import SEPARATOR, joined, step_ends
 from ascent.records import Message
 
 TrainOn = Literal["completion", "assistant", "all"]
-STEP_END = "\n"
 PROBE = "probe"
 THOUGHT = f"<think>\n{PROBE}\n</think>\n\n{PROBE}"  # some templates drop what an assistant thought earlier
 
@@ -53,16 +53,34 @@ class Piece(NamedTuple):
     answered: bool
 
 
-class Renderer:
-    """Renders with one tokenizer. `stop_ids` are the tokens at which a sampler must stop."""
+class InSteps(NamedTuple):
+    """An answer whose steps are judged: where each ends in its text (`step_ends`), and at which token that is read."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, train_on: TrainOn = "assistant") -> None:
+    rendered: Rendered
+    ends: tuple[int, ...]
+    places: tuple[int, ...]
+
+
+class Renderer:
+    """Renders with one tokenizer. `stop_ids` are the tokens at which a sampler must stop; `step_separator` stands
+    between the steps of an answer; `context` is how many tokens the model holds, where that is known."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        train_on: TrainOn = "assistant",
+        step_separator: str = SEPARATOR,
+        context: int | None = None,
+    ) -> None:
         if train_on not in get_args(TrainOn):
             raise ValueError(f"train_on={train_on!r}, but it must be one of {', '.join(get_args(TrainOn))}")
         if tokenizer.eos_token is None or tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token, so no answer could ever end; set tokenizer.eos_token")
         self.tokenizer = tokenizer
         self.train_on = train_on
+        self.step_separator = step_separator
+        self.context = context
         self._eos: str = str(tokenizer.eos_token)
         if self._encode(self._eos) != [tokenizer.eos_token_id]:
             raise ValueError(f"EOS {self._eos!r} is not one token in this tokenizer; add it as a special token")
@@ -126,9 +144,10 @@ class Renderer:
 
     def harmless(self, text: str) -> str:
         """The text with its control tokens taken apart: what tools and games say cannot be checked beforehand."""
-        while (found := self._control.search(text)) is not None:
-            apart = f"{found[0][0]} {found[0][1:]}" if len(found[0]) > 1 else ""
-            text = text[: found.start()] + apart + text[found.end() :]
+        apart = {token: f"{token[0]} {token[1:]}" if len(token) > 1 else "" for token in self._special}
+        found = 1
+        while found:  # all at once, then whatever the pieces make up together
+            text, found = self._control.subn(lambda token: apart[token[0]], text)
         return text
 
     def example(self, messages: Sequence[Message]) -> Rendered:
@@ -147,28 +166,36 @@ class Renderer:
         return self._rendered(self._pieces((*prompt, *answer), places), everything=False)
 
     def steps(self, prompt: Sequence[Message], steps: Sequence[str]) -> tuple[Rendered, tuple[int, ...]]:
-        """An answer in steps, and the places where each is judged: at its line break, the last at the answer's end.
+        """An answer in steps, and the places where each is judged, no two of them at one token."""
+        found = self.in_steps(prompt, joined(steps, self.step_separator))
+        if len(set(found.places)) != len(found.places):
+            raise RowError("special", "two steps end in one token of this tokenizer; join them, or lengthen one")
+        return found.rendered, found.places
 
-        A step whose last character shares a token with what follows is judged at that token.
-        """
-        text = STEP_END.join(steps)
-        messages = (*prompt, Message("assistant", text))
-        rendered, pieces = self.answer(prompt, messages[-1:]), self._pieces(messages, [len(prompt)])
+    def in_steps(self, prompt: Sequence[Message], text: str) -> InSteps:
+        """An answer split at its separators. Each step is judged at the token that holds its separator's last
+        character, whatever else that token holds, and the last one at the token that ends the answer."""
+        answer = (Message("assistant", text),)
+        rendered, pieces = self.answer(prompt, answer), self._pieces((*prompt, *answer), [len(prompt)])
         # What is read and what is answered are tokenised apart, or all of it together: as `_rendered` does.
         shown = pieces[-1].text if self._joins else "".join(piece.text for piece in pieces)
-        if text not in pieces[-1].text:
+        kept = text if text in pieces[-1].text else text.strip()  # some templates trim what they are given
+        if kept not in pieces[-1].text:
             raise RowError("type", "the chat template changes the answer, so its steps cannot be found in it")
-        at = shown.rindex(text)
+        start = shown.rindex(kept) - (len(text) - len(text.lstrip()) if kept != text else 0)
         spans = self.tokenizer(shown, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        ends: list[int] = []
-        for step in steps[:-1]:
-            at += len(step) + len(STEP_END)
-            inside = next(place for place, (first, last) in enumerate(spans) if first < at <= last)
-            ends.append(len(rendered) - len(spans) + inside)
-        ends.append(len(rendered) - 1)
-        if len(set(ends)) != len(ends):
-            raise RowError("special", "two steps end in one token of this tokenizer; join them, or lengthen one")
-        return rendered, tuple(ends)
+        ends, places = step_ends(text, self.step_separator), []
+        for end in ends[:-1]:
+            holding = [place for place, (first, last) in enumerate(spans) if first < start + end <= last]
+            if not holding:
+                raise RowError(
+                    "special",
+                    f"this tokenizer has no token for the separator {self.step_separator!r} behind a step, so nothing "
+                    "could be judged there; set data.step_separator to a text that it does not drop",
+                )
+            # A character of several bytes may be several tokens, which all cover it: it is written with the last.
+            places.append(len(rendered) - len(spans) + holding[-1])
+        return InSteps(rendered, ends, (*places, len(rendered) - 1) if ends else ())
 
     def _pieces(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Piece]:
         self._check(messages)

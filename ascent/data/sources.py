@@ -54,7 +54,6 @@ class FileSource:
             )
         self._items = [each.items for each in prepared]
         self._spare = two_prompts(chain.from_iterable(self._items)) if self.kind == "unpaired" else None
-        self._fingerprints = {each.name: each.fingerprint for each in prepared}
         streams = [Stream(each.name, len(each.items), w) for each, w in zip(prepared, shares, strict=True)]
         self.mixture = Mixture(streams, seed=seed, shuffle=shuffle)
         self._batch_size, self._rewrite = batch_size, rewrite
@@ -101,17 +100,10 @@ class FileSource:
         return {
             "mixture": self.mixture.state(),
             "step": self._step,
-            "fingerprints": list(self._fingerprints.values()),
             "batch_size": self._batch_size,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        for (name, value), was in zip(self._fingerprints.items(), state["fingerprints"], strict=True):
-            if was != value:
-                raise ValueError(
-                    f"{name}: this is not what the run was trained on (fingerprint {was} then, {value} now); restore "
-                    "the file and the tokenizer, or start a new run"
-                )
         if state["batch_size"] != self._batch_size:
             raise ValueError(
                 f"batch_size={self._batch_size}, but the run was saved with {state['batch_size']}; keep it to continue "

@@ -20,8 +20,6 @@ from ascent.models.model import LanguageModel
 from ascent.protocols import Weights
 from ascent.records import Completion, Request
 
-STOCK_ATTENTION = "sdpa"
-
 
 @dataclass
 class _Running:
@@ -122,7 +120,9 @@ def next_logits(model: LanguageModel, tokens_BL: Tensor, seen_BL: Tensor, cache:
 def stock_attention(model: LanguageModel) -> Iterator[None]:
     """transformers' own attention inside, ours again afterwards, whatever happens."""
     ours, mode = model.module.config._attn_implementation, model.module.training
-    model.module.set_attn_implementation(STOCK_ATTENTION)
+    # transformers' SDPA knows no sinks (and says so), and leaves soft caps out (and does not).
+    capped = getattr(model.module.config.get_text_config(), "attn_logit_softcapping", None) is not None
+    model.module.set_attn_implementation("sdpa" if model.module._supports_sdpa and not capped else "eager")
     model.module.eval()
     try:
         yield

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
+import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Literal, TypeVar
 
-from ascent.engines.client import Client, Flight, Patience, RemoteError, checked
 from ascent.engines.noise import words
+from ascent.http_client import Client, Flight, Patience, ServerFailed, checked_token, checked_url, read_object
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, Stop
 
@@ -33,6 +36,11 @@ NO_CHANCE = -9999.0  # what vLLM sends for minus infinity, which JSON lacks
 COLDEST = 0.01  # vLLM samples lower temperatures at this one
 PROBE, RANKS = 2.0, 5  # the highest temperature that servers take; how many of the likeliest tokens to compare
 NEAR = 0.1  # how far a measured ratio may lie from the expected one
+MOST_IDS = 1 << 31
+
+
+class RemoteError(RuntimeError):
+    """A server that stayed down, refused, or sent what is no answer; says which URL and which request."""
 
 
 class RemoteSampler:
@@ -40,7 +48,8 @@ class RemoteSampler:
     completion and belong to it, whatever end tokens the server knows of.
 
     `at_once` requests are in flight; the server batches them. `key_from` names the environment variable that holds the
-    server's key. The seed sent depends on (seed, prompt id, sample) alone; what a server makes of it is its own affair.
+    server's key, which is in no message and no repr. The seed sent depends on (seed, prompt id, sample) alone; what a
+    server makes of it is its own affair.
 
     The server has its own copy of the weights. `reload(version, tensors)` must bring it to the given ones before it
     returns (in vLLM, reset the prefix cache as well); a URL instead is sent {"version": n} and answers 200 once the
@@ -58,15 +67,19 @@ class RemoteSampler:
         patience: Patience | None = None,
         reload: Reload | str | None = None,
     ) -> None:
-        self.url, self.model, self.stop_ids = checked(url), model, frozenset(stop_ids)
+        key, patience = _key(key_from), patience or Patience()
+        self._client = Client(url, token=key, patience=patience)
+        self.url, self.model, self.stop_ids = self._client.url, model, frozenset(stop_ids)
         if not self.stop_ids:
             raise ValueError("a sampler without stop ids runs every completion to its budget; give the EOS id")
         if at_once < 1:
             raise ValueError(f"at_once={at_once}, but at least 1 request must be in flight")
         self.at_once, self.version = at_once, 0
         self.mode: Mode | None = None  # what the server's log-probs are, once it mattered and was measured
-        self._reload = checked(reload) if isinstance(reload, str) else reload
-        self._client = Client(key_from, patience or Patience())
+        self._reload: Reload | Client | None = None if isinstance(reload, str) else reload
+        if isinstance(reload, str):  # the key is for the server's host alone
+            same = _host(reload) == _host(url)
+            self._reload = Client(reload, token=key if same else None, patience=patience)
         self._flights: list[Flight] = []
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
@@ -95,9 +108,9 @@ class RemoteSampler:
             )
         if self._flights:
             raise RuntimeError("completions are on their way, and nobody could say which weights drew which token")
-        if isinstance(self._reload, str):
+        if isinstance(self._reload, Client):
             body = json.dumps({"version": version}).encode()
-            self._client.post(self._reload, body, f"version {version}", Flight())
+            _post(self._reload, "", body, f"version {version}", Flight(), bytes)
         else:
             self._reload(version, tensors)
         self.version = version
@@ -113,12 +126,8 @@ class RemoteSampler:
 
     def _ask(self, body: dict[str, Any], owner: str, flight: Flight, read: Callable[[dict[str, Any]], T]) -> T:
         """What `read` makes of the server's one choice."""
-        url = f"{self.url}/completions"
-        said = self._client.post(url, json.dumps(body).encode(), owner, flight)
-        try:
-            return read(_only_choice(said))
-        except (ValueError, RecursionError) as error:
-            raise RemoteError(self._client.without_key(f"{owner}: {url}: {error}")) from None
+        data = json.dumps(body).encode()
+        return _post(self._client, "/completions", data, owner, flight, lambda said: read(_only_choice(said)))
 
     def _body(self, request: Request) -> dict[str, Any]:
         low, high = words(request.seed, request.prompt_id, request.sample)
@@ -184,6 +193,25 @@ class RemoteSampler:
         return "processed" if abs(hot * PROBE - cold) < NEAR * cold else None
 
 
+def _key(key_from: str | None) -> str | None:
+    if key_from is None:
+        return None
+    # What is spelled otherwise may be the key itself.
+    shown = f"key_from={key_from!r}" if re.fullmatch("[A-Z][A-Z0-9_]*", key_from) else "key_from"
+    return checked_token(os.environ.get(key_from, ""), f"{shown}: what this environment variable holds, the key,")
+
+
+def _host(url: str) -> str | None:
+    return urllib.parse.urlsplit(checked_url(url)).hostname
+
+
+def _post(client: Client, path: str, data: bytes, owner: str, flight: Flight, read: Callable[[bytes], T]) -> T:
+    try:
+        return client.post(path, data, read, flight)
+    except ServerFailed as failure:
+        raise RemoteError(f"{owner}: {failure}") from None
+
+
 def _cuts(request: Request) -> bool:
     return request.top_p < 1 or request.top_k > 0 or request.min_p > 0
 
@@ -199,11 +227,7 @@ def _log_mass(request: Request, count: int) -> tuple[float, ...]:
 
 
 def _only_choice(said: bytes) -> dict[str, Any]:
-    try:
-        reply = json.loads(said)
-    except ValueError as error:
-        raise ValueError(f"status 200, but no JSON: {said[:200].decode('utf-8', 'replace')!r}") from error
-    choices = reply.get("choices") if isinstance(reply, dict) else None
+    choices = read_object(said).get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         count = len(choices) if isinstance(choices, list) else "no list of"
         raise ValueError(f"the reply holds {count} choices, but exactly 1 was asked for")
@@ -228,8 +252,8 @@ def _tokens(choice: dict[str, Any]) -> tuple[int, ...]:
             "text without token ids, which would have to be tokenised again; use a server that honours "
             "return_token_ids or return_tokens_as_token_ids, as vLLM does"
         )
-    if not isinstance(found, list) or not all(type(each) is int and each >= 0 for each in found):
-        raise ValueError(f"token_ids={str(found)[:60]}, but they are whole numbers")
+    if not isinstance(found, list) or not all(type(each) is int and 0 <= each < MOST_IDS for each in found):
+        raise ValueError(f"token_ids={str(found)[:60]}, but they are whole numbers below {MOST_IDS}")
     if spelled is not None and found != spelled:
         raise ValueError("token_ids and logprobs.tokens name different tokens")
     return tuple(found)

@@ -2,7 +2,8 @@
 
 A turn with calls is answered by their results, in order; a turn without any is the policy's answer, and ends the
 episode. A tool that raises, hangs, or is called with a tag that is not closed gives a result that says so
-(`error: ...`) and is counted; it never ends a run.
+(`error: ...`) and is counted; it never ends a run. At most MOST_CALLS of a turn are answered: a policy that writes
+nothing but calls must not hold up a step.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ascent.sandbox.programs import Sandbox, Sandboxing
 from ascent.sandbox.waiting import shown, within
 
 BUILT_IN = {"python": "a program; what it prints", "calculator": "arithmetic", "search": "words; passages"}
+MOST_CALLS = 64
 Tool = Callable[[str], str]
 
 
@@ -133,9 +135,7 @@ class Calling:
 
     def __init__(self, prompt: Prompt, tools: Tools) -> None:
         self.prompt, self.tools = prompt, tools
-        names = "|".join(map(re.escape, tools.tools))
-        self._call = re.compile(rf"<({names})>(.*?)</\1>", re.DOTALL)
-        self._open = re.compile(rf"<({names})>")
+        self._open = re.compile(f"<({'|'.join(map(re.escape, tools.tools))})>")
 
     def first(self) -> Prompt:
         if not self.tools.announce:
@@ -150,17 +150,39 @@ class Calling:
         return Prompt(self.prompt.id, messages, self.prompt.answer, self.prompt.info)
 
     def reply(self, text: str) -> Reply:
-        calls, rest = self._call.findall(text), self._call.sub("", text)
+        calls, rest = self._calls(text)
         broken = self._open.findall(rest)
         if not calls and not broken:
             return Reply(None)
         counts: Counter[str] = Counter()
         results = []
-        for name, inside in calls:
+        for name, inside in calls[:MOST_CALLS]:
             said, kind = self.tools.call(name, inside)
             results.append(said)
             counts.update({f"{name}/calls", f"{name}/{kind}"})
-        for name in broken:
+        for name in broken[: MOST_CALLS - len(results)]:
             results.append(f"error: <{name}> is not closed by </{name}>")
             counts.update({f"{name}/malformed"})
+        left = [*(name for name, _ in calls), *broken][len(results) :]
+        if left:
+            results.append(f"error: {len(left)} more calls were not answered; a turn has at most {MOST_CALLS}")
+            counts.update(f"{name}/left_out" for name in left)
         return Reply(Message(self.tools.role, "\n".join(f"<result>{said}</result>" for said in results)), counts=counts)
+
+    def _calls(self, text: str) -> tuple[list[tuple[str, str]], str]:
+        """The names and insides of all calls, and the text without them. A name that is not closed once is not looked
+        for again: the time is linear in the text."""
+        calls, rest, place = [], [], 0
+        unclosed: set[str] = set()
+        for tag in self._open.finditer(text):
+            name = tag[1]
+            if tag.start() < place or name in unclosed:
+                continue
+            end = text.find(f"</{name}>", tag.end())
+            if end < 0:
+                unclosed.add(name)
+                continue
+            calls.append((name, text[tag.end() : end]))
+            rest.append(text[place : tag.start()])
+            place = end + len(f"</{name}>")
+        return calls, "".join([*rest, text[place:]])

@@ -15,10 +15,9 @@ from typing import Any
 
 from ascent.feedback.questions import Shown
 from ascent.feedback.verdicts import Unjudged, Verdict
-from ascent.rewards.client import Client, patience_from
+from ascent.http_client import ServerFailed
 from ascent.rewards.judge import said
-from ascent.rewards.outcome import Unscored
-from ascent.rewards.remote import read_token
+from ascent.rewards.remote import client_of
 
 RUBRIC = "The better answer is the one that does what was asked: right, complete, clear, and no longer than it needs."
 WORDS = {"1": "first", "2": "second", "tie": "tie"}
@@ -49,7 +48,7 @@ class Comparing:
         max_tokens: int = 512,
         patience: Mapping[str, float] | None = None,
     ) -> None:
-        self.client = Client(url, token=read_token(token_file), patience=patience_from(patience or {}))
+        self.client = client_of(url, token_file, patience)
         self._model, self._rubric = model, rubric.strip()
         self._at_once, self._max_tokens = at_once, max_tokens
 
@@ -60,7 +59,7 @@ class Comparing:
     def _one(self, shown: Shown) -> Verdict | Unjudged:
         try:
             reply = self.client.post("/chat/completions", json.dumps(self.request(shown)).encode(), said)
-        except Unscored as failure:
+        except ServerFailed as failure:
             return Unjudged(failure.kind)
         return read_verdict(reply)
 

@@ -27,11 +27,10 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ascent.bounds import RARE, NonNegative, Positive, checked
-from ascent.losses.ratios import differences
+from ascent.bounds import RARE, NonNegative, checked
+from ascent.losses.ratios import GUARD, Guard, differences
 from ascent.maths import masked
 
-GUARD = 20.0
 Cap = Annotated[NonNegative, RARE]
 
 
@@ -46,9 +45,7 @@ def k2(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
 
 
 @checked
-def k3(
-    logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, guard: Positive = GUARD, cap: Cap = 0.0
-) -> Tensor:
+def k3(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, guard: Guard = GUARD, cap: Cap = 0.0) -> Tensor:
     """e^x - x - 1: unbiased and never negative; its gradient is that of the forward KL(ref || pi)."""
     value_T = _bregman(-differences(logprobs_T, reference_T, trained_T), guard)
     return value_T.clamp(max=cap) if cap else value_T
@@ -61,7 +58,7 @@ def weighted_k3(
     mismatch_T: Tensor,
     trained_T: Tensor,
     *,
-    guard: Positive = GUARD,
+    guard: Guard = GUARD,
     cap: Cap = 0.0,
 ) -> Tensor:
     """k3 times the mismatch weight, as the policy term has it: tokens that the sampler drew too often count less.
@@ -74,7 +71,7 @@ def weighted_k3(
 
 @checked
 def rho_k3(
-    logprobs_T: Tensor, reference_T: Tensor, log_ratio_T: Tensor, trained_T: Tensor, *, guard: Positive = GUARD
+    logprobs_T: Tensor, reference_T: Tensor, log_ratio_T: Tensor, trained_T: Tensor, *, guard: Guard = GUARD
 ) -> Tensor:
     """ratio * k3, gradient through both: unbiased in value and gradient even on old samples."""
     return masked.kept(log_ratio_T, trained_T).exp() * k3(logprobs_T, reference_T, trained_T, guard=guard)
@@ -87,7 +84,7 @@ def rho_k1(logprobs_T: Tensor, reference_T: Tensor, log_ratio_T: Tensor, trained
 
 @checked
 def k3_straight_through(
-    logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, guard: Positive = GUARD, cap: Cap = 0.0
+    logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, guard: Guard = GUARD, cap: Cap = 0.0
 ) -> Tensor:
     """The value of k3 with the gradient of k2."""
     slope_T = k2(logprobs_T, reference_T, trained_T)
@@ -101,7 +98,7 @@ def k1_straight_through(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tens
 
 
 @checked
-def to_old(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, *, guard: Positive = GUARD) -> Tensor:
+def to_old(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, *, guard: Guard = GUARD) -> Tensor:
     """KL(old || pi) from old samples: ratio - 1 - log ratio; the trust region of PPO-penalty and of the early stop."""
     return _bregman(differences(logprobs_T, old_T, trained_T), guard)
 

@@ -15,13 +15,16 @@ Worked example: differences d = [.2, -.3, .1] in one sequence.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor
 
-from ascent.bounds import Positive, checked
+from ascent.bounds import RARE, Positive, checked
 from ascent.maths import masked
 from ascent.maths.segments import Segments
 
 GUARD = 20.0
+Guard = Annotated[Positive, RARE]
 
 
 def none(logprobs_T: Tensor, trained_T: Tensor) -> Tensor:
@@ -31,14 +34,14 @@ def none(logprobs_T: Tensor, trained_T: Tensor) -> Tensor:
 
 
 @checked
-def token(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, *, guard: Positive = GUARD) -> Tensor:
+def token(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, *, guard: Guard = GUARD) -> Tensor:
     """Each token on its own: log pi - log pi_old (PPO, GRPO)."""
     return differences(logprobs_T, old_T, trained_T).clamp(-guard, guard)
 
 
 @checked
 def sequence_product(
-    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Positive = GUARD
+    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Guard = GUARD
 ) -> Tensor:
     """The whole completion as one action: the sum over its tokens (bandit view, RLOO); explodes with length."""
     summed_B = segments.sum(differences(logprobs_T, old_T, trained_T))
@@ -47,7 +50,7 @@ def sequence_product(
 
 @checked
 def sequence_geometric(
-    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Positive = GUARD
+    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Guard = GUARD
 ) -> Tensor:
     """The mean over the completion's tokens: the geometric-mean ratio of GSPO (arXiv 2507.18071)."""
     mean_B = segments.mean(differences(logprobs_T, old_T, trained_T), trained_T)
@@ -56,7 +59,7 @@ def sequence_geometric(
 
 @checked
 def sequence_geometric_token(
-    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Positive = GUARD
+    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Guard = GUARD
 ) -> Tensor:
     """GSPO-token: the sequence's mean in value, each token's own log-prob in gradient; allows per-token advantages."""
     level_T = sequence_geometric(logprobs_T, old_T, trained_T, segments, guard=guard).detach()

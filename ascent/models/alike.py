@@ -39,10 +39,17 @@ class Moves(NamedTuple):
     counts_U: Tensor | None  # how often each was taken; None: once
 
 
-def find(tokens_T: Tensor, segments: Segments) -> Alike | None:
-    """Sequences that follow one another and begin alike; None where too little would be saved."""
-    lengths, starts, tokens_T = segments.lengths_B.tolist(), segments.offsets.tolist(), tokens_T.cpu()
-    common = [0, *(_common(tokens_T, *starts[row - 1 : row + 2]) for row in range(1, len(lengths)))]
+def find(tokens_T: Tensor, segments: Segments, experts_TLC: Tensor | None = None) -> Alike | None:
+    """Sequences that follow one another and begin alike; None where too little would be saved.
+
+    Where experts are given, tokens that take others are not alike.
+    """
+    lengths, starts = segments.lengths_B.tolist(), segments.offsets.tolist()
+    parts = [each.cpu() for each in (tokens_T, experts_TLC) if each is not None]
+    common = [
+        0,
+        *(min(_common(each, *starts[row - 1 : row + 2]) for each in parts) for row in range(1, len(lengths))),
+    ]
     leaders, taken = _runs(common)
     if sum(taken) < WORTH * segments.total:
         return None
@@ -58,11 +65,11 @@ def find(tokens_T: Tensor, segments: Segments) -> Alike | None:
     return Alike(torch.cat(kept).to(device), torch.cat(places).to(device), taken)
 
 
-def _common(tokens_T: Tensor, before: int, start: int, end: int) -> int:
-    """How many tokens this sequence begins with that the one before it begins with too."""
+def _common(each_T: Tensor, before: int, start: int, end: int) -> int:
+    """With how many of its tokens this sequence begins as the one before it does."""
     most = min(start - before, end - start)
-    same_L = tokens_T[before : before + most] == tokens_T[start : start + most]
-    return int(same_L.cumprod(0).sum())
+    same_N = each_T[before : before + most] == each_T[start : start + most]
+    return int((same_N if same_N.ndim == 1 else same_N.flatten(1).all(1)).cumprod(0).sum())
 
 
 def _runs(common: list[int]) -> tuple[list[int], list[int]]:

@@ -89,6 +89,7 @@ class Call:
     dropout: float
     layer: int  # its number, by which a cache is kept
     heads: tuple[int, int, int]  # key/value heads, size of a key, size of a value: what a cache must hold
+    sinks_H: Tensor | None = None  # the score, one a head, of a key that every token sees and whose value is 0
 
 
 def packed(segments: Segments, device: torch.device, alike: Alike | None = None) -> Packed:
@@ -127,18 +128,31 @@ def _ranges(lengths: Sequence[int], rows: Sequence[int]) -> Tensor:
 _current: ContextVar[Context | None] = ContextVar("attention context", default=None)
 
 
-class attending:  # reads as a statement: with attending(context)
-    """Run forwards under this context; the one before is restored. May be entered again, as recomputation does."""
+Entry = tuple[ContextVar[Any], Any]  # a variable, and what it holds inside
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self._tokens: list[Token[Context | None]] = []
+
+class Entered:
+    """Variables that hold something inside; then what was before is restored. Recomputation enters it again."""
+
+    def __init__(self, *entries: Entry) -> None:
+        self._entries = entries
+        self._tokens: list[list[Token[Any]]] = []
 
     def __enter__(self) -> None:
-        self._tokens.append(_current.set(self.context))
+        self._tokens.append([variable.set(value) for variable, value in self._entries])
 
     def __exit__(self, *error: object) -> None:
-        _current.reset(self._tokens.pop())
+        for token in self._tokens.pop():
+            token.var.reset(token)
+
+
+def entry(context: Context) -> Entry:
+    return _current, context
+
+
+def attending(context: Context) -> Entered:
+    """Run forwards under this context: with attending(context)."""
+    return Entered(entry(context))
 
 
 def current() -> Context:
@@ -162,10 +176,11 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in every layer: (1, heads, T, D) in, (1, T, H, D) out."""
-    _refuse(module, query, attention_mask, is_causal, others)
+    _refuse(module, attention_mask, is_causal, others)
     context = current()
     if query.shape[:3:2] != (1, context.total) or key.shape[2] != context.total:
         raise ValueError(
@@ -179,14 +194,14 @@ def attend(
         )
     heads = (key.shape[1], key.shape[-1], value.shape[-1])
     layer: Any = getattr(module, "layer_idx", None)
-    call = Call(scaling or query.shape[-1] ** -0.5, sliding_window, softcap, dropout, layer, heads)
+    call = Call(scaling or query.shape[-1] ** -0.5, sliding_window, softcap, dropout, layer, heads, s_aux)
+    if softcap is not None and s_aux is not None:
+        raise ValueError(f"{type(module).__name__} asks attention for sinks and a soft cap at once; use one of them")
     q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1) for x in (query, key, value))
     return context.attend(q_THD, k_TKD, v_TKD, call)[None], None
 
 
-def _refuse(
-    module: nn.Module, query: Tensor, mask: Tensor | None, is_causal: bool | None, others: dict[str, Any]
-) -> None:
+def _refuse(module: nn.Module, mask: Tensor | None, is_causal: bool | None, others: dict[str, Any]) -> None:
     """Whatever would change the result and is not honoured here is an error, by name."""
     owner = type(module).__name__
     if mask is not None:
@@ -201,17 +216,18 @@ def _refuse(
     if unknown:
         raise ValueError(
             f"{owner} asks attention for {', '.join(unknown)}, which is not supported (supported: scaling, "
-            "sliding_window, softcap, dropout); use a model without it"
+            "sliding_window, softcap, sinks, dropout); use a model without it"
         )
 
 
 def _flash_can(q_THD: Tensor, v_TKD: Tensor, call: Call) -> bool:
-    """The variable-length flash kernel takes half precision on CUDA, and neither dropout nor soft caps."""
+    """The variable-length flash kernel takes half precision on CUDA, and neither dropout nor soft caps nor sinks."""
     return (
         q_THD.is_cuda
         and q_THD.dtype in (torch.bfloat16, torch.float16)
         and q_THD.shape[-1] == v_TKD.shape[-1] <= LARGEST_FLASH_HEAD
         and call.softcap is None
+        and call.sinks_H is None
         and call.dropout == 0
     )
 
@@ -247,8 +263,13 @@ def _block(block: tuple[int, int, int], q_THD: Tensor, k_TKD: Tensor, v_TKD: Ten
         x.unflatten(0, (count, length)).transpose(1, 2).repeat_interleave(repeats, 1) for x in (k_TKD, v_TKD)
     )
     seen_QL = None
-    if queries < length or call.softcap is not None or (call.window is not None and call.window < length):
+    scored = call.softcap is not None or call.sinks_H is not None
+    if queries < length or scored or (call.window is not None and call.window < length):
         seen_QL = _visible(length, call.window, q_THD.device)[-queries:]
+    if call.sinks_H is not None:
+        assert seen_QL is not None
+        q_NHQD, k_NHLD, v_NHLD = with_sink(q_NHQD, k_NHLD, v_NHLD, call.sinks_H[:, None, None] / call.scaling)
+        seen_QL = F.pad(seen_QL, (0, 1), value=True)
     if call.softcap is None:
         out_NHQD = F.scaled_dot_product_attention(
             *(q_NHQD, k_NHLD, v_NHLD),
@@ -264,6 +285,16 @@ def _block(block: tuple[int, int, int], q_THD: Tensor, k_TKD: Tensor, v_TKD: Ten
         weights_NHQL = scores_NHQL.masked_fill(~seen_QL, -torch.inf).float().softmax(-1).to(q_THD.dtype)
         out_NHQD = F.dropout(weights_NHQL, call.dropout) @ v_NHLD
     return out_NHQD.transpose(1, 2).reshape(count * queries, heads, -1)
+
+
+def with_sink(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (..., tokens, size) with one key more, whose score is `sinks` and whose value is 0.
+
+    Queries get a coordinate that holds the sink, and keys one that is 0 in all but the last: so any attention will do.
+    """
+    last = F.pad(torch.ones_like(k[..., :1, :1]), (k.shape[-1], 0))
+    q = torch.cat([q, sinks.to(q.dtype).expand(*q.shape[:-1], 1)], -1)
+    return q, torch.cat([F.pad(k, (0, 1)), last], -2), F.pad(v, (0, 0, 0, 1))
 
 
 def _visible(length: int, window: int | None, device: torch.device) -> Tensor:

@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ascent.maths.segments import Segments
 from ascent.models.attention import Call, attending, packed
+from ascent.models.routing import Recording, Replay, Routes, missing, routing
 from ascent.models.token_scores import Head, token_scores
 
 LAYERS = {"full_attention", "sliding_attention"}
@@ -63,6 +64,33 @@ def layer_calls(module: PreTrainedModel) -> list[Call]:
         return _run(module, tokens_T, Segments.from_lengths([FIRST, SECOND]))[1]
     finally:
         module.train(training)
+
+
+@torch.no_grad()
+def check_routing(module: PreTrainedModel) -> Routes:
+    """The experts that tokens take, where every router can be made to take others; an error where one cannot."""
+    name = type(module).__name__
+    tokens_T = torch.arange(2, 2 + FIRST + SECOND, device=module.device) % embedding_rows(module)
+
+    def run(context: Recording) -> Tensor:
+        with routing(context):
+            return _run(module, tokens_T, Segments.from_lengths([FIRST, SECOND]))[0]
+
+    own = Recording()
+    hidden_TD = run(own)
+    shapes = {experts_TC.shape for experts_TC in own.experts.values()}
+    if not shapes:
+        raise ValueError(
+            f"model.routing_replay=true, but {name} has no router of experts that is known here; set it to false"
+        )
+    dtype = torch.uint8 if own.most <= missing(torch.uint8) else torch.int16
+    again, other = (Replay(((own.stacked(torch.int64) + n) % own.most).to(dtype)) for n in (0, 1))
+    as_before = len(shapes) == 1 and torch.equal(run(again), hidden_TD)
+    if not (as_before and bool(run(other).isfinite().all()) and torch.equal(other.stacked(dtype), other.given_TLC)):
+        raise ValueError(
+            f"the routers of {name} do not take the experts they are given; set model.routing_replay=false"
+        )
+    return Routes(len(own.experts), next(iter(shapes))[1], dtype)
 
 
 def embedding_rows(module: PreTrainedModel) -> int:

@@ -40,4 +40,6 @@ def silence_modules(modules: Iterable[nn.Module]) -> None:
 
 
 def _is_rate(name: str, rate: object) -> bool:
-    return ("dropout" in name or name.endswith(("pdrop", "layerdrop"))) and isinstance(rate, float) and rate > 0
+    # Mixtures of experts have a noise of their own, on what a router reads in training.
+    named = "dropout" in name or name.endswith(("pdrop", "layerdrop", "jitter_noise"))
+    return named and isinstance(rate, float) and rate > 0

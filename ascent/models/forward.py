@@ -18,24 +18,27 @@ from transformers import PreTrainedModel
 
 from ascent.maths.segments import Segments
 from ascent.models import alike
-from ascent.models.attention import attending, current, packed
+from ascent.models.attention import attending, packed
 from ascent.models.distributions import Distributions
+from ascent.models.routing import Replay, as_now, routing
 from ascent.models.seams import wide_product
 from ascent.models.token_scores import BUDGET_BYTES, Head, token_scores
 
 Batch = Mapping[str, Any]
 
 
-def hidden_states(decoder: nn.Module, batch: Batch, *, longest: int | None = None) -> Tensor:
+def hidden_states(
+    decoder: nn.Module, batch: Batch, *, longest: int | None = None, replay: Replay | None = None
+) -> Tensor:
     """The decoder's last hidden states, (T, D). What sequences begin with alike is run once.
 
-    `longest` is the length the model can hold.
+    `longest` is the length the model can hold. `replay` has the experts that every token is to take.
     """
     segments: Segments = batch["segments"]
     tokens_T: Tensor = batch["tokens_T"]
     positions_T: Tensor = batch["positions_T"]
     segments.check(tokens_T, positions_T)
-    same = alike.find(tokens_T, segments)
+    same = alike.find(tokens_T, segments, None if replay is None else replay.given_TLC)
     context = packed(segments, tokens_T.device, same)
     if longest is not None and context.longest > longest:
         raise ValueError(
@@ -44,7 +47,9 @@ def hidden_states(decoder: nn.Module, batch: Batch, *, longest: int | None = Non
         )
     if same is not None:
         tokens_T, positions_T = tokens_T[same.kept_U], positions_T[same.kept_U]
-    with attending(context):
+        if replay is not None:
+            replay.given_TLC = replay.given_TLC[same.kept_U]
+    with attending(context), nullcontext() if replay is None else routing(replay):
         out = decoder(input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False)
     hidden_UD: Tensor = out.last_hidden_state[0]
     return hidden_UD if same is None else alike.moved(hidden_UD, alike.moves(same.places_T, same.kept_U.numel()))
@@ -125,11 +130,11 @@ def _read(hidden_TD: Tensor, head: nn.Linear) -> Tensor:
 def recompute_activations(module: PreTrainedModel) -> None:
     """Gradient checkpointing: a layer keeps its input alone and is run again in the backward pass.
 
-    That second run happens outside the forward's context (on CUDA even in another thread), so it carries its own.
+    That second run happens outside the forward's contexts (on CUDA even in another thread), so it carries its own.
     """
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), attending(current())
+        return nullcontext(), as_now()
 
     if not module.supports_gradient_checkpointing:
         raise ValueError(f"{type(module).__name__} cannot recompute activations in transformers; use recompute=False")

@@ -7,6 +7,9 @@ At the start the weights are normal with standard deviation 1 / sqrt(hidden size
 A trained reward model also carries its mean and standard deviation over demonstrations, in its configuration. Whoever
 uses its scores subtracts the mean, so that demonstrations score 0 on average (InstructGPT; ALGORITHMS 4.3). Nothing is
 divided: a difference of two scores is a log-odds, and would cease to be one.
+
+A process reward model says in its configuration how answers are split into the steps that it judges. Whoever uses it
+splits by that, so training and use cannot disagree; a model that does not say it is none.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 VALUE_HEAD_FILE, SCORE_FILE = "value_head.safetensors", "score.safetensors"
-NORMALISATION = "score_normalisation"
+NORMALISATION, STEPS = "score_normalisation", "process_reward_model"
 
 
 class Normalisation(NamedTuple):
@@ -44,6 +47,34 @@ def set_normalisation(config: PreTrainedConfig, found: Normalisation | None) -> 
         vars(config).pop(NORMALISATION, None)
     else:
         setattr(config, NORMALISATION, found._asdict())
+
+
+class StepFormat(NamedTuple):
+    """How a process reward model reads an answer: what stands between its steps, and where a step's score is read: at
+    the token that holds the last character of its separator, for the last step at the token that ends the answer."""
+
+    step_separator: str
+    score_at: str = "separator"
+
+
+def step_format_of(config: PreTrainedConfig) -> StepFormat | None:
+    found = getattr(config, STEPS, None)
+    if found is None:
+        return None
+    known = found.keys() == set(StepFormat._fields) and found["score_at"] == "separator" and found["step_separator"]
+    if not known or not isinstance(found["step_separator"], str):
+        raise ValueError(
+            f"the model's config says {STEPS}={found!r}, which is not how steps are read here "
+            f"({StepFormat('TEXT')._asdict()}); train it with row prm or prm_soft"
+        )
+    return StepFormat(**found)
+
+
+def set_step_format(config: PreTrainedConfig, found: StepFormat | None) -> None:
+    if found is None:
+        vars(config).pop(STEPS, None)
+    else:
+        setattr(config, STEPS, found._asdict())
 
 
 def scalar_head(size: int, *, seed: int, dtype: torch.dtype = torch.float32) -> nn.Linear:

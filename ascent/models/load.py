@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from ascent.models import attention, heads, seams
-from ascent.models.check import check_model, embedding_rows, refuse_config
+from ascent.models.check import check_model, check_routing, embedding_rows, refuse_config
 from ascent.models.dropout import silence_config, silence_modules
 from ascent.models.model import LanguageModel, output_head
 from ascent.models.quiet import quiet
@@ -53,13 +53,15 @@ def load(
     seed: int = 0,
     trust_remote_code: bool = False,
     budget_bytes: int | None = None,
+    routing_replay: bool = False,
 ) -> LanguageModel:
     """Load a folder, one of our runs, or a hub name.
 
     `head`: tokens (a policy), scalar (a reward model or critic) or both (a policy whose trunk carries a critic).
     `dropout` keeps the model's own dropout; otherwise every rate is set to 0. `recompute` saves memory in training by
     running each layer again in the backward pass. `seed` draws the scalar head where the folder has none.
-    `budget_bytes` bounds what logits take: 128 MiB, or 512 MiB on CUDA, unless given.
+    `budget_bytes` bounds what logits take: 128 MiB, or 512 MiB on CUDA, unless given. With `routing_replay` tokens take
+    the experts in training that the native engine recorded for them.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r} is not supported; use {' or '.join(DTYPES)}")
@@ -81,6 +83,7 @@ def load(
     nn.Module.to(module, device)
     seams.install(module)
     check_model(module, None if head == "scalar" else output_head(module))
+    routes = check_routing(module.eval()) if routing_replay else None
     value_head = None
     if head == "both":
         value_head, said = _value_head(folder, module, seed)
@@ -89,7 +92,7 @@ def load(
         logger.info(note)
     module.train(dropout or recompute)
     budget = budget_bytes or (CUDA_BUDGET_BYTES if module.device.type == "cuda" else BUDGET_BYTES)
-    return LanguageModel(module, tokenizer, value_head, None, budget, recompute, tuple(notes))
+    return LanguageModel(module, tokenizer, value_head, None, budget, recompute, tuple(notes), routes)
 
 
 def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTrainedConfig:

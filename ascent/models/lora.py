@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 
 from ascent.models import heads, seams
 from ascent.models.forward import Batch
-from ascent.models.merge import mark_of_base
-from ascent.models.model import ADAPTER, BASE_FILE, LanguageModel
+from ascent.models.model import ADAPTER, LanguageModel
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -96,9 +94,10 @@ class WithoutAdapter:
 
 
 def restore(model: LanguageModel, folder: str | Path) -> None:
-    """Put the adapter (and the scalar head) that `save` wrote into `folder` back, to the bit.
+    """Put the adapter and the heads that `save` wrote into `folder` back, to the bit.
 
-    The merged weights of that folder will not do: from them the base could not be had again, nor the adapter.
+    The merged weights of that folder will not do: from them the base could not be had again, nor the adapter. That
+    the weights beside it are the ones it was trained on is for the caller to know.
     """
     if model.adapter is None:
         raise ValueError("the model has no LoRA adapter to restore; attach one of the same rank first")
@@ -107,12 +106,6 @@ def restore(model: LanguageModel, folder: str | Path) -> None:
     file = Path(folder) / ADAPTER / "adapter_model.safetensors"
     if not file.exists():
         raise ValueError(f"{folder} holds no LoRA adapter ({ADAPTER}/{file.name}); it was saved without LoRA")
-    was, now = json.loads((file.parent / BASE_FILE).read_text())["mark"], mark_of_base(model.module)
-    if was != now:
-        raise ValueError(
-            f"{file.parent} is the adapter of other weights than these (mark {was}, here {now}): the model it was "
-            "trained on has changed since; restore that model, or continue from the merged one in a new run"
-        )
     saved = load_file(file)
     here = get_peft_model_state_dict(model.adapter)
     wrong = [name for name in {**here, **saved} if _shape(here, name) != _shape(saved, name)]
@@ -124,6 +117,8 @@ def restore(model: LanguageModel, folder: str | Path) -> None:
     set_peft_model_state_dict(model.adapter, saved)
     if model.module.get_output_embeddings() is None:
         heads.copy_head(Path(folder) / ADAPTER / heads.SCORE_FILE, heads.score_layer(model.module))
+    if model.value_head is not None:
+        heads.copy_head(Path(folder) / heads.VALUE_HEAD_FILE, model.value_head)
 
 
 def _shape(weights: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:

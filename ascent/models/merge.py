@@ -1,10 +1,9 @@
-"""An adapter added into the weights beside it: the plain model that equals one with LoRA; and the weights it is for."""
+"""An adapter added into the weights beside it: the plain model that equals one with LoRA."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -30,10 +29,3 @@ def merged_state(module: PreTrainedModel) -> dict[str, Tensor]:
 def _delta(layer: Any) -> Tensor:
     delta: Tensor = layer.get_delta_weight(layer.active_adapters[0])
     return delta
-
-
-def mark_of_base(module: PreTrainedModel) -> int:
-    """The bits of all frozen weights, added up as integers: exact, whatever the device; another base has another."""
-    views = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    frozen = [weight.detach() for weight in module.parameters() if not weight.requires_grad]
-    return sum(int(each.reshape(-1).view(views[each.element_size()]).sum(dtype=torch.int64)) for each in frozen)

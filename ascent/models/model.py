@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,9 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ascent.models import forward, heads
-from ascent.models.merge import mark_of_base, merged_state
+from ascent.models.merge import merged_state
 from ascent.models.quiet import quiet
+from ascent.models.routing import CHANGED, EXPERTS, Replay, Routes
 from ascent.models.seams import FAST
 from ascent.models.token_scores import BUDGET_BYTES, Head
 
@@ -25,8 +25,7 @@ TOKENS = frozenset({"logprobs_T", "entropy_T", "log_collision_T"})
 WHOLE = frozenset({"logits_TV"})  # `Distributions`, not a tensor: a matrix of all logits is never made
 SCALARS = frozenset({"scores_B", "values_T", "step_logits_TC"})
 WANTS = TOKENS | WHOLE | SCALARS
-# The folder, inside a saved model, that holds the LoRA adapter apart; and how the weights it is for are known again.
-ADAPTER, BASE_FILE = "adapter", "base.json"
+ADAPTER = "adapter"  # the folder, inside a saved model, that holds the LoRA adapter apart
 
 
 @dataclass
@@ -35,7 +34,8 @@ class LanguageModel:
 
     `module` is a causal model or a sequence classifier with one label; `value_head` is the second head of a causal
     model whose trunk also serves a critic. With LoRA the layers inside `module` carry the adapter, and `adapter` can
-    switch it off. `notes` says what was decided while loading, one sentence each.
+    switch it off. `notes` says what was decided while loading, one sentence each. `routes` is there where the experts
+    that were recorded while sampling are to be taken in training.
     """
 
     module: PreTrainedModel
@@ -45,6 +45,7 @@ class LanguageModel:
     budget_bytes: int = BUDGET_BYTES
     recompute: bool = False
     notes: tuple[str, ...] = ()
+    routes: Routes | None = None
 
     def __post_init__(self) -> None:
         if self.recompute:
@@ -60,10 +61,14 @@ class LanguageModel:
         """One forward over a packed batch (`tokens_T`, `positions_T`, `segments`, and `trained_T` if only those count).
 
         Log-probs, entropy and collision are those of softmax(logits / temperature), in float32, aligned with tokens.
+        Where recorded experts were taken (`routed_experts_TLC`), `routes_changed` comes along: how many of them the
+        routers would not choose any more, and how many there are.
         """
         self._check(want)
-        segments = batch["segments"]
-        hidden_TD = forward.hidden_states(self.module.base_model, batch, longest=longest(self.module.config))
+        segments, replay = batch["segments"], self._replay(batch)
+        hidden_TD = forward.hidden_states(
+            self.module.base_model, batch, longest=longest(self.module.config), replay=replay
+        )
         out: dict[str, Any] = {}
         if want & TOKENS:
             out |= forward.token_outputs(
@@ -86,7 +91,19 @@ class LanguageModel:
                 out["step_logits_TC"] = forward.step_logits(hidden_TD, scalar)
             if "scores_B" in want:
                 out["scores_B"] = forward.scores(hidden_TD, segments, scalar)
-        return {name: out[name] for name in want}
+        found = {name: out[name] for name in want}
+        return found if replay is None else {**found, CHANGED: replay.changed_2}
+
+    def _replay(self, batch: forward.Batch) -> Replay | None:
+        if self.routes is None or EXPERTS not in batch:
+            return None
+        experts_TLC = batch[EXPERTS]
+        if experts_TLC.dtype != self.routes.dtype or experts_TLC.shape[1:] != self.routes[:2]:
+            raise ValueError(
+                f"{EXPERTS} holds {tuple(experts_TLC.shape)} {experts_TLC.dtype}, the model routes {self.routes}; they "
+                "were recorded with another model"
+            )
+        return Replay(experts_TLC)
 
     def _check(self, want: frozenset[str]) -> None:
         if not want or want - self.offers:
@@ -108,6 +125,15 @@ class LanguageModel:
     @normalisation.setter
     def normalisation(self, found: heads.Normalisation | None) -> None:
         heads.set_normalisation(self.module.config, found)
+
+    @property
+    def step_format(self) -> heads.StepFormat | None:
+        """How a process reward model splits answers, part of its configuration, so saved with it; None for others."""
+        return heads.step_format_of(self.module.config)
+
+    @step_format.setter
+    def step_format(self, found: heads.StepFormat | None) -> None:
+        heads.set_step_format(self.module.config, found)
 
     def _scalar(self) -> nn.Linear | None:
         if self.value_head is not None or self.module.get_output_embeddings() is not None:
@@ -148,7 +174,6 @@ class LanguageModel:
         if self.adapter is not None:
             state = merged_state(self.module)
             self.adapter.save_pretrained(str(folder / ADAPTER))
-            (folder / ADAPTER / BASE_FILE).write_text(json.dumps({"mark": mark_of_base(self.module)}) + "\n")
             if self.module.get_output_embeddings() is None:
                 heads.save_head(heads.score_layer(self.module), folder / ADAPTER / heads.SCORE_FILE)
         with quiet():

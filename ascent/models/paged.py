@@ -92,6 +92,7 @@ class Decode:
         return paged_attention(
             q_BHD.contiguous(), self.pool.keys[call.layer], self.pool.values[call.layer], self.table_BP, self.lengths_B,
             page=self.pool.page, splits=self.splits, scaling=call.scaling, window=call.window, softcap=call.softcap,
+            sinks_H=call.sinks_H,
         )  # fmt: skip
 
 

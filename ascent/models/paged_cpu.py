@@ -30,7 +30,7 @@ class _Call(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("queries", "new_keys", "new_values", "keys", "values", "out")),
-        *((name, ctypes.c_void_p) for name in ("table", "lengths")),
+        *((name, ctypes.c_void_p) for name in ("table", "lengths", "sinks")),
         *((name, ctypes.c_int64) for name in ("query_row", "query_head", "key_row", "key_head")),
         *((name, ctypes.c_int64) for name in ("value_row", "value_head", "table_row")),
         *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "key_size", "value_size", "page", "window")),
@@ -59,7 +59,8 @@ class CompiledDecode:
         functions = library()
         assert functions is not None
         assert self.table_BP.dtype == self.lengths_B.dtype == torch.int32
-        if wrong := [x.dtype for x in (q_BHD, k_BKD, v_BKD, *self.pool.keys[:1]) if x.dtype != torch.float32]:
+        sinks = () if call.sinks_H is None else (call.sinks_H,)
+        if wrong := [x.dtype for x in (q_BHD, k_BKD, v_BKD, *self.pool.keys[:1], *sinks) if x.dtype != torch.float32]:
             raise ValueError(
                 f"{wrong[0]} in compiled attention, which takes float32; sample outside of autocast, or load the "
                 "model in the precision that it shall run in"
@@ -71,6 +72,7 @@ class CompiledDecode:
         tensors = q_BHD, k_BKD, v_BKD, self.pool.keys[call.layer], self.pool.values[call.layer], out_BHD
         asked = _Call(
             *(each.data_ptr() for each in (*tensors, self.table_BP, self.lengths_B)),
+            None if call.sinks_H is None else call.sinks_H.data_ptr(),
             *(stride for each in (q_BHD, k_BKD, v_BKD) for stride in each.stride()[:2]), self.table_BP.stride(0),
             heads, kv_heads, key_size, value_size, self.pool.page, call.window or 0, call.scaling, call.softcap or 0.0,
         )  # fmt: skip

@@ -2,7 +2,8 @@
 
 A program takes one row, one key/value head and one piece of the row's past, with all query heads that share the head
 (so keys and values are read once), and goes through its tokens in tiles, in order. A second kernel joins the pieces, in
-order. Nothing depends on the other rows. Soft caps and sliding windows are arguments of the loop.
+order. Nothing depends on the other rows. Soft caps and sliding windows are arguments of the loop; a sink (the score of
+a key whose value is 0) is what the first piece begins with.
 
 Axes: B rows, H query heads, K key/value heads, D head size, S slots, P pages, C pieces.
 """
@@ -31,6 +32,7 @@ def paged_attention(
     scaling: float,
     window: int | None,
     softcap: float | None,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     """softmax(q k / ...) v for one token a row: (B, H, D)."""
     rows, heads, size = q_BHD.shape
@@ -46,8 +48,9 @@ def paged_attention(
     }  # fmt: skip
     _pieces[(rows, kv_heads, splits)](
         q_BHD, keys_SKD, values_SKD, table_BP, lengths_B, out_BHD, pieces, scales,
-        table_BP.stride(0), scaling, softcap or 0.0,
-        **widths, PAGE=page, TILE=TILE, WINDOW=window or 0, CAPPED=softcap is not None, num_warps=4, num_stages=3,
+        scales if sinks_H is None else sinks_H, table_BP.stride(0), scaling, softcap or 0.0,
+        **widths, PAGE=page, TILE=TILE, WINDOW=window or 0, CAPPED=softcap is not None, SINKS=sinks_H is not None,
+        num_warps=4, num_stages=3,
     )  # fmt: skip
     if splits > 1:
         _join[(rows, heads)](
@@ -68,11 +71,23 @@ def _scores(q_GD, k_ND, seen_N, scaling, softcap, CAPPED: tl.constexpr):
 
 
 @triton.jit
+def _begun(sinks_G, begins_G, GROUP_PADDED: tl.constexpr, SINKS: tl.constexpr):
+    """The largest score and the mass before any token: none, but those of the sinks where a row begins."""
+    top_G = tl.full([GROUP_PADDED], -float("inf"), tl.float32)
+    mass_G = tl.zeros([GROUP_PADDED], tl.float32)
+    if SINKS:
+        top_G = tl.load(sinks_G, mask=begins_G, other=-float("inf")).to(tl.float32) * 1.4426950408889634
+        mass_G = tl.where(begins_G, 1.0, 0.0)
+    return top_G, mass_G
+
+
+@triton.jit
 def _pieces(
-    q, keys, values, table, lengths, out, pieces, scales, table_stride, scaling, softcap,
+    q, keys, values, table, lengths, out, pieces, scales, sinks, table_stride, scaling, softcap,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr,
     SIZE: tl.constexpr, SIZE_PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
     SPLITS: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
 ):  # fmt: skip
     row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
@@ -91,8 +106,7 @@ def _pieces(
     q_GD = tl.load(
         q + query_rows[:, None] * SIZE + dims_D[None, :], mask=in_group[:, None] & (dims_D < SIZE)[None, :], other=0.0
     )
-    top_G = tl.full([GROUP_PADDED], -float("inf"), tl.float32)
-    mass_G = tl.zeros([GROUP_PADDED], tl.float32)
+    top_G, mass_G = _begun(sinks + kv_head * GROUP + heads_G, in_group & (split == 0), GROUP_PADDED, SINKS)
     sum_GE = tl.zeros([GROUP_PADDED, VALUE_PADDED], tl.float32)
     for tile in range(start, stop, TILE):
         places_N = tile + tl.arange(0, TILE)

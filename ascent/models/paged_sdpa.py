@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ascent.models.attention import Call
+from ascent.models.attention import Call, with_sink
 from ascent.models.paged import Pool, new_slots
 
 STEP = 16  # tokens: lengths are rounded up to a multiple of this, or of a quarter of their own size
@@ -41,6 +41,10 @@ class Block:
             for store in (pool.keys[call.layer], pool.values[call.layer])
         )
         mask_N11L = self._mask(call.window, q_NHD.dtype)
+        if call.sinks_H is not None:
+            sinks_KR1 = call.sinks_H.view(heads, -1, 1) / call.scaling
+            q_NKRD, k_NKLD, v_NKLD = with_sink(q_NKRD, k_NKLD, v_NKLD, sinks_KR1)
+            mask_N11L = F.pad(mask_N11L, (0, 1))
         if call.softcap is None:
             out_NKRD = F.scaled_dot_product_attention(q_NKRD, k_NKLD, v_NKLD, attn_mask=mask_N11L, scale=call.scaling)
         else:

@@ -1,10 +1,11 @@
-"""The four places where a model's arithmetic passes through our hands: linear, norm, attention, head.
+"""The four places where a model's arithmetic passes through our hands: linear, norm, attention, head. And routers.
 
 They are put in place when a model is loaded. Each has one form today, called fast: the library's own arithmetic. An
 exact form (the same bits whatever the batch) will be a second `Form` behind the same switch. The modules' code is left
 alone: a linear or norm module is given a subclass of its own class whose forward asks the form, so weights, names,
 copies and `isinstance` stay what they were. Attention is swapped by name (see `attention`), and `head` is what turns
-hidden states into float32 logits wherever log-probs are computed.
+hidden states into float32 logits wherever log-probs are computed. What routers choose can be noted and given (see
+`routing`).
 
 Where no gradient is wanted on CUDA, norms and rotary embeddings run in one kernel each instead of seven and ten, with
 the stock roundings, if the stock code proves to be one of the formulas known here.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ascent.models import attention
+from ascent.models import attention, routing
 
 ROTARY = "apply_rotary_pos_emb"  # the name under which every architecture has it
 Bare = Callable[[Any, Tensor], Tensor]  # a module class's own forward: (module, input) -> output
@@ -110,15 +111,16 @@ def install(module: PreTrainedModel, form: str = "fast") -> Installed:
     # never faster, and with another order of summation, so that a row's bits would depend on its batch.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     module.set_attn_implementation(attention.NAME)
-    counts = {"linear": 0, "norm": 0}
+    counts = {"linear": 0, "norm": 0, "router": 0}
     beyond = []
     for name, part in module.named_modules():
         kind = _kind(part)
-        if kind is None:
+        if kind not in ("linear", "norm"):
             beyond += [f"{name}.{own}" for own, weight in part.named_parameters(recurse=False) if _matrix(part, weight)]
+        if kind is None:
             continue
         part.__class__ = _seamed(_bare(part), kind)  # type: ignore[arg-type]
-        part.form = FORMS[form]
+        part.form, part.place = FORMS[form], counts[kind]
         counts[kind] += 1
     for source in {type(part).__module__ for part in module.modules()}:
         modelling = sys.modules[source]
@@ -137,7 +139,9 @@ def _kind(part: nn.Module) -> str | None:
     bare = _bare(part)
     if bare is nn.Linear:
         return "linear"
-    # Every architecture brings its own class; all are called something like LlamaRMSNorm or LayerNorm.
+    # Every architecture brings its own class; all are called something like LlamaRMSNorm, LayerNorm, MixtralTopKRouter.
+    if bare.__name__.endswith("Router"):
+        return "router"
     return "norm" if bare.__name__.endswith("Norm") else None
 
 
@@ -157,5 +161,8 @@ def _seamed(bare: type[nn.Module], kind: str) -> type[nn.Module]:
         out: Tensor = self.form.norm(bare.forward, self, hidden_states)
         return out
 
-    forward = {"linear": linear, "norm": norm}[kind]
+    def router(self: Any, *args: Any, **options: Any) -> Any:
+        return routing.route(partial(bare.forward, self, *args, **options), self.place, bare.__name__)
+
+    forward = {"linear": linear, "norm": norm, "router": router}[kind]
     return type(f"Seamed{bare.__name__}", (bare,), {"forward": forward, "bare": bare, "__module__": __name__})

@@ -18,6 +18,13 @@ from ascent.models.quiet import quiet
 PAD, END = "<pad>", "<eos>"
 BYTES = 256
 
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+# Multi-head latent attention: keys and values of other sizes than queries of `hidden // heads`, and as many heads.
+LATENT = {"num_key_value_heads": None, "kv_lora_rank": 16, "q_lora_rank": 16, "head_dim": 8} | {
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 8, "first_k_dense_replace": 1,
+    "n_group": 4, "topk_group": 2,
+}  # fmt: skip
+
 # What a family has beyond the shared numbers. SmolLM2 is Llama with tied embeddings.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": False},
@@ -28,8 +35,28 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": {},
     "gemma2": {},
     "phi": {},
+    "gemma3": {},
+    "olmo2": {},
+    "olmo3": {},
+    "granite": {},
+    "cohere2": {},
+    "starcoder2": {},
+    "phi3": {},
+    "glm4": {},
+    "smollm3": {},
+    "qwen2_moe": {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 32},
+    "qwen3_moe": {**EXPERTS, "num_experts": 4},
+    "olmoe": {"num_experts_per_tok": 2, "num_experts": 4},
+    "mixtral": {"num_experts_per_tok": 2, "num_local_experts": 4},
+    "deepseek_v2": {**EXPERTS, **LATENT, "topk_method": "group_limited_greedy"},
+    "deepseek_v3": {**EXPERTS, **LATENT},
+    "gpt_oss": {
+        "num_experts_per_tok": 2,
+        "num_local_experts": 4,
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+    },
 }
-MODEL_TYPES = {"smollm2": "llama"}
+MODEL_TYPES = {"smollm2": "llama", "gemma3": "gemma3_text"}
 
 # Models of a size and a tokenizer that suit some tasks. `digits` reads and writes a digit as one token; its slowly
 # turning positions carry what it learnt on short lists further than the usual ones do.

@@ -1,6 +1,7 @@
 """Read a mathematical answer into something comparable: numbers exactly, lists and matrices by their items.
 
 Nothing here evaluates anything; what is neither a number nor words stays an `Expression`, for the symbolic checker.
+A text of more than LONGEST characters is no answer, so the time of reading one is bounded whatever a policy writes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+LONGEST = 2000  # below the 4,300 digits at which int() refuses, too
+MOST_SIGNS = 4  # of plus or minus in one answer, which is read both ways at each of them
 SET_OPEN, SET_CLOSE = "⦃", "⦄"  # \{ and \}, kept apart from grouping braces
 MONEY = "＄"  # \\$, kept apart from the dollar signs around mathematics
 UNIT_OPEN, UNIT_CLOSE = "⟨", "⟩"  # \text{...}, kept apart from variables
@@ -68,6 +71,8 @@ _SAME = {
     **{"¾": r"\frac{3}{4}", "²": "^{2}", "³": "^{3}", "\u00a0": " ", "\u202f": " ", "\u2009": " ", "…": r"\ldots "},
 }
 _SPACES = re.compile(r"(?<!\\)\\[,;:! ]|~|\\quad|\\qquad|\\displaystyle|\\textstyle|\\limits")
+_OPENING, _CLOSING = "([{" + SET_OPEN, ")]}" + SET_CLOSE
+_BRACKET_OR_COMMA = re.compile(f"[{re.escape(_OPENING + _CLOSING)},]")
 _MATRIX = re.compile(r"\\begin\{([pbvB]?matrix|array)\}(?:\{[^}]*\})?(.*)\\end\{\1\}", re.DOTALL)
 
 
@@ -89,7 +94,7 @@ def normalised(text: str) -> str:
     text = re.sub(r"\\math(?:bf|it|bb|cal|sf)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\\(?:text|mathrm|textbf|textit|mbox|operatorname)\s*\{([^{}]*)\}", _as_text, text)
     text = re.sub(r"\\[()\[\]]", " ", text)
-    text = _SPACES.sub(" ", text)
+    text = re.sub(r"\s+", " ", _SPACES.sub(" ", text))  # before patterns that meet space in several places
     text = re.sub(r"(\d)\s*\^\s*\{?\s*\\circ\s*\}?\s*(?=$|,)", rf"\1 {UNIT_OPEN}degrees{UNIT_CLOSE}", text)
     text = text.replace("$", " ")
     return re.sub(r"\s+", " ", text).strip().rstrip(".,;\\ ").strip()
@@ -114,8 +119,8 @@ def balanced(text: str) -> bool:
 
 def read(text: str) -> Answer | None:
     """The answer behind a text; None when there is none in it."""
-    text = normalised(text)
-    if not text or not balanced(text) or not re.search(rf"[\w\\{SET_OPEN}]", text):
+    text = normalised(text) if len(text) <= LONGEST else ""
+    if not text or len(text) > LONGEST or not balanced(text) or not re.search(rf"[\w\\{SET_OPEN}]", text):
         return None
     return _read(text, depth=0)
 
@@ -139,7 +144,7 @@ def _read(text: str, depth: int) -> Answer | None:
     pieces = _split(text, r"\cup")
     if len(pieces) > 1:
         return _several(pieces, depth, None)
-    if text[0] in "([" + SET_OPEN and text[-1] in ")]" + SET_CLOSE and _closes_at_end(text):
+    if text[0] in "([" + SET_OPEN and text[-1] in ")]" + SET_CLOSE and _brackets(text)[0].get(0) == len(text) - 1:
         items = _split(text[1:-1], ",")
         if len(items) > 1 or text[0] == SET_OPEN:
             return _several(items, depth, text[0] + text[-1])
@@ -191,7 +196,7 @@ def _listed(text: str, depth: int) -> Answer | None:
     if len(ratio) > 1 and all(part.strip() for part in ratio):
         return _several(ratio, depth, ":")
     signs = re.fullmatch(r"(.*?)\\pm\s*(.+)", text)
-    if signs:
+    if signs and text.count(r"\pm") <= MOST_SIGNS:
         head = signs[1].strip()
         return _several([f"{head}{'+' if head else ''}{signs[2]}", f"{head}-{signs[2]}"], depth, "")
     words = re.sub(f"[{UNIT_OPEN}{UNIT_CLOSE}]", " ", text)
@@ -218,21 +223,30 @@ def _matrix(body: str, depth: int) -> Answer | None:
 
 
 def _unwrapped(text: str) -> str:
-    """Without braces, parentheses or dollar signs around all of one thing."""
-    while len(text) > 1 and text[0] + text[-1] in ("{}", "()", "$$") and _closes_at_end(text):
-        if text[0] == "(" and len(_split(text[1:-1], ",")) > 1:
+    """Without braces or parentheses around all of one thing."""
+    closing, several = _brackets(text)
+    first, last = 0, len(text) - 1
+    while first < last and text[first] + text[last] in ("{}", "()") and closing.get(first) == last:
+        if text[first] == "(" and first in several:
             break
-        text = text[1:-1].strip()
-    return text
+        inner = text[first + 1 : last]
+        first, last = last - len(inner.lstrip()), first + len(inner.rstrip())
+    return text[first : last + 1]
 
 
-def _closes_at_end(text: str) -> bool:
-    depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([{" + SET_OPEN) - (letter in ")]}" + SET_CLOSE)
-        if depth == 0 and place < len(text) - 1 and text[0] != "$":
-            return False
-    return depth == 0
+def _brackets(text: str) -> tuple[dict[int, int], set[int]]:
+    """Where each bracket is closed, and which ones hold commas that stand in no other."""
+    closing: dict[int, int] = {}
+    several: set[int] = set()
+    waiting: list[int] = []
+    for match in _BRACKET_OR_COMMA.finditer(text):
+        if match[0] in _OPENING:
+            waiting.append(match.start())
+        elif waiting and match[0] == ",":
+            several.add(waiting[-1])
+        elif waiting:
+            closing[waiting.pop()] = match.start()
+    return closing, several
 
 
 def _split(text: str, mark: str) -> list[str]:
@@ -240,7 +254,7 @@ def _split(text: str, mark: str) -> list[str]:
     parts, depth, start, place = [], 0, 0, 0
     while place < len(text):
         letter = text[place]
-        depth += (letter in "([{" + SET_OPEN) - (letter in ")]}" + SET_CLOSE)
+        depth += (letter in _OPENING) - (letter in _CLOSING)
         if depth == 0 and text.startswith(mark, place):
             parts.append(text[start:place])
             place += len(mark)
@@ -271,8 +285,9 @@ _UNITS = {
 
 def read_number(text: str) -> Number | None:
     """A number with what may stand around it: a sign, a currency, thousands, a percent sign, a unit."""
-    body = text.strip()
-    body, unit = _without_unit(body)
+    if len(text) > LONGEST:
+        return None
+    body, unit = _without_unit(text.strip())
     currency = re.match(rf"^([+-]?)\s*(?:US)?[{MONEY}€£¥]\s*", body)
     if currency and currency.end() > len(currency[1]):
         body, unit = currency[1] + body[currency.end() :], unit or "dollars"

@@ -103,7 +103,8 @@ class _Line:
     """One reward's calls: pieces of rollouts, cut by place, asked as soon as all of a piece is there."""
 
     def __init__(self, name: str, reward: Reward, timeout: float, count: int) -> None:
-        self.name, self.reward, self.timeout = name, reward, timeout
+        self.name, self.reward = name, reward
+        self.timeout = max(timeout, reward.longest) if isinstance(reward, Batch) else timeout
         size = (reward.together or count) if isinstance(reward, Batch) else 1
         self._size, self._count = max(size, 1), count
         self._pieces: dict[int, dict[int, Rollout | None]] = {}

@@ -13,9 +13,11 @@ import resource
 import sys
 import warnings
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from ascent.rewards.equality import TOLERANCE, BadGold, compare
+from ascent.sandbox.pool import ready
 
 MEMORY = 4 << 30
 _DECIMAL = re.compile(r"-?\d*\.\d+")
@@ -23,8 +25,12 @@ _DECIMAL = re.compile(r"-?\d*\.\d+")
 _HOPELESS = re.compile(r"\^\s*\{?\s*\d{5,}|\d{6,}\s*!|\^[^+]*\^[^+]*\^")
 
 
+@lru_cache(maxsize=1024)  # a list may hold one item many times
 def symbolic(gold: str, answer: str) -> bool:
-    """Equal by computer algebra; an answer that cannot be read is not equal, a gold that cannot is BadGold."""
+    """Equal by computer algebra; an answer that cannot be read is not equal, a gold that cannot is BadGold.
+
+    Its time grows exponentially with the depth of brackets: `compare` asks about no answer that is `oversized`.
+    """
     # Here, not above: it costs a second that pattern matching need not pay.
     from math_verify import LatexExtractionConfig, parse, verify  # type: ignore[import-untyped]
 
@@ -52,7 +58,10 @@ def _close(number: Fraction, expressions: list[Any]) -> bool | None:
     """A decimal against a closed form, to a RELATIVE tolerance: rounding both to six places would make 1e-8 zero."""
     for each in expressions:
         if not isinstance(each, str) and getattr(each, "is_real", False) and not each.free_symbols:
-            value = Fraction(str(each.evalf(30)))
+            try:
+                value = Fraction(str(each.evalf(30)))
+            except ValueError:  # no number comes out of it
+                return None
             return abs(value - number) <= TOLERANCE * abs(value)
     return None
 
@@ -61,7 +70,7 @@ def answer_to(job: dict[str, Any]) -> dict[str, Any]:
     if job["op"] == "match":
         return {"match": re.fullmatch(job["pattern"], job["text"], re.DOTALL) is not None}
     try:
-        right, found = compare(job["gold"], job["answer"], symbolic)
+        right, found = compare(job["gold"], job["answer"] or "", symbolic)
     except BadGold as error:
         return {"unscored": "bad_gold", "detail": str(error)}
     except MemoryError:
@@ -75,7 +84,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     if sys.argv[1:] == ["mathematics"]:
         symbolic("x", "1+x")  # what the first comparison would pay, before its clock runs
-    print(json.dumps({"ready": True}), flush=True)
+    ready()
     for line in sys.stdin:
         print(json.dumps(answer_to(json.loads(line))), flush=True)
 

@@ -3,16 +3,21 @@ the rest through `symbolic`, which asks a computer algebra system elsewhere.
 
 Worked example: gold \\frac{1}{3} accepts 0.333333 (relative error 1e-6) and refuses 0.3333; gold 0.5 accepts 1/2 and
 refuses 0.50001; gold 1,234 refuses 12,34.
+
+Computer algebra takes time exponential in how deep brackets are nested (20 braces take minutes), so an answer that is
+`oversized` beside its gold is not given to it: its expressions are equal only where they are equal letter by letter.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 
 from ascent.rewards.answers import (
+    LONGEST,
     SET_CLOSE,
     SET_OPEN,
     Answer,
@@ -27,12 +32,12 @@ from ascent.rewards.answers import (
 )
 
 Symbolic = Callable[[str, str], bool]
+MOST_CHARACTERS, MOST_NESTED = 400, 8  # for computer algebra, where the gold itself has no more
 TOLERANCE = Fraction(1, 1_000_000)
 _NO_ORDER = ("", SET_OPEN + SET_CLOSE)
 # Arithmetic left undone between two numbers: where the answer is a number, the question itself would pass for it.
 _UNDONE = re.compile(r"\d\s*(?:[+*/-]|\\times|\\cdot|\\div)\s*[(\d\\]")
-
-
+_BRACKET = re.compile(r"[(\[{)\]}]")
 _BASED = re.compile(r"[\dA-F]+_\{?\d+\}?")
 
 
@@ -59,8 +64,24 @@ def compare(gold: str, answer: str, symbolic: Symbolic) -> tuple[bool, float]:
     got = read(answer)
     if got is None:
         return False, 0.0
+    symbolic = operator.eq if oversized(gold, answer) else symbolic
     right = same(want, got, symbolic)
     return right, 1.0 if right else share(want, got, symbolic)
+
+
+def oversized(gold: str, answer: str) -> bool:
+    """Is the answer more than 400 characters and three times the gold's, or nested deeper than 8 and than the gold?"""
+    most = min(LONGEST, max(MOST_CHARACTERS, 3 * len(gold)))
+    return len(answer) > most or nesting(answer) > max(MOST_NESTED, nesting(gold))
+
+
+def nesting(text: str) -> int:
+    """How many brackets of any kind are open at once, at most."""
+    deepest = depth = 0
+    for bracket in _BRACKET.findall(text):
+        depth = depth + 1 if bracket in "([{" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def same(want: Answer, got: Answer, symbolic: Symbolic) -> bool:

@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ascent.http_client import ServerFailed, read_object
 from ascent.protocols import Score
 from ascent.records import Rollout
-from ascent.rewards.client import Client, patience_from
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch
-from ascent.rewards.remote import read_token
-from ascent.rewards.wire import BadMessage, read_object
+from ascent.rewards.remote import client_of
 
 _VERDICT = re.compile(r"^Score:[ \t]*(-?\d+(?:\.\d+)?)[ \t]*$", re.MULTILINE)
 _RULES = """You grade an answer by this rubric:
@@ -56,7 +55,7 @@ class Judge(Batch):
             raise ValueError(f"judge: low={low}, high={high}, but the scale must go up")
         if not rubric.strip():
             raise ValueError("judge: the rubric is empty; say what a good answer is")
-        self.client = Client(url, token=read_token(token_file), patience=patience_from(patience or {}))
+        self.client = client_of(url, token_file, patience)
         self._model, self._rubric, self._low, self._high = model, rubric.strip(), low, high
         self.together, self.at_once, self._max_tokens = 1, at_once, max_tokens
 
@@ -68,8 +67,8 @@ class Judge(Batch):
         body = json.dumps(self.request(rollout)).encode()
         try:
             reply = self.client.post("/chat/completions", body, said)
-        except Unscored as failure:
-            return failure
+        except ServerFailed as failure:
+            return Unscored(failure.kind, failure.detail)
         return verdict(reply, self._low, self._high)
 
     def request(self, rollout: Rollout) -> dict[str, Any]:
@@ -91,11 +90,11 @@ def said(body: bytes) -> str:
     """The one text in an endpoint's reply."""
     choices = read_object(body).get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise BadMessage("the reply holds not exactly one choice")
+        raise ValueError("the reply holds not exactly one choice")
     message = choices[0].get("message")
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, str):
-        raise BadMessage("the choice holds no text")
+        raise ValueError("the choice holds no text")
     return content
 
 

@@ -1,19 +1,20 @@
 """Mathematical answers: find the answer in the text, compare it with the reference.
 
 Parts: `correct` 0 or 1; `partial` the share of a list's items that were found (weight 0 unless asked for); `answered`
-whether the text marks an answer at all (weight 0). A reference that cannot be read is unscored, whatever the text says.
+whether the text marks an answer at all (weight 0); `oversized` whether it is longer or nested deeper than what
+computer algebra is given (weight 0). A reference that cannot be read is unscored, whatever the text says.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ascent.protocols import Score
 from ascent.records import Rollout
-from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, unavailable
+from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, oversized, unavailable
 from ascent.rewards.extract import answer_in
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch
@@ -23,7 +24,7 @@ from ascent.sandbox.pool import Died, Late, Pool, module_command
 class Mathematics(Batch):
     """`seconds` bounds one symbolic comparison; past it the checker is killed and the rollout is `timeout`."""
 
-    weights = {"partial": 0.0, "answered": 0.0}  # noqa: RUF012
+    weights = {"partial": 0.0, "answered": 0.0, "oversized": 0.0}  # noqa: RUF012
 
     def __init__(self, *, seconds: float = 10.0, workers: int = 0) -> None:
         if importlib.util.find_spec("math_verify") is None:
@@ -40,7 +41,7 @@ class Mathematics(Batch):
         waiting = [place for place, score in enumerate(scores) if isinstance(score, dict) and "op" in score]
         answers = self._pool.map([scores[place] for place in waiting], self._seconds)
         for place, answer in zip(waiting, answers, strict=True):
-            scores[place] = _score(answer)
+            scores[place] = _score(scores[place], answer)
         return scores
 
     def _quick(self, rollout: Rollout) -> Any:
@@ -55,22 +56,23 @@ class Mathematics(Batch):
         except BadGold as error:
             return Unscored("bad_gold", str(error))
         except NeedsSymbolic:
-            return {"op": "compare", "gold": gold, "answer": answer or ""}
-        return _parts(right, found, answer is not None)
+            return {"op": "compare", "gold": gold, "answer": answer}
+        return _parts(gold, answer, right, found)
 
     def close(self) -> None:
         self._pool.close()
 
 
-def _score(answer: Any) -> Score | Unscored:
+def _score(job: Mapping[str, Any], answer: Any) -> Score | Unscored:
     if isinstance(answer, Late):
         return Unscored("timeout", f"comparing: {answer}")
     if isinstance(answer, Died):
         return Unscored("checker", str(answer))
     if "unscored" in answer:
         return Unscored(answer["unscored"], answer["detail"])
-    return _parts(answer["right"], answer["share"], True)
+    return _parts(job["gold"], job["answer"], answer["right"], answer["share"])
 
 
-def _parts(right: bool, found: float, answered: bool) -> dict[str, float | None]:
-    return {"correct": float(right), "partial": found, "answered": float(answered)}
+def _parts(gold: str, answer: str | None, right: bool, found: float) -> dict[str, float | None]:
+    large = answer is not None and oversized(gold, answer)
+    return {"correct": float(right), "partial": found, "answered": float(answer is not None), "oversized": float(large)}

@@ -1,10 +1,7 @@
 """Model-written programs against hidden tests, in the sandbox. Parts: `correct` (all tests) and `fraction`.
 
-The program is the last fenced block of the text, or all of it where there is none. Tests come from `Prompt.info`:
-
-    {"tests": {"stdio": [["4", "8"]]}}                          standard input, expected standard output
-    {"tests": {"function": "double", "calls": [[[4], 8]]}}      arguments, expected value
-    {"tests": {"asserts": ["assert double(4) == 8"], "setup": ""}}
+The program is the last fenced block of the text, or all of it where there is none. Tests come with the prompt, in the
+layouts of `program_tests.suite_of`. Whatever a program does it is scored; only a prompt can leave it unscored.
 """
 
 from __future__ import annotations
@@ -16,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ascent.protocols import Score
-from ascent.records import Rollout
+from ascent.records import Prompt, Rollout
 from ascent.rewards.outcome import Unscored
+from ascent.rewards.program_tests import suite_of
 from ascent.rewards.registry import Batch
 from ascent.sandbox.limits import Limits
 from ascent.sandbox.programs import Sandbox, Sandboxing, Suite, Verdict
 
-_FENCE = re.compile(r"^```[\w+-]*[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^```([\w+-]*)[ \t]*$", re.MULTILINE)
 
 
 class Programs(Batch):
@@ -46,10 +44,13 @@ class Programs(Batch):
         self.ended: Counter[str] = Counter()  # what ended programs: time, memory, raised, ...
         self._counting = threading.Lock()
         self._sandbox = Sandbox(workers=workers, limits=bounds, sandbox=sandbox)
-        self.together, self.at_once = 1, self._sandbox.size
+        self.together, self.at_once, self.longest = 1, self._sandbox.size, self._sandbox.longest
+
+    def check(self, prompt: Prompt) -> None:
+        suite_of(prompt)
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
-        suites = [_suite(rollout) for rollout in rollouts]
+        suites = [_suite(rollout.prompt) for rollout in rollouts]
         ready = [place for place, suite in enumerate(suites) if isinstance(suite, Suite)]
         verdicts = self._sandbox.grade([(source_in(rollouts[place].text), suites[place]) for place in ready])  # type: ignore[misc]
         scores: list[Any] = list(suites)
@@ -71,20 +72,18 @@ class Programs(Batch):
 
 def source_in(text: str) -> str:
     """The last fenced block, which is what a reader would copy; all of the text where there is none."""
-    blocks = _FENCE.findall(text)
-    return blocks[-1] if blocks else text
+    start: int | None = None
+    block = slice(None)
+    for fence in _FENCE.finditer(text):  # one pass: looking for the end of each takes quadratic time where none ends
+        if start is None:
+            start = fence.end() + 1
+        elif not fence[1]:
+            start, block = None, slice(start, fence.start())
+    return text[block]
 
 
-def _suite(rollout: Rollout) -> Suite | Unscored:
-    tests = rollout.prompt.info.get("tests")
-    if not isinstance(tests, Mapping):
-        return Unscored("no_tests", "Prompt.info has no tests")
+def _suite(prompt: Prompt) -> Suite | Unscored:
     try:
-        if "stdio" in tests:
-            return Suite.stdio([(given, want) for given, want in tests["stdio"]])
-        if "calls" in tests:
-            cases = [(args, want) for args, want in tests["calls"]]
-            return Suite.calls(tests["function"], cases, tolerance=tests.get("tolerance", 1e-9))
-        return Suite.asserts(tests["asserts"], setup=tests.get("setup", ""))
-    except (KeyError, TypeError, ValueError) as error:
-        return Unscored("bad_tests", f"{type(error).__name__}: {error}")
+        return suite_of(prompt)
+    except Unscored as unscored:
+        return unscored

@@ -14,7 +14,7 @@ from typing import Any
 
 from ascent.own_files import check_options, find_target
 from ascent.protocols import Score
-from ascent.records import Rollout
+from ascent.records import Prompt, Rollout
 from ascent.rewards.outcome import Unscored
 
 # name -> where it lives; imported when asked for.
@@ -43,6 +43,12 @@ class Batch(ABC):
     together: int = 0
     # How many calls at once, each from a thread of its own.
     at_once: int = 1
+    # Seconds that a call may take by limits of its own: no shorter time-out cuts it off.
+    longest: float = 0.0
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises Unscored where no answer to this prompt could be scored. Asked before anything is sampled."""
+        return None
 
     @abstractmethod
     def score(self, rollouts: Sequence[Rollout]) -> Sequence[Score | Unscored]: ...

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ascent.http_client import PASSING, Client, Patience, ServerFailed, checked_token, read_object
 from ascent.protocols import Score
 from ascent.records import Rollout
-from ascent.rewards.client import Client, patience_from
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch
-from ascent.rewards.wire import read_object, read_scores, request_body
+from ascent.rewards.wire import REPLY_BYTES_PER_ROLLOUT, read_scores, request_body
+
+# Scoring twice does no harm, so a request is repeated after anything that may pass.
+AGAIN = PASSING | {"server_timeout", "bad_reply"}
+LEAST_REPLY_BYTES = 1 << 20
 
 
 class Remote(Batch):
@@ -29,14 +33,14 @@ class Remote(Batch):
     ) -> None:
         if batch < 1 or at_once < 1:
             raise ValueError(f"remote: batch={batch}, at_once={at_once}, but both must be at least 1")
-        self.client = Client(url, token=read_token(token_file), patience=patience_from(patience or {}))
+        self.client = client_of(url, token_file, patience, reply_bytes=batch * REPLY_BYTES_PER_ROLLOUT)
         self.together, self.at_once = batch, at_once
 
-    def check(self) -> None:
+    def check_server(self) -> None:
         """ValueError when the server does not answer: to be called before the first step."""
         try:
-            read_object(self.client.get("/health"))
-        except (Unscored, ValueError) as error:
+            self.client.get("/health", read_object)
+        except ServerFailed as error:
             raise ValueError(f"the reward server at {self.client.url} does not answer: {error}") from error
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
@@ -48,19 +52,35 @@ class Remote(Batch):
         body = request_body(rollouts)
         try:
             scores = self.client.post("/score", body, lambda data: read_scores(data, len(rollouts)))
-        except Unscored as failure:
-            return [failure] * len(rollouts)
+        except ServerFailed as failure:
+            return [Unscored(failure.kind, failure.detail)] * len(rollouts)
         return [Unscored("server_cannot_say", "the server sent null") if score is None else score for score in scores]
 
 
+def client_of(
+    url: str, token_file: str | None, patience: Mapping[str, float] | None, *, reply_bytes: int = LEAST_REPLY_BYTES
+) -> Client:
+    """The client of a reward or a judge, from a recipe's options."""
+    options = {"timeout": 30.0, "tries": 3, "trip": 5, "max_reply_bytes": max(reply_bytes, LEAST_REPLY_BYTES)}
+    try:
+        found = Patience(**{**options, **(patience or {})})  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(f"patience={patience!r}: {error}") from error
+    return Client(url, token=read_token(token_file), patience=found, again=AGAIN)
+
+
 def read_token(file: str | None) -> str | None:
-    """The first line of a token file."""
+    """The one word in a token file."""
     if file is None:
         return None
     path = Path(file).expanduser()
     if not path.is_file():
         raise ValueError(f"token_file={file}: there is no such file")
-    token = path.read_text().strip()
-    if not token or not token.isascii() or len(token.split()) != 1:
-        raise ValueError(f"token_file={file}: it must hold one word of ASCII letters and nothing else")
-    return token
+    try:
+        with path.open("rb") as opened:
+            text = opened.read(1 << 16).decode("ascii").strip()
+    except OSError as error:
+        raise ValueError(f"token_file={file}: it cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError:  # it quotes what it could not read
+        text = ""
+    return checked_token(text, f"token_file={file}: what it holds")

@@ -11,17 +11,16 @@ A token, where the server has one, goes in the header `Authorization: Bearer TOK
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from ascent.http_client import read_object
 from ascent.protocols import Score
 from ascent.records import Rollout
 
-MOST_BYTES = 64 << 20
-
-
-class BadMessage(ValueError):
-    """A body that is not what this page says."""
+MOST_BYTES = 64 << 20  # of a request
+REPLY_BYTES_PER_ROLLOUT = 64 << 10
+LONGEST_NAME = 100
 
 
 def request_body(rollouts: Sequence[Rollout]) -> bytes:
@@ -39,50 +38,52 @@ def request_body(rollouts: Sequence[Rollout]) -> bytes:
     ]
     try:
         return json.dumps({"rollouts": items}, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"a prompt's info cannot be sent as JSON ({error}); keep plain data in Prompt.info") from error
 
 
 def read_scores(body: bytes, count: int) -> list[Score]:
-    """The scores of a reply; BadMessage for anything but `count` of them."""
+    """The scores of a reply; ValueError for anything but `count` of them."""
     scores = read_object(body).get("scores")
     if not isinstance(scores, list):
-        raise BadMessage("the reply has no list of scores")
+        raise ValueError("the reply has no list of scores")
     if len(scores) != count:
-        raise BadMessage(f"{len(scores)} scores for {count} rollouts")
+        raise ValueError(f"{len(scores)} scores for {count} rollouts")
     for score in scores:
-        values = list(score.values()) if isinstance(score, dict) else [score]
-        if any(isinstance(value, bool) or not isinstance(value, int | float | None) for value in values):
-            raise BadMessage(f"a score is {str(score)[:60]!r}; scores are numbers, null, or named parts")
+        parts = score if isinstance(score, dict) else {"score": score}
+        if not parts or not all(map(_is_name, parts)) or not all(map(_is_number, parts.values())):
+            raise ValueError(f"a score is {str(score)[:60]!r}; scores are finite numbers, null, or named parts")
     return scores
 
 
-def read_object(body: bytes) -> dict[str, Any]:
-    """A JSON object without NaN and infinities, which are not JSON."""
-    try:
-        found = json.loads(body, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise BadMessage(f"no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise BadMessage(f"a {type(found).__name__}, not an object")
-    return found
-
-
 def read_items(body: bytes) -> list[tuple[list[Mapping[str, str]], str]]:
-    """(messages, completion) of each rollout in a request."""
+    """(messages, completion) of each rollout in a request; ValueError for anything else."""
     items = read_object(body).get("rollouts")
     if not isinstance(items, list):
-        raise BadMessage("the request has no list of rollouts")
+        raise ValueError("the request has no list of rollouts")
     found = []
     for item in items:
         messages = item.get("messages") if isinstance(item, dict) else None
-        if not isinstance(messages, list) or not messages or not isinstance(item.get("completion"), str):
-            raise BadMessage("a rollout needs messages (a list that is not empty) and a completion (text)")
-        if not all(isinstance(each, dict) and {"role", "content"} <= each.keys() for each in messages):
-            raise BadMessage("a message needs a role and a content")
+        if not isinstance(messages, list) or not messages or not _is_text(item.get("completion")):
+            raise ValueError("a rollout needs messages (a list that is not empty) and a completion (text)")
+        for each in messages:
+            if not isinstance(each, dict) or not _is_text(each.get("role")) or not _is_text(each.get("content")):
+                raise ValueError("a message needs a role and a content, both of them text")
         found.append((messages, item["completion"]))
     return found
 
 
-def _refuse(word: str) -> Any:
-    raise BadMessage(f"{word} is no JSON")
+def _is_text(value: object) -> bool:
+    """Text that can be encoded: JSON can spell half of a surrogate pair, which no tokenizer takes."""
+    return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
+
+
+def _is_name(value: str) -> bool:
+    return 0 < len(value) <= LONGEST_NAME and value.isprintable()
+
+
+def _is_number(value: object) -> bool:
+    """None stands for "cannot say"; a whole number may have more digits than a float holds."""
+    if value is None or isinstance(value, bool):
+        return value is None
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max

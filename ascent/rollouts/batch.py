@@ -38,7 +38,33 @@ def packed(rollouts: Sequence[Rollout]) -> Batch:
         "rewards_B": torch.tensor([_number(each.reward) for each in rollouts]),
         "correct_B": torch.tensor([correctness(each) for each in rollouts]),
         "truncated_B": torch.tensor([each.truncated for each in rollouts]),
+        **routed_experts(rollouts),
     }
+
+
+def routed_experts(rollouts: Sequence[Rollout]) -> Batch:
+    """The experts that each token took when it was first run, where they were recorded; (T, layers, choices).
+
+    A turn reads all before it once more: what it says about tokens that have theirs already is not used. Tokens that
+    were never run, as the last of a rollout, have the largest number of the type.
+    """
+    turns = [[turn.completion.routed_experts for turn in each.turns] for each in rollouts]
+    known = next((found for each in turns for found in each if found is not None), None)
+    if known is None:
+        return {}
+    dtype = torch.uint8 if known.width == 1 else torch.int16
+    whole = []
+    for rollout, founds in zip(rollouts, turns, strict=True):
+        length = sum(len(turn.observed) + len(turn.completion.tokens) for turn in rollout.turns)
+        own_TLC = torch.full((length, known.layers, known.choices), torch.iinfo(dtype).max, dtype=dtype)
+        done = 0
+        for found in founds:
+            if found is not None:
+                numbers = torch.frombuffer(bytearray(found.prompt + found.sampled), dtype=dtype)
+                own_TLC[done : found.tokens] = numbers.view(-1, known.layers, known.choices)[done:]
+                done = found.tokens
+        whole.append(own_TLC)
+    return {"routed_experts_TLC": torch.cat(whole)}
 
 
 def parts_of(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
@@ -70,7 +96,7 @@ def pick(whole: Mapping[str, Any], rows: Sequence[int]) -> Batch:
             found[name] = Segments.from_lengths(segments.lengths_B[rows_B])
         elif name == "groups":
             found[name] = value.select(rows_B)
-        elif name.endswith(("_T", "_TV", "_TC")):
+        elif name.endswith(("_T", "_TV", "_TC", "_TLC")):
             found[name] = value[places_T]
         elif name.endswith(("_B", "_BK")):
             found[name] = value[rows_B]
@@ -146,6 +172,8 @@ def steps_of(rollouts: Sequence[Rollout], whole: Batch) -> Batch:
     ends_T = torch.zeros(segments.total, dtype=torch.bool)
     starts = segments.offsets.tolist()
     for row, each in enumerate(rollouts):
+        if not each.steps:
+            continue
         sampled = trained_T[starts[row] : starts[row + 1]].nonzero()[:, 0] + starts[row]
         for step in each.steps:
             rewards_T[sampled[step.token]] += step.value

@@ -57,11 +57,16 @@ def bootstrapped(whole: Batch) -> Batch:
 
     A critic that is asked for `scores_B` gives the value of the state after a sequence's last token.
     """
-    cut_B = whole["truncated_B"] & ~torch.isnan(whole["rewards_B"])
+    segments, cut_B = whole["segments"], whole["truncated_B"] & ~torch.isnan(whole["rewards_B"])
     rest = {name: value for name, value in whole.items() if name != "scores_B"}
+    kept_B = torch.zeros_like(whole["rewards_B"])
+    if "step_rewards_T" in whole:  # steps that had ended keep theirs; the one that was cut is what the critic values
+        last_T = segments.last(whole["trained_T"]) & segments.spread(cut_B)
+        rest["step_rewards_T"] = torch.where(last_T, 0, whole["step_rewards_T"])
+        kept_B = segments.sum(rest["step_rewards_T"])
     return rest | {
         "bootstrap_B": torch.where(cut_B, whole["scores_B"], 0),
-        "rewards_B": torch.where(cut_B, 0, whole["rewards_B"]),
+        "rewards_B": torch.where(cut_B, kept_B, whole["rewards_B"]),
     }
 
 
@@ -70,7 +75,8 @@ def step_rewards(whole: Batch, rollouts: Sequence[Rollout]) -> Batch:
     if not any(each.steps for each in rollouts) and any(each.scored for each in rollouts):
         raise ValueError(
             "this algorithm learns from a reward at every step, but the rewards gave one number for each answer; use "
-            "the verifier of a task that scores steps (running_sum), or a function that returns StepReward records"
+            "a process_reward_model, the verifier of a task that scores steps (running_sum), or a function that "
+            "returns StepReward records"
         )
     return steps_of(rollouts, whole)
 
@@ -85,7 +91,8 @@ def outputs(whole: Batch, infer: Infer, want: frozenset[str], budget: int) -> di
             used = 0
         pieces[-1].append(row)
         used += length
-    plain = {name: whole[name] for name in ("tokens_T", "positions_T", "trained_T", "segments", "groups")}
+    read = ("tokens_T", "positions_T", "trained_T", "segments", "groups", "routed_experts_TLC")
+    plain = {name: whole[name] for name in read if name in whole}
     found = [infer(pick(plain, rows), want) for rows in pieces]
     return {name: torch.cat([each[name].cpu() for each in found]) for name in want}
 

@@ -26,7 +26,8 @@ from ascent.data.sources import FileSource
 from ascent.maths.tally import Mean, Tally, average, largest
 from ascent.protocols import Sampler, State, Stats, Weights
 from ascent.records import Rollout
-from ascent.rollouts.batch import Batch, counted_parts, cut, joined, packed, parts_of, pick
+from ascent.rollouts.batch import Batch, counted_parts, cut, joined, packed, parts_of, pick, steps_of
+from ascent.rollouts.collapse import nothing_to_learn, update_kl
 from ascent.rollouts.collect import GREEDY, Arriving, Asked, Settings, ask
 from ascent.rollouts.control import Steering, to_old, to_reference
 from ascent.rollouts.credit import bootstrapped, credited, described, informative, outputs, step_rewards
@@ -114,6 +115,7 @@ class RolloutSource:
         self.steering, self._texts = steering or Steering(row), texts
         self._step, self._idle, self._mixed = 0, 0, 0
         self._drift: float | None = None
+        self._last_update: tuple[int, float] | None = None  # the step, and how far it moved the policy
         self._waiting = Waiting()
         self._parts: set[str] = set()  # of the rewards, so far: each has a place of its own for rows that read them
         self._now = _Now()
@@ -150,12 +152,7 @@ class RolloutSource:
         solved = self._now.report["correct"].value() == 1  # then a run has come to its end in peace
         self._idle = self._idle + 1 if whole is None and not solved else 0
         if self._idle >= MOST_IDLE:
-            raise ValueError(
-                f"no group of {MOST_IDLE} steps in a row had scored answers of different quality, so there was nothing "
-                f"to learn from; in the last of them {self._now.report['unscored'].value():.0%} of the answers could "
-                "not be scored. Mend the reward if that is many; else use easier or harder prompts, more samples of "
-                "each (rollouts.group_size), or a reward with partial credit"
-            )
+            raise ValueError(nothing_to_learn(MOST_IDLE, self._now.report, self._last_update))
         if self.steering.moves:
             self._now.report["kl_coefficient"] = _one(self.steering.value)
         if whole is not None:
@@ -230,7 +227,8 @@ class RolloutSource:
             how = "recorded while sampling" if self.models.recorded else "computed after sampling"
             raise RuntimeError(  # a minibatch of unscored completions has neither
                 f"before its first update the policy's {what} to itself was off by {off:.2g}: the log-probs that were "
-                f"{how} are not the trainer's; this is a bug, please report it"
+                f"{how} are not the trainer's; for a mixture of experts set model.routing_replay=true, otherwise this "
+                "is a bug, please report it"
             )
 
     def report(self) -> Stats:
@@ -240,6 +238,8 @@ class RolloutSource:
     def refresh(self, weights: Weights) -> None:
         if self._now.batch and self._step > self.plan.critic_alone:
             self.steering.after(self._measured)
+            self._last_update = self._step, update_kl(self._now.batch, self.models.policy.infer)
+            self._now.report["update_kl"] = _one(self._last_update[1])
         self._now.batch = {}
         self.sampler.set_weights(self._step, weights)
 
@@ -248,15 +248,17 @@ class RolloutSource:
         return {
             "mixture": self._mixture.state(), "step": self._step, "idle": self._idle, "drift": self._drift,
             "coefficient": self.steering.value, "waiting": self._waiting.state(), "texts": texts,
-            "parts": sorted(self._parts),
+            "parts": sorted(self._parts), "last_update": self._last_update,
         }  # fmt: skip
 
     def load_state(self, state: State) -> None:
         self._mixture.load_state(state["mixture"])
         self._step, self._idle, self._drift = state["step"], state["idle"], state["drift"]
-        self.steering.set(state["coefficient"])
+        if self.steering.moves:  # else it is the recipe's, which may have changed
+            self.steering.set(state["coefficient"])
         self._waiting.load_state(state["waiting"])
-        self._parts = set(state.get("parts", ()))  # older checkpoints have none: they are met again
+        self._parts = set(state["parts"])
+        self._last_update = state["last_update"] and tuple(state["last_update"])
         if self._texts is not None:
             self._mixed = state["texts"]["given"]
             self._texts.load_state(state["texts"]["source"])
@@ -275,6 +277,8 @@ class RolloutSource:
         batch = packed(rollouts)
         if "step_rewards" in self.row.needs:
             batch |= step_rewards(batch, rollouts)
+        elif self.row.places_rewards:
+            batch |= steps_of(rollouts, batch)
         batch["places_B"] = torch.arange(len(rollouts)) + len(self._now.rollouts)
         self._now.rollouts += rollouts
         if "optimal_values" in self.row.needs:

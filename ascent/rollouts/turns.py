@@ -47,13 +47,20 @@ class Limits:
 
 @dataclass(frozen=True)
 class Talk:
-    """What rollouts talk to: an environment for each, how its words become tokens, and when to stop."""
+    """What rollouts talk to: an environment for each, how its words become tokens, and when to stop: `context` is how
+    many tokens the model holds, where that is known."""
 
     make: Callable[[Prompt], Env]
     between: Callable[[Sequence[Message]], tuple[int, ...]]
     harmless: Callable[[str], str]
     limits: Limits
     close: Callable[[], None] = lambda: None
+    context: int | None = None
+
+    def room(self, first: Request) -> int:
+        """Tokens that an episode may have after the prompt of its first request."""
+        most = self.limits.room(first.max_new_tokens)
+        return most if self.context is None else min(most, self.context - len(first.tokens))
 
 
 @dataclass
@@ -207,30 +214,29 @@ def _open(each: Talking, talk: Talk) -> None:
 def _spoke(each: Talking, completion: Completion, text: Callable[[Sequence[int]], str]) -> None:
     """The policy's turn: kept as sampled."""
     each.completion = completion
-    each.turns.append(Turn(each.unread, completion, text(completion.tokens), each.heard))
+    each.turns.append(Turn(each.unread, completion, text(completion.tokens), each.heard, each.said[-1].role))
     each.used += len(completion.tokens)
     each.said.append(Message("assistant", each.turns[-1].text))
 
 
 def _answered(each: Talking, reply: Reply | BaseException, talk: Talk) -> Rollout | None:
     """The environment's turn; the rollout where it was the last one."""
-    limits, budget = talk.limits, each.request.max_new_tokens
     if isinstance(reply, BaseException):
         return each.rollout("timeout" if isinstance(reply, TimeoutError) else "raised", shown(reply))
     each.parts = dict(reply.parts) or each.parts
     each.counts.update(reply.counts)
     if each.completion.truncated:
-        own = len(each.completion.tokens) == budget
+        own = len(each.completion.tokens) == each.request.max_new_tokens
         return each.rollout("cut" if own else "tokens")
     if reply.message is None:
         return each.rollout("over")
-    if len(each.turns) == limits.max_turns:
+    if len(each.turns) == talk.limits.max_turns:
         return each.rollout("turns")
     message = replace(reply.message, content=talk.harmless(reply.message.content))
     each.said.append(message)
     each.heard, each.unread = message.content, talk.between(each.said)
     each.used += len(each.unread)
-    if each.used >= limits.room(budget):
+    if each.used >= talk.room(each.request):
         return each.rollout("tokens")  # with the reply unread
     return None
 
@@ -239,7 +245,7 @@ def _next_request(each: Talking, talk: Talk) -> Request:
     """All tokens so far, in the order in which they were read and sampled; the turn's number keys its noise."""
     first = each.request
     tokens = [token for turn in each.turns for token in (*turn.observed, *turn.completion.tokens)]
-    left = talk.limits.room(first.max_new_tokens) - each.used
+    left = talk.room(first) - each.used
     return replace(
         first,
         prompt_id=f"{first.prompt_id}/turn {len(each.turns)}",

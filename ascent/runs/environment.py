@@ -45,6 +45,17 @@ def describe(*, devices: Sequence[str] = (), command: Sequence[str] | None = Non
     }
 
 
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Which versions are others than at the last start, in words: only the same ones promise the same bits."""
+    then, today = before.get("packages", {}), now.get("packages", {})
+    return [
+        f"{name} {then.get(name, '(not installed)')} -> {today.get(name, '(not installed)')} since the last start; the "
+        "same bits are promised by the same versions only"
+        for name in {**then, **today}
+        if then.get(name) != today.get(name)
+    ]
+
+
 def versions(packages: Sequence[str]) -> Mapping[str, str]:
     """Of those that are installed."""
     found = {}

@@ -2,6 +2,8 @@
 
 config.yaml        the resolved recipe, as text
 environment.json   versions, hardware, commit, command; one entry per start of the run
+inputs.json        the recipe at the start, and every input with the sha256 of its content (ascent.build.resuming)
+changes.jsonl      one line for each change of them since, with the first step that it counts for
 metrics.jsonl      one line per logged step
 samples.jsonl      one line per kept sample
 answers.jsonl      one line per answer to a held-out prompt, by evaluation
@@ -25,19 +27,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
+from ascent.runs import environment as environments
 from ascent.runs import lines
 from ascent.runs.curves import chosen, draw
 from ascent.runs.lock import NAME as LOCK
 from ascent.runs.lock import Lock, holder
 
 CONFIG, ENVIRONMENT, METRICS, SAMPLES = "config.yaml", "environment.json", "metrics.jsonl", "samples.jsonl"
-ANSWERS, WARNINGS, CHANGES = "answers.jsonl", "warnings.jsonl", "answers.md"
+ANSWERS, WARNINGS, ANSWERS_PAGE = "answers.jsonl", "warnings.jsonl", "answers.md"
+INPUTS, CHANGES = "inputs.json", "changes.jsonl"
 CHECKPOINTS, CURVES, OUTCOME = "checkpoints", "curves.png", "outcome.json"
 HISTORY = (METRICS, SAMPLES, ANSWERS, WARNINGS)
 # What one step may add to samples.jsonl, and one evaluation to answers.jsonl.
 STEP_BYTES = 256 * 1024
 # What `RunFolder.create` writes before config.yaml, which makes a folder a run.
-BUILDING = (LOCK, ENVIRONMENT, f".{ENVIRONMENT}.writing", f".{CONFIG}.writing")
+BUILDING = (
+    *(LOCK, ENVIRONMENT, INPUTS),
+    *(f".{name}.writing" for name in (ENVIRONMENT, INPUTS, CONFIG)),
+)
+# How to do without a file that cannot be restored.
+MENDED = {
+    ENVIRONMENT: ", or write [] into it: nothing is lost but what the run ran on",
+    OUTCOME: ", or delete it: the run then counts as killed",
+}
 Ending = Literal["finished", "stopped", "failed"]
 
 
@@ -56,16 +68,20 @@ class RunFolder:
         config: str,
         environment: Mapping[str, Any],
         *,
+        inputs: str | None = None,
         lock: Lock | None = None,
         say: Callable[[str], None] = print,
     ) -> RunFolder:
-        """A new run; the folder must not hold one already. `lock` is the one of a `Claim` on the folder."""
+        """A new run; the folder must not hold one already. `inputs` is the text of its inputs.json; `lock` is the one
+        of a `Claim` on the folder."""
         path.mkdir(parents=True, exist_ok=True)
         lock = lock or Lock(path, say=say)
         try:
             if (path / CONFIG).exists():
                 raise FileExistsError(f"{path} holds a run already; resume it, or choose another folder")
             _replace(path / ENVIRONMENT, json.dumps([dict(environment)], indent=1) + "\n")
+            if inputs is not None:
+                _replace(path / INPUTS, inputs)
             _replace(path / CONFIG, config)  # last: its presence says that this is a run
             return cls(path, lock)
         except BaseException:
@@ -74,15 +90,23 @@ class RunFolder:
 
     @classmethod
     def reopen(
-        cls, path: Path, step: int, environment: Mapping[str, Any], *, say: Callable[[str], None] = print
+        cls,
+        path: Path,
+        step: int,
+        environment: Mapping[str, Any],
+        *,
+        changes: Iterable[Mapping[str, Any]] = (),
+        lock: Lock | None = None,
+        say: Callable[[str], None] = print,
     ) -> RunFolder:
         """Continue a run from the checkpoint of `step`; what was logged after it is dropped: there is one history.
 
-        From step 0 all is run again, and so is what was logged before the first step.
+        From step 0 all is run again, and so is what was logged before the first step. `changes` are new lines of
+        changes.jsonl, for the next step and those after it. `lock` is the folder's, where the caller has it already.
         """
         if not (path / CONFIG).exists():
             raise FileNotFoundError(f"{path} is no run folder: it has no {CONFIG}")
-        lock = Lock(path, say=say)
+        lock = lock or Lock(path, say=say)
         try:
             for name in HISTORY:
                 note = lines.read(path / name).note
@@ -91,8 +115,11 @@ class RunFolder:
                 dropped = lines.keep_until(path / name, step or -1)
                 if dropped:
                     say(f"{name}: {dropped} lines from after step {step} are dropped; those steps are run again")
-            starts = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
+            starts = read_json(path / ENVIRONMENT)
+            for line in environments.differences(starts[-1] if starts else environment, environment):
+                say(line)
             _replace(path / ENVIRONMENT, json.dumps([*starts, dict(environment)], indent=1) + "\n")
+            _record(path / CHANGES, step + 1, changes)
             (path / OUTCOME).unlink(missing_ok=True)
             return cls(path, lock)
         except BaseException:
@@ -210,6 +237,7 @@ class Run:
     path: Path
     config: str
     environment: list[dict[str, Any]]
+    changes: list[dict[str, Any]]
     metrics: list[dict[str, float]]
     samples: list[dict[str, Any]]
     answers: list[dict[str, Any]]
@@ -241,7 +269,8 @@ def read_run(path: Path) -> Run:
     return Run(
         path=path,
         config=(path / CONFIG).read_text(encoding="utf-8"),
-        environment=json.loads((path / ENVIRONMENT).read_text(encoding="utf-8")),
+        environment=read_json(path / ENVIRONMENT),
+        changes=lines.read(path / CHANGES).records,
         metrics=[lines.numbers(record) for record in metrics.records],
         samples=samples.records,
         answers=answers.records,
@@ -281,21 +310,51 @@ def _within(file: lines.Lines, step: int, records: Iterable[Mapping[str, Any]], 
     return kept
 
 
+def read_json(path: Path) -> Any:
+    """What a file of a run folder holds; ValueError with its name where that is not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged: it is not JSON ({error}); restore it from a copy{MENDED.get(path.name, '')}"
+        ) from None
+
+
+def _record(path: Path, step: int, changes: Iterable[Mapping[str, Any]]) -> None:
+    """Changes for this step; those of later steps belong to what is run again."""
+    lines.keep_until(path, step)
+    new = list(changes)
+    if new:
+        file = lines.Lines(path)
+        for each in new:
+            file.append({"time": round(time.time(), 3), **each})
+        file.close()
+
+
+def state_of(path: Path) -> str:
+    """running, finished, stopped, failed or killed."""
+    return _state(path)[0]
+
+
 def _state(path: Path) -> tuple[str, str]:
     writer = holder(path)
     if writer is not None:
         return "running", f"process {writer}"
     if not (path / OUTCOME).exists():
         return "killed", "the last process ended without a word; ascent resume continues the run"
-    outcome = json.loads((path / OUTCOME).read_text(encoding="utf-8"))
+    outcome = read_json(path / OUTCOME)
     return outcome["ending"], outcome["message"]
 
 
 def _replace(path: Path, text: str) -> None:
     """Whole or not at all: written beside, synced, renamed."""
     beside = path.with_name(f".{path.name}.writing")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error

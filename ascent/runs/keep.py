@@ -52,10 +52,16 @@ class Warnings:
     """Says and keeps it when a number leaves its range. What an earlier start of the run has said is not said again."""
 
     def __init__(
-        self, run: RunFolder, say: Callable[[str], None], complaints: Callable[[], Iterable[str]] = tuple
+        self,
+        run: RunFolder,
+        say: Callable[[str], None],
+        complaints: Callable[[], Iterable[str]] = tuple,
+        expected: Iterable[str] = (),
     ) -> None:
-        """`complaints` are sentences of others, each told once: why a reward could not score something."""
-        self._run, self._say, self._complaints, self._watch = run, say, complaints, Watch()
+        """`complaints` are sentences of others, each told once: why a reward could not score something. `expected`
+        are rules whose numbers are out of range by design."""
+        self._run, self._say, self._complaints = run, say, complaints
+        self._watch = Watch(expected=tuple(expected))
         for record in run.history():
             self._watch.see(record["step"], lines.numbers(record))
 

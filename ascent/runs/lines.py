@@ -5,6 +5,7 @@ JSON has no NaN: a float that is not finite is written as the word "NaN", "Infin
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -38,8 +39,13 @@ class Lines:
         self.write(line(record))
 
     def write(self, whole: bytes) -> None:
-        """Append a line that `line` has made."""
-        self._file.write(whole)
+        """Append a line that `line` has made; OSError where there is no room for all of it."""
+        try:
+            written = self._file.write(whole)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        if written != len(whole):  # the beginning of it is cut off when the file is opened again
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def close(self) -> None:
         """Sync and close; closing twice does nothing."""

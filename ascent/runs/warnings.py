@@ -8,11 +8,12 @@ nothing before those are over. All of it is a function of the metrics, so a resu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 FIRST = 5  # steps whose mean a run is compared with
 SOLVED = 0.9  # a policy that is right this often may be sure of itself
+UPDATE_KL_LIMIT = 0.5  # nats a token; updates that still learn stay below a tenth of it
 
 Metrics = Mapping[str, float]
 
@@ -32,6 +33,7 @@ class Rule:
     low_times: float | None = None
     high_times: float | None = None
     patience: int = 3
+    explains: tuple[str, ...] = ()  # rules whose numbers follow from this one: they have nothing to add
 
     @property
     def relative(self) -> bool:
@@ -64,9 +66,10 @@ class Warned:
 
     def text(self) -> str:
         edge = f"below {self.low:.4g}" if self.value < self.low else f"above {self.high:.4g}"
+        lasting = f" for {self.rule.patience} steps" if self.rule.patience > 1 else ""
         return (
-            f"warning {self.rule.name} (step {self.step}): {self.rule.reads} is {self.value:.4g}, {edge} for "
-            f"{self.rule.patience} steps. {self.rule.why} {self.rule.do}"
+            f"warning {self.rule.name} (step {self.step}): {self.rule.reads} is {self.value:.4g}, {edge}{lasting}. "
+            f"{self.rule.why} {self.rule.do}"
         )
 
 
@@ -91,9 +94,23 @@ def _without_signal(metrics: Metrics) -> float | None:
     return float(metrics["reward_spread"] == 0)
 
 
+CLIP_FRACTION = "clip_fraction"
 RULES = (
     Rule(
-        "clip_fraction", _clipped, "clipped_low + clipped_high",
+        "update_too_large", _get("update_kl"), "update_kl",
+        "One step's updates moved the policy so far that it is another one; what follows in length, entropy, "
+        "truncation and rewards comes from that.",
+        "Lower update.learning_rate (or update.epochs), and start again or resume from a checkpoint before this step.",
+        high=UPDATE_KL_LIMIT, patience=1, explains=("entropy", "length", "truncation", "zero_variance"),
+    ),
+    Rule(
+        "sampler_mismatch", _get("mismatch"), "mismatch",
+        "The sampler's log-probs differ from the trainer's on the same tokens, so what is trained is not quite what "
+        "was sampled.",
+        "Set cells.mismatch.use to token_truncate; look at dtype and engine, and at max_staleness.", high=0.02,
+    ),
+    Rule(
+        CLIP_FRACTION, _clipped, "clipped_low + clipped_high",
         "Many tokens have moved as far as one step allows, and their gradient is cut off.",
         "Lower update.learning_rate, update.epochs or update.minibatches.", high=0.3,
     ),
@@ -148,15 +165,21 @@ class _Seen:
 
 
 class Watch:
-    """Rules over the metrics of one run, step after step."""
+    """Rules over the metrics of one run, step after step; those named in `expected` are none for this run."""
 
-    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
-        self._rules = {rule: _Seen() for rule in rules}
+    def __init__(self, rules: Sequence[Rule] = RULES, *, expected: Collection[str] = ()) -> None:
+        self._rules = {rule: _Seen() for rule in rules if rule.name not in expected}
+        self._explained: dict[str, int] = {}  # by an earlier warning, and for how many more steps that train
 
     def see(self, step: int, metrics: Metrics) -> list[Warned]:
         """What is to be said after this step."""
         found = [self._one(rule, seen, step, rule.number(metrics)) for rule, seen in self._rules.items()]
-        return [each for each in found if each is not None]
+        said = [each for each in found if each is not None and not self._explained.get(each.rule.name)]
+        for rule, seen in self._rules.items():
+            if rule.number(metrics) is not None:  # a step that trained; without one the policy is still the same
+                left = {name: FIRST if seen.outside else self._explained.get(name, 0) - 1 for name in rule.explains}
+                self._explained |= {name: max(0, steps) for name, steps in left.items()}
+        return said
 
     def _one(self, rule: Rule, seen: _Seen, step: int, value: float | None) -> Warned | None:
         if value is None or math.isnan(value):

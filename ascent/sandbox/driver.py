@@ -10,6 +10,7 @@ behind that of values.py and without its import, with `python -c`: nothing of th
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import json
 import os
@@ -58,27 +59,52 @@ class Channel:
         return found
 
 
+def _compiled(source: str, name: str) -> Any:
+    """Not with this file's own `from __future__`, which would let annotations name what nobody defines."""
+    return compile(source, name, "exec", dont_inherit=True)
+
+
+def _module(name: str) -> dict[str, Any]:
+    """The names of a new module that can be found by its own: dataclasses look for it."""
+    sys.modules[name] = type(sys)(name)
+    names: dict[str, Any] = sys.modules[name].__dict__
+    names["__builtins__"] = builtins
+    return names
+
+
 class Program:
     """A program's names, called from outside; what is no plain data stays here and goes out as a number."""
 
     def __init__(self) -> None:
-        self._names: dict[str, Any] = {"__name__": "program", "__builtins__": builtins}
+        self._names = _module("program")
         self._kept: list[Any] = []
         self._source = ""
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._source = message["source"]
+        self._source, prelude = message["source"], message["prelude"]
         if message["define"]:
-            exec(compile(self._source, "<program>", "exec"), self._names)
+            if prelude and self._source.lstrip("\r\n")[:1] in (" ", "\t"):  # the rest of a function that it begins
+                self._source = prelude + self._source
+            elif prelude:
+                exec(_compiled(prelude, "<given>"), self._names)
+            exec(_compiled(self._source, "<program>"), self._names)
         return {"value": None}
 
     def name(self, message: dict[str, Any]) -> dict[str, Any]:
-        if message["name"] not in self._names:
-            raise NameError(f"the program defines no {message['name']}")
-        return {"value": self._keep(self._names[message["name"]])}
+        """A function of the program, or a method of its `Solution`, as LeetCode has it."""
+        name = message["name"]
+        if name in self._names:
+            return {"value": self._keep(self._names[name])}
+        if "Solution" in self._names:
+            return {"value": self._keep(getattr(self._names["Solution"](), name))}
+        raise NameError(f"the program defines no {name}")
 
     def get(self, message: dict[str, Any]) -> dict[str, Any]:
         return {"value": encode(getattr(self._kept[message["of"]], message["name"]), self._keep)}
+
+    def assign(self, message: dict[str, Any]) -> dict[str, Any]:
+        setattr(self._kept[message["of"]], message["name"], decode(message["value"], self._kept.__getitem__))
+        return {"value": None}
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
         args = [decode(arg, self._kept.__getitem__) for arg in message["args"]]
@@ -105,7 +131,8 @@ class Program:
             _script(self._source)
         _, status = os.waitpid(child, 0)
         most = message["most"]
-        text, error = (os.pread(file, most + 1, 0).decode("utf-8", "replace") for file in (printed, complained))
+        # Bytes that are no UTF-8 stay something that equals no text.
+        text, error = (os.pread(file, most + 1, 0).decode("utf-8", "surrogateescape") for file in (printed, complained))
         for file in (given, printed, complained):
             os.close(file)
         return {"value": {"status": os.waitstatus_to_exitcode(status), "stdout": text, "stderr": error[-2000:]}}
@@ -117,7 +144,7 @@ class Program:
 
 def _nameless() -> int:
     """An open file in the private folder, whose size counts against that folder's."""
-    path = os.path.join(os.environ["TMPDIR"], "stream")
+    path = os.path.join(os.environ["TMPDIR"], os.urandom(8).hex())
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     os.unlink(path)
     return descriptor
@@ -129,35 +156,44 @@ def _script(source: str) -> NoReturn:
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
     try:
-        exec(compile(source, "<program>", "exec"), {"__name__": "__main__", "__builtins__": builtins})
+        exec(_compiled(source, "<program>"), _module("__main__"))
     except SystemExit as wanted:
         status = 0 if wanted.code is None else wanted.code if isinstance(wanted.code, int) else 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
         status = 1
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+    try:  # as the interpreter ends: fast output is often written by a thread, or at exit
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.__stdout__, sys.stderr):
+            # A program may have put anything in its place.
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
     finally:
         os._exit(status & 255)
 
 
 class Remote:
-    """A function or object of the program, seen from the tests. It answers calls and attributes, and nothing else:
-    no comparison is handed over, so an object that claims to equal everything equals nothing."""
-
+    # A function or object of the program, seen from the tests. It answers calls and attributes, and nothing else: no
+    # comparison is handed over, so an object that claims to equal everything equals nothing. No docstring: tests that
+    # ask for one mean the program's.
     __slots__ = ("_ask", "_of")
     __hash__ = None  # type: ignore[assignment]
+    __doc__ = property(lambda self: self.__getattr__("__doc__"))
 
     def __init__(self, ask: Callable[[dict[str, Any]], Any], of: int) -> None:
         object.__setattr__(self, "_ask", ask)
         object.__setattr__(self, "_of", of)
 
     def __getattr__(self, name: str) -> Any:
-        return self._ask({"op": "get", "of": self._of, "name": name})
+        return self._ask({"op": "get", "of": self._handle(), "name": name})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._ask({"op": "assign", "of": self._handle(), "name": name, "value": _outgoing(value)})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        message = {"op": "call", "of": self._of, "args": [_outgoing(arg) for arg in args]}
+        message = {"op": "call", "of": self._handle(), "args": [_outgoing(arg) for arg in args]}
         message["kwargs"] = {key: _outgoing(arg) for key, arg in kwargs.items()}
         return self._ask(message, args)
 
@@ -167,6 +203,9 @@ class Remote:
     def __bool__(self) -> bool:
         raise AssertionError("the answer is no plain data, so it is neither true nor false")
 
+    def _handle(self) -> int:
+        return int(self._of)
+
 
 class Unsupported(BaseException):
     """A test hands over what cannot travel (a function, an open file); BaseException: no test's `except` eats it."""
@@ -174,8 +213,8 @@ class Unsupported(BaseException):
 
 def _outgoing(value: Any) -> Any:
     def other(left: Any) -> Any:
-        if type(left) is Remote:
-            return {"h": left._of}
+        if isinstance(left, Remote):
+            return {"h": left._handle()}
         raise Unsupported(f"a test passes a {type(left).__name__} to the program; only plain data can travel")
 
     return encode(value, other)
@@ -186,16 +225,16 @@ class Tests:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._names: dict[str, Any] = {"__name__": "tests", "__builtins__": builtins}
+        self._names = _module("tests")
 
     def setup(self, message: dict[str, Any]) -> dict[str, Any]:
         for name in message["names"]:
             self._names[name] = _Named(self._ask, name)
-        exec(compile(message["source"], "<tests>", "exec"), self._names)
+        exec(_compiled(message["source"], "<tests>"), self._names)
         return {"value": None}
 
     def check(self, message: dict[str, Any]) -> dict[str, Any]:
-        exec(compile(message["source"], "<tests>", "exec"), self._names)
+        exec(_compiled(message["source"], "<tests>"), self._names)
         return {"value": True}
 
     def _ask(self, message: dict[str, Any], args: tuple[Any, ...] = ()) -> Any:
@@ -203,35 +242,32 @@ class Tests:
         reply = self._channel.read()
         if "error" in reply:
             raise _revived(*reply["error"])
-        for place, after in reply.get("changed", {}).items():
-            _update(args[int(place)], decode(after, self._remote))
-        return decode(reply["value"], self._remote)
+        value = decode(reply["value"], self._remote)
+        if value is None:
+            # A call is judged by its value, or by what it did to its arguments, never by both: a program that empties
+            # the tests' own input and returns it would pass `assert f(xs) == sorted(xs)`.
+            for place, after in reply.get("changed", {}).items():
+                _update(args[int(place)], decode(after, self._remote))
+        return value
 
     def _remote(self, of: int) -> Remote:
         return Remote(self._ask, of)
 
 
 class _Named(Remote):
-    """A name of the program's, looked up when first used."""
-
+    # A name of the program's, looked up when first used.
     __slots__ = ("_name",)
+    __doc__ = Remote.__doc__
 
     def __init__(self, ask: Callable[[dict[str, Any]], Any], name: str) -> None:
         super().__init__(ask, -1)
         object.__setattr__(self, "_name", name)
 
-    def _find(self) -> None:
+    def _handle(self) -> int:
         if self._of < 0:
             found = self._ask({"op": "name", "name": self._name})
             object.__setattr__(self, "_of", object.__getattribute__(found, "_of"))
-
-    def __getattr__(self, name: str) -> Any:
-        self._find()
-        return super().__getattr__(name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._find()
-        return super().__call__(*args, **kwargs)
+        return int(self._of)
 
 
 def _update(target: Any, after: Any) -> None:
@@ -242,10 +278,16 @@ def _update(target: Any, after: Any) -> None:
         target.update(after)
 
 
+_MEANINGFUL = (AssertionError, StopIteration, StopAsyncIteration)
+
+
 def _revived(kind: str, text: str) -> Exception:
-    """The program's exception, as the built-in type of that name, so that tests may expect it."""
+    """The program's exception, as the built-in type of that name, so that tests may expect it.
+
+    Not one that means something to the code around a call: an assertion's, or the end of `map` and `zip`.
+    """
     found = getattr(builtins, kind, None)
-    if isinstance(found, type) and issubclass(found, Exception) and found is not AssertionError:
+    if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, _MEANINGFUL):
         try:
             return found(text)
         except TypeError:  # UnicodeDecodeError and its like want more arguments
@@ -257,6 +299,7 @@ def _limit(limits: dict[str, Any]) -> None:
     sizes = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: 128,
+        resource.RLIMIT_SIGPENDING: 128,
         resource.RLIMIT_FSIZE: int(limits["file_mb"] * MEGABYTE),
         resource.RLIMIT_AS: int(limits["memory_mb"] * MEGABYTE),
         resource.RLIMIT_NPROC: int(limits["processes"]),
@@ -267,9 +310,18 @@ def _limit(limits: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
 
 
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:500]
+    except Exception as another:  # an exception about an integer of 5000 digits cannot be written down
+        return f"no message: {type(another).__name__}"
+
+
 def main() -> None:
     limits = json.loads(sys.argv[2])
     _limit(limits)
+    # Which the module `site`, left out here, would give every program.
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     channel = Channel()
     side = Program() if sys.argv[1] == "program" else Tests(channel)
     channel.write({"ready": True})
@@ -284,7 +336,7 @@ def main() -> None:
             channel.write({"error": ["TypeError", str(error)]})
         except BaseException as error:
             # SystemExit and KeyboardInterrupt too: a program that leaves has not answered.
-            channel.write({"error": [type(error).__name__, str(error)[:500]]})
+            channel.write({"error": [type(error).__name__, _message(error)]})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Worker processes that answer JSON lines, each killed and replaced when it is late or dead.
 
 A hard time-out needs a process: a thread cannot be stopped, and an alarm signal does nothing off the main thread.
-Answers come back in the order of the jobs, whoever finished first.
+Answers come back in the order of the jobs, whoever finished first. A worker ends with the process that started it, even
+where that was killed without a chance to say so.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
@@ -16,11 +18,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
 START_SECONDS = 60.0
+_SET_PARENT_DEATH_SIGNAL = 1
 
 
 class Late(Exception):
@@ -32,10 +35,11 @@ class Died(Exception):
 
 
 class Worker:
-    """One child process, started when first asked."""
+    """One child process, started when first asked. `starter` is a thread that lives as long as the worker may: to the
+    kernel a child's parent is a thread, and the child ends with it."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = list(command)
+    def __init__(self, command: Sequence[str], starter: Executor) -> None:
+        self._command, self._starter = list(command), starter
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
 
@@ -55,9 +59,9 @@ class Worker:
             raise
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        self._process = self._starter.submit(
+            subprocess.Popen, self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        ).result()
         self._buffer = b""
         ready = self._line(START_SECONDS)
         if ready != {"ready": True}:
@@ -99,7 +103,8 @@ class Pool:
             raise ValueError(f"a pool of {size} workers; give at least 1")
         self.size = size
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        self._workers = [Worker(command(slot)) for slot in range(size)]
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
+        self._workers = [Worker(command(slot), self._starter) for slot in range(size)]
         for worker in self._workers:
             self._idle.put(worker)
         self._lock = threading.Lock()
@@ -133,6 +138,7 @@ class Pool:
             self._closed = True
             for worker in self._workers:
                 worker.close()
+            self._starter.shutdown()
 
     def __enter__(self) -> Pool:
         return self
@@ -144,3 +150,14 @@ class Pool:
 def module_command(module: str, *words: str) -> list[str]:
     """How to start a module of this package as a worker, on the interpreter that runs us."""
     return [sys.executable, "-m", module, *words]
+
+
+def ready() -> None:
+    """A worker's first word; it takes jobs from here on, and from here on the kernel ends it with whoever started it.
+
+    Said when its user is no longer going to change, which would undo the second. One whose starter is gone already gets
+    no job and finds its input at an end.
+    """
+    if ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) != 0:
+        raise RuntimeError("prctl(PR_SET_PDEATHSIG) failed, so this worker could outlive the run that started it")
+    print(json.dumps({"ready": True}), flush=True)

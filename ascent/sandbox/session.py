@@ -12,21 +12,22 @@ import signal
 import struct
 import subprocess
 import tempfile
+import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ascent.sandbox import driver, seccomp, values
-from ascent.sandbox.isolation import Interpreter, command, environment
+from ascent.sandbox import driver, memory, seccomp, values
+from ascent.sandbox.cgroups import Group
+from ascent.sandbox.isolation import FOLDERS, Interpreter, command, environment
 from ascent.sandbox.limits import MEGABYTE, Limits
 
 Mode = Literal["bubblewrap", "none"]
 Side = Literal["program", "tests"]
 # Starting takes 0.1 s; more than this means that the machine, not the program, has a problem.
 START_SECONDS = 30.0
-LOOK_SECONDS = 0.05
-
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+LOOK_SECONDS = 0.02
 
 
 class Ended(Exception):
@@ -53,13 +54,24 @@ class Session:
     """A driver behind bubblewrap (or, with mode none, without anything around it)."""
 
     def __init__(
-        self, side: Side, limits: Limits, *, mode: Mode, bwrap: str, interpreter: Interpreter, source: str
+        self,
+        side: Side,
+        limits: Limits,
+        *,
+        mode: Mode,
+        bwrap: str,
+        interpreter: Interpreter,
+        source: str,
+        groups: Mapping[Side, Group | None] | None = None,
     ) -> None:
         self._limits = limits
         self._most = int(limits.output_kb * 1024) + 4096
         self._buffer = bytearray()
-        self._next_look = time.monotonic() + LOOK_SECONDS
         self._init: int | None = None
+        self._first: int | None = None
+        self._group = (groups or {}).get(side)
+        self._over: Ended | Broken | None = None
+        self._closing, self._watcher = threading.Event(), threading.Thread(target=self._watch, daemon=True)
         self._home: str | None = None
         self._errors = os.memfd_create("stderr")
         inner = ["-I", "-S", "-B", "-c", source, side, json.dumps(limits.plain())]
@@ -75,21 +87,27 @@ class Session:
             self.close()
             raise Broken(f"the sandbox did not start: {said or error}") from error
         assert ready == {"ready": True}
+        self._watcher.start()
 
     def _start_wrapped(self, bwrap: str, interpreter: Interpreter, inner: list[str]) -> None:
         filter_fd = os.memfd_create("filter")
         os.write(filter_fd, seccomp.program(platform.machine()))
         os.lseek(filter_fd, 0, os.SEEK_SET)
         info, info_fd = os.pipe()
-        words = command(bwrap, interpreter, self._limits, filter_fd=filter_fd, info_fd=info_fd, inner=inner)
-        self._spawn(words, {}, "/", (filter_fd, info_fd))
-        os.close(filter_fd)
-        os.close(info_fd)
+        descriptors = {"seccomp": filter_fd, "info-fd": info_fd}
+        words = command(bwrap, interpreter, self._limits, descriptors=descriptors, inner=inner)
+        self._spawn(words, {}, "/", tuple(descriptors.values()))
+        for descriptor in descriptors.values():
+            os.close(descriptor)
         with os.fdopen(info, "rb") as pipe:
             text = pipe.read()
         if text:  # the first process of the new namespace: when it is gone, so is every other in there
+            self._first = json.loads(text)["child-pid"]
             with contextlib.suppress(ProcessLookupError):
-                self._init = os.pidfd_open(json.loads(text)["child-pid"])
+                self._init = os.pidfd_open(self._first)
+            # It has one child at most, the interpreter, which starts while we wait here for the kernel.
+            if self._group is not None and not self._group.take(self._first, self._limits):
+                self._group = None
 
     def _spawn(self, words: list[str], env: dict[str, str], cwd: str, keep: tuple[int, ...]) -> None:
         self._process = subprocess.Popen(
@@ -117,10 +135,10 @@ class Session:
                 try:
                     view = view[os.write(self._in, view) :]
                 except BrokenPipeError:
-                    raise Ended("died", "the program's process is gone") from None
+                    raise self._gone("the program's process is gone") from None
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """The next frame, looking at the tree's memory meanwhile."""
+        """The next frame."""
         until = time.monotonic() + seconds
         while True:
             frame = self._frame()
@@ -129,13 +147,11 @@ class Session:
             left = until - time.monotonic()
             if left <= 0:
                 raise Ended("time", f"no answer within {seconds:.3g} s")
-            if select.select([self._out], [], [], min(left, LOOK_SECONDS))[0]:
+            if select.select([self._out], [], [], left)[0]:
                 piece = os.read(self._out, 1 << 16)
                 if not piece:
-                    raise Ended("died", "the program ended its process")
+                    raise self._gone("the program ended its process")
                 self._buffer += piece
-            if time.monotonic() > self._next_look:
-                self._look()
 
     def _frame(self) -> dict[str, Any] | None:
         if len(self._buffer) < 4:
@@ -155,22 +171,50 @@ class Session:
             raise Ended("garbage", "an answer that is no object")
         return frame
 
-    def _look(self) -> None:
-        """The limit of the kernel binds one process; many small ones add up."""
-        self._next_look = time.monotonic() + LOOK_SECONDS
-        resident = sum(_resident(pid) for pid in _tree(self._process.pid))
-        if resident > self._limits.memory_mb * MEGABYTE:
-            raise Ended("memory", f"{resident >> 20} MB in all processes, more than {self._limits.memory_mb}")
+    def _watch(self) -> None:
+        """Look at the program's memory until the end: it may work on while nobody asks it and its answer is read."""
+        most = self._limits.memory_mb
+        while self._over is None and not self._closing.wait(LOOK_SECONDS):
+            try:
+                held = memory.held(self._process.pid, self._first, FOLDERS)
+                if held > most * MEGABYTE:
+                    self._over = Ended("memory", f"{held >> 20} MB in all, more than {most}")
+                else:
+                    self._over = self._full()
+            except Exception as error:
+                self._over = Broken(f"the program's memory could not be looked at: {error!r}")
+        if self._over is not None:
+            self._kill()
 
-    def close(self) -> None:
-        """Kill everything in there and wait until it is gone."""
+    def _full(self) -> Ended | None:
+        if self._group is not None and self._group.full():
+            return Ended("memory", f"the kernel stopped it at {self._limits.memory_mb} MB")
+        return None
+
+    def _gone(self, detail: str) -> Ended | Broken:
+        """Why there is nobody to talk to."""
+        return self._over or self._full() or Ended("died", detail)
+
+    def _kill(self) -> None:
         if self._init is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
-            # bubblewrap reaps that process and leaves; killed at once, it would leave a zombie to whoever is process 1.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
-        for pid in _tree(self._process.pid) if self._process.poll() is None else ():
+        else:
+            for pid in memory.tree(self._process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill everything in there and wait until it is gone."""
+        self._closing.set()
+        if self._watcher.ident is not None:
+            self._watcher.join()
+        if self._init is not None or self._process.poll() is None:
+            self._kill()
+        # bubblewrap reaps that process and leaves; killed at once, it would leave a zombie to whoever is process 1.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        for pid in memory.tree(self._process.pid) if self._process.poll() is None else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
@@ -188,24 +232,3 @@ class Session:
         os.close(self._errors)
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
-
-
-def _tree(root: int) -> list[int]:
-    """A process and all that descend from it."""
-    found, waiting = [], [root]
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
-        try:
-            for task in os.listdir(f"/proc/{pid}/task"):
-                waiting += [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    except (FileNotFoundError, ProcessLookupError):
-        return 0

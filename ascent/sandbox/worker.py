@@ -5,13 +5,18 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 # Everything is imported before root is dropped: afterwards the interpreter's own folder may be out of reach.
+from ascent.sandbox import cgroups
 from ascent.sandbox.grade import BadTests, grade, run_once
 from ascent.sandbox.isolation import Interpreter, become_nobody, require_bubblewrap
 from ascent.sandbox.limits import Limits
+from ascent.sandbox.pool import ready
 from ascent.sandbox.session import Broken, Session, driver_source
+
+OF_TESTS_KB = 64 * 1024
 
 
 def answer(job: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -26,6 +31,8 @@ def answer(job: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(side: Any, *, limits: Limits, settings: dict[str, Any]) -> Session:
+    if side == "tests":  # what they hand to the program is theirs to choose; only answers are bounded
+        limits = replace(limits, output_kb=max(limits.output_kb, OF_TESTS_KB))
     return Session(side, limits, **settings)
 
 
@@ -34,8 +41,11 @@ def main() -> None:
     bwrap = require_bubblewrap() if mode == "bubblewrap" else ""
     settings: dict[str, Any] = {"mode": mode, "bwrap": bwrap, "source": driver_source()}
     interpreter = Interpreter.mine()
-    settings["interpreter"] = become_nobody(slot, interpreter) if mode == "bubblewrap" else interpreter
-    print(json.dumps({"ready": True}), flush=True)
+    if mode == "bubblewrap":
+        settings["groups"] = {side: cgroups.make(side) for side in ("program", "tests")}  # as root, where we are
+        interpreter = become_nobody(slot, interpreter)
+    settings["interpreter"] = interpreter
+    ready()
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line), settings)), flush=True)
 

@@ -14,6 +14,7 @@ from ascent.tasks import TASKS, find_task
 from ascent.tasks.reasoning import PREFIX, Reasoning
 from ascent.tasks.task import SPLITS, Split, Task
 
+MOST_DIGITS = 8  # of a count: records are all made at once
 KINDS = ("prompts", "examples", "pairs", "rankings", "unpaired", "steps")
 _NAME = re.compile(rf"(?P<task>[a-z_]+|{PREFIX}[a-z0-9_]+)(@(?P<split>[a-z]+))?(:(?P<count>\d+))?")
 
@@ -40,6 +41,8 @@ def read_name(name: str) -> Named:
     split = match["split"]
     if split not in (None, *SPLITS):
         raise ValueError(f"{name}: a built-in task has the splits {' and '.join(SPLITS)}, not {split!r}")
+    if len(match["count"] or "") > MOST_DIGITS:
+        raise ValueError(f"{name[:80]}: a task is asked for less than {10**MOST_DIGITS} records; give a smaller count")
     return Named(find_task(match["task"]), cast("Split | None", split), int(match["count"]) if match["count"] else None)
 
 

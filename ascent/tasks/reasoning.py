@@ -18,6 +18,8 @@ from ascent.tasks.task import MOST_TRIES, SPLITS, Split, split_of
 PREFIX = "reasoning:"
 # Entries are made when they are asked for; this only bounds how far one may look.
 SIZE = 1_000_000
+# Characters of a text that is scored, where four times the answer's are not more.
+LONGEST = 2000
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,12 @@ class Reasoning:
         return tuple(found)
 
     def verify(self, prompt: Prompt, text: str) -> dict[str, float]:
-        """correct: full marks; score: what the package's own scorer says."""
+        """correct: full marks; score: what the package's own scorer says, and 0 for a text of which it is not asked.
+
+        Its scorers run in this process, and some take time quadratic in the text or worse.
+        """
+        if len(text) > max(LONGEST, 4 * len(prompt.answer or "")):
+            return {"correct": 0.0, "score": 0.0}
         score = float(self._made(0).score_answer(answer=text.strip(), entry=prompt.info["entry"]))
         return {"correct": float(score >= 1), "score": min(max(score, 0.0), 1.0)}
 

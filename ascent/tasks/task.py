@@ -7,11 +7,12 @@ the hash of its canonical form says so, so no seed, count or order can make the 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, StepReward, Steps
+from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
 from ascent.tasks.noise import Noise, hashed
 
 Split = Literal["train", "heldout"]
@@ -98,15 +99,19 @@ class Task:
         return tuple(found)
 
     def stepwise(self, split: Split, count: int, seed: int = 0) -> tuple[Steps, ...]:
-        """One answer of mixed quality in steps, each judged right or wrong by the task itself."""
+        """One answer of mixed quality in steps, each judged right or wrong by the task itself; an end that comes too
+        early makes the last one wrong."""
         found = []
         for index in _indices(count):
             prompt, problem = self._prompt(split, index, seed)
             text = self.attempt(problem, self._noise("stepwise", split, seed, index))
-            scores = [score for score in self.verify_steps(prompt, text) if score.end <= len(text)]
+            judged = self.verify_steps(prompt, text)
+            scores = [score for score in judged if score.end <= len(text)]
             starts = (0, *(score.end for score in scores))
             pieces = tuple(text[start : score.end].strip() for start, score in zip(starts, scores, strict=False))
-            found.append(Steps(prompt, pieces, tuple(score.value for score in scores)))
+            # The last step ends with the answer, so it is as wrong as that end is.
+            right = (*(score.value for score in scores[:-1]), min(score.value for score in judged[len(scores) - 1 :]))
+            found.append(Steps(prompt, pieces, right))
         return tuple(found)
 
     def verify(self, prompt: Prompt, text: str) -> dict[str, float]:
@@ -114,7 +119,7 @@ class Task:
         return self.parts(self._reference(prompt), text)
 
     def verify_steps(self, prompt: Prompt, text: str) -> tuple[StepScore, ...]:
-        """The scores of an answer's steps; `at_tokens` turns them into rewards."""
+        """The scores of an answer's steps; `rewards.steps.token_at` finds the sampled tokens that end them."""
         if self.steps is None:
             raise ValueError(f"task {self.name} scores no steps; use a family that does, such as running_sum")
         return self.steps(self._reference(prompt), text)
@@ -190,31 +195,9 @@ def split_of(key: str) -> Split:
     return "heldout" if hashed(f"split/{key}") % HELD_OUT_SHARE == 0 else "train"
 
 
-def at_tokens(scores: Sequence[StepScore], ends: Sequence[int]) -> tuple[StepReward, ...]:
-    """Each step's score at the token that writes its last character.
-
-    `ends` holds, for every sampled token, how many characters the text has once it is written: the lengths of the
-    decoded beginnings of the answer. With ends 1, 3, 4, 4 (the last is EOS) a step that ends before character 3 is
-    rewarded at token 1. One that ends just behind the text is rewarded at the last token, which ended it.
-    """
-    found = []
-    for score in scores:
-        token = next((token for token, end in enumerate(ends) if end >= score.end), None)
-        if token is None and score.end == max(ends, default=-1) + 1:
-            token = len(ends) - 1
-        if token is None:
-            raise ValueError(f"a step ends at character {score.end}, but the tokens write {max(ends, default=0)}")
-        found.append(StepReward(token, score.value))
-    return tuple(found)
-
-
 def overlap(want: Sequence[str], got: Sequence[str]) -> float:
     """Share of items that two bags have in common, of the larger one; 1 only for equal bags."""
-    rest = list(want)
-    for item in got:
-        if item in rest:
-            rest.remove(item)
-    return (len(want) - len(rest)) / max(len(want), len(got), 1)
+    return (Counter(want) & Counter(got)).total() / max(len(want), len(got), 1)
 
 
 def word_count(text: str) -> int:

@@ -80,11 +80,14 @@ class LocalLearner:
         known = self._statistics(batches, objective)
         totals = self._denominators(batches, objective, known)
         tally = _Accumulated(totals, objective.weights)
+        changed: list[Tensor] = []  # routes, where a mixture of experts replays them
         self.optimizer.clear()
         self.model.train()
         try:
             for batch, about in zip(batches, known, strict=True):
                 outputs = self.model.outputs(batch, objective.want, self.temperature)
+                if "routes_changed" in outputs:
+                    changed.append(outputs.pop("routes_changed"))
                 terms = objective.terms({**batch, **about, **outputs})
                 microbatch.scaled(terms, totals, objective.weights).backward()
                 self.optimizer.collect()
@@ -94,6 +97,8 @@ class LocalLearner:
             self.model.eval()
         tally.check()
         metrics = tally.metrics() | _reported(batches, known) | beside
+        if changed:
+            metrics["routes_changed"] = Mean(*torch.stack(changed).sum(0))
         metrics |= self._apply(metrics)
         if not self.skipped_in_a_row:  # a step that was refused is not remembered either
             self.carried.update({name: known[0][name] for name in objective.carried})
@@ -221,6 +226,7 @@ class LocalLearner:
 
     def state(self) -> State:
         """All but the weights themselves, which are saved with the model, and a mark by which to know them again."""
+        self._refuse_non_finite()
         return {
             "steps": self.steps,
             "skipped": self.skipped,
@@ -229,6 +235,17 @@ class LocalLearner:
             "weights": fingerprint(self.optimizer.weights),
             "optimizer": self.optimizer.state(),
         }
+
+    def _refuse_non_finite(self) -> None:
+        """Weights that are no numbers are not worth saving: the checkpoint before them is."""
+        masters = self.optimizer.masters
+        broken = [name for name, weight in masters.items() if not bool(torch.isfinite(weight).all())]
+        if broken:
+            raise Diverged(
+                f"after optimizer step {self.steps} {len(broken)} of {len(masters)} weights are not finite, first "
+                f"{broken[:3]}; nothing was saved. The last learning rate was {self.schedule.at(self.steps - 1):.3g}: "
+                "resume from the last checkpoint, or start again, with a lower update.learning_rate"
+            )
 
     def load_state(self, state: State) -> None:
         """Continue exactly; the model must already hold the weights that were saved with this state."""

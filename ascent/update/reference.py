@@ -3,8 +3,8 @@
 The key of a sequence is a hash of its tokens and of which are trained, so a cache survives shuffling, packing and a
 change of batch size, and can never serve another text. Axes: T flat tokens.
 
-On disk they lie in one file that names its own sha256. A file that does not match it is told (`notes`) and computed
-again: nothing is lost but time, because the reference does not change.
+On disk they lie in one file that names its own sha256, and the reference that they are of. A file that does not match
+either is told (`notes`) and computed again: nothing is lost but time.
 """
 
 from __future__ import annotations
@@ -28,15 +28,20 @@ WANT = frozenset({"logprobs_T"})
 
 
 class Reference:
-    """Adds `reference_T` to packed batches, companions included. `model` may be dropped once everything is known."""
+    """Adds `reference_T` to packed batches, companions included. `model` may be dropped once everything is known.
 
-    def __init__(self, model: Model | None, *, temperature: float = 1.0, file: Path | None = None) -> None:
-        self.model, self.temperature, self.file = model, temperature, file
+    `of` is a fingerprint of the reference, by which a file of another one is known.
+    """
+
+    def __init__(
+        self, model: Model | None, *, temperature: float = 1.0, file: Path | None = None, of: str = ""
+    ) -> None:
+        self.model, self.temperature, self.file, self.of = model, temperature, file, of
         self.known: dict[str, Tensor] = {}
         self.notes: list[str] = []
         if file is not None and file.exists():
             try:
-                self.known = read(file)
+                self.known = read(file, of=of)
             except (SafetensorError, OSError, ValueError) as error:
                 self.notes.append(f"{file.name} cannot be used ({error}); its log-probs are computed again")
 
@@ -48,7 +53,7 @@ class Reference:
                 self.known |= self._unknown(part)
         fresh = len(self.known) - before
         if fresh and self.file is not None:
-            write(self.file, self.known)
+            write(self.file, self.known, of=self.of)
         return fresh
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
@@ -78,22 +83,25 @@ class Reference:
         return {k: piece.clone() for k, piece in zip(keys, pieces, strict=True) if k not in self.known}
 
 
-def write(file: Path, known: Mapping[str, Tensor]) -> None:
+def write(file: Path, known: Mapping[str, Tensor], *, of: str = "") -> None:
     """Whole or not at all: under another name, synced, renamed."""
     writing = file.with_name(f".{file.name}.writing")
     disk.announce("write", writing)
-    save_file(dict(known), writing, metadata={"sha256": digest(known)})
+    with disk.writing():
+        save_file(dict(known), writing, metadata={"sha256": f"{digest(known)} of {of}"})
     disk.sync(writing)
     disk.rename(writing, file)
 
 
-def read(file: Path) -> dict[str, Tensor]:
+def read(file: Path, *, of: str = "") -> dict[str, Tensor]:
     """What `write` wrote; ValueError or SafetensorError where it is not that any more."""
     with safe_open(file, framework="pt") as content:
         known = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
-        seal = (content.metadata() or {}).get("sha256")
+        seal, _, reference = (content.metadata() or {}).get("sha256", "").partition(" of ")
     if seal != digest(known):
         raise ValueError("it does not match its sha256: it is corrupted")
+    if reference != of:
+        raise ValueError("it is of another reference")
     return known
 
 

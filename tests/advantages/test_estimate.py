@@ -88,3 +88,50 @@ def test_rewards_are_whitened_last_with_the_kl_in_them_and_without_what_is_unsco
     assert result.advantages_T.tolist() == pytest.approx([white[0] + white[1], white[1], white[2], 0, 0], abs=1e-5)
     assert result.rewards_B.tolist()[:2] == pytest.approx([white[0] + white[1], white[2]], abs=1e-5)
     assert result.rewards_B.isnan().tolist() == [False, False, True]
+
+
+def stepwise() -> dict[str, Any]:
+    """Two sequences of four tokens: one with steps 1 and .5 that end at tokens 1 and 3, one with a score of 2 alone."""
+    return {
+        "segments": Segments.from_lengths([4, 4]),
+        "groups": Groups.from_ids([0, 1]),
+        "trained_T": torch.ones(8, dtype=torch.bool),
+        "rewards_B": torch.tensor([1.5, 2.0], dtype=torch.float64),
+        "step_rewards_T": torch.tensor([0, 1, 0, 0.5, 0, 0, 0, 0], dtype=torch.float64),
+        "step_ends_T": torch.tensor([0, 1, 0, 1, 0, 0, 0, 0], dtype=torch.bool),
+        "values_T": torch.tensor([0.5, 0.5, 0.25, 0.25, 0, 0, 0, 0], dtype=torch.float64),
+        "truncated_B": torch.tensor([True, False]),
+        "old_T": torch.full((8,), -1.0, dtype=torch.float64),
+        "reference_T": torch.full((8,), -1.5, dtype=torch.float64),
+    }
+
+
+def test_gae_reads_step_rewards_where_the_steps_end() -> None:
+    """By hand, lam .5, gamma 1: TD errors [0, .75, 0, .25], so A = [.40625, .8125, .125, .25] and A + V are targets."""
+    result = estimate(stepwise(), shapes=(), credit=cell(returns.gae, lam=0.5), normalise=NONE)
+    assert result.advantages_T[:4].tolist() == pytest.approx([0.40625, 0.8125, 0.125, 0.25])
+    assert result.returns_T is not None
+    assert result.returns_T[:4].tolist() == pytest.approx([0.90625, 1.3125, 0.375, 0.5])
+    assert result.advantages_T[4:].tolist() == pytest.approx([0.25, 0.5, 1, 2])  # the score is at the last token
+    assert result.rewards_B.tolist() == [1.5, 2.0]
+
+
+def test_reward_to_go_of_steps_and_what_shaping_adds_to_them() -> None:
+    """The EOS rule makes -1 of the first total, 1.5: the 2.5 between stand at the last token. KL adds .05 a token."""
+    shapes = (cell(shape.eos_replace, score=-1.0), cell(shape.kl_penalty, beta=0.1))
+    to_go = cell(returns.reward_to_go)
+    plain = estimate(stepwise(), shapes=(), credit=to_go, normalise=NONE)
+    assert plain.advantages_T.tolist() == pytest.approx([1.5, 1.5, 0.5, 0.5, 2, 2, 2, 2])
+    shaped = estimate(stepwise(), shapes=shapes, credit=to_go, normalise=NONE)
+    wanted = [-1.2, -1.15, -2.1, -2.05, 1.8, 1.85, 1.9, 1.95]
+    assert shaped.advantages_T.tolist() == pytest.approx(wanted)
+    assert shaped.rewards_B.tolist() == pytest.approx([-1.2, 1.8])
+
+
+def test_without_steps_every_bit_is_as_without_their_names() -> None:
+    known = stepwise()
+    known["step_rewards_T"], known["step_ends_T"] = torch.zeros(8), torch.zeros(8, dtype=torch.bool)
+    without = {name: value for name, value in known.items() if not name.startswith("step_")}
+    shapes = (cell(shape.eos_replace, score=-0.3), cell(shape.kl_penalty, beta=0.07))
+    both = [estimate(each, shapes=shapes, credit=cell(returns.gae), normalise=NONE) for each in (known, without)]
+    assert torch.equal(both[0].advantages_T, both[1].advantages_T)

@@ -16,6 +16,5 @@ def test_varied_keeps_groups_whose_rewards_differ() -> None:
     assert select.varied(rewards, groups).tolist() == [True, True] + [False] * 6 + [True, True]
 
 
-def test_finished_and_scorable() -> None:
+def test_finished() -> None:
     assert select.finished(torch.tensor([True, False])).tolist() == [False, True]
-    assert select.scorable(torch.tensor([NAN, 0.0])).tolist() == [False, True]

@@ -47,6 +47,7 @@ def with_key(algorithm, key, value, **extra):
         ("sft", "run.best_by", "nll", "no checkpoint is kept for being good; set data.evaluate and run.keep_best"),
         ("sft", "run.project", "mine", "nothing is sent to Weights & Biases; add wandb to run.trackers"),
         ("sft", "model.lora_alpha", 16.0, "all weights are trained; set model.lora"),
+        ("sft", "model.routing_replay", True, "sft learns from files (examples), not from rollouts"),
         ("sft", "data.demonstrations", "d", "sft trains no reward model"),
         ("dpo", "data.demonstrations", "d", "dpo trains no reward model"),
         ("grpo", "data.mix", [{"use": "d", "share": 0.5}], "grpo samples answers to the prompts of data.train alone"),

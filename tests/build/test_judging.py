@@ -75,6 +75,8 @@ def test_an_endpoint_is_asked_in_the_order_shown():
         ("simulated:styl", "no task named 'styl'; did you mean style"),
         ("simulated:style?noice=1", "has no option noice"),
         ("http://localhost/v1", r"give \?model=NAME"),
+        ("http://me:hunter2@localhost/v1", "^the url holds an @, so a user or a password, which would [^2]*$"),
+        ("http://me:hunter2?@localhost/v1?model=m", "^the url's host or port cannot be read[^2]*$"),
         ("exacto", "no reward named 'exacto'; did you mean exact"),
     ],
 )

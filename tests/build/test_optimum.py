@@ -44,6 +44,17 @@ def test_values_come_from_the_references_answers_and_lie_between_their_rewards(t
         assert float(batch["advantages_T"][start]) == pytest.approx(float(batch["rewards_B"][row] - own[row]))
 
 
+def test_of_other_rewards_they_are_estimated_again(tmp_path: Path) -> None:
+    """Twice the reward is worth more than before; what was kept says nothing of it."""
+    values = []
+    for weight in (1.0, 1.0, 2.0):
+        rewards = [{**SETTINGS["rewards"][0], "weight": weight}]  # type: ignore[index]
+        assemble(plan_of(rewards=rewards), tmp_path)
+        values.append(json.loads((tmp_path / FILE).read_text())["values"])
+    assert values[0] == values[1]
+    assert sum(values[2]) > sum(values[1])
+
+
 def test_a_resumed_run_reads_them_and_estimates_the_same_where_they_are_gone(tmp_path: Path) -> None:
     train(plan_of(), tmp_path / "run", say=lambda line: None)
     kept, final = (tmp_path / "run" / FILE).read_text(), weights_of(tmp_path / "run", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,8 @@ def test_what_is_kept_is_the_same_to_the_byte_after_a_resume(tmp_path: Path) -> 
     [
         ("grpo_process", {"rewards": [{"use": "verifier"}]}, "the verifier of sort_digits scores no steps"),
         ("rlvr", {"rollouts__group_size": 4, "rollouts__engine": "vllm"}, "use native or hf"),
+        ("rlvr", {"model__routing_replay": True, "rollouts__engine": "hf"}, "hf records no experts"),
+        ("rlvr", {"model__routing_replay": True}, "LlamaForCausalLM has no router of experts that is known here"),
     ],
 )
 def test_what_is_not_built_is_refused_before_anything_runs(
@@ -203,3 +206,31 @@ def test_a_rollout_that_fits_into_no_micro_batch_is_refused_before_the_run(tmp_p
     ):
         run(tmp_path / "run", row, **more)
     assert not (tmp_path / "run").exists()
+
+
+def test_tests_that_cannot_be_read_are_told_by_their_lines_before_anything_is_sampled(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": "1+1=", "tests": {"stdio": [["4", "8"]]}},
+        {"prompt": "1+2=", "tests": {"stdio": [[4, "8"]]}},
+        {"prompt": "1+3=", "tests": {"asserts": {"a": 1}}},
+        {"prompt": "1+4="},
+    ]
+    file = tmp_path / "code.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def prompts(reward: dict[str, Any], **more: Any) -> int:
+        programs = {"use": "programs", "sandbox": "none", "workers": 1, **reward}
+        data = {"data.train": str(file), "data.evaluate": str(file), "rewards": [programs], "algorithm": "rlvr"}
+        training = assemble(resolve(validate(nested({**SETTINGS, **data, **more}))), tmp_path)
+        training.close()
+        (found,) = [int(note.split()[0]) for note in training.notes if "prompts from" in note]
+        return found
+
+    with pytest.raises(ValueError, match="3 bad rows of 4") as refused:
+        prompts({})
+    told = str(refused.value)
+    assert "code.jsonl:2: reward programs: bad_tests: the input of case 0 is 4 (int), but it must be text" in told
+    assert "code.jsonl:3: reward programs: bad_tests: asserts is {'a': 1} (dict), but it is a list" in told
+    assert "code.jsonl:4: reward programs: no_tests" in told and "data.bad_rows=skip" in told
+    assert prompts({}, **{"data.bad_rows": "skip"}) == 1
+    assert prompts({"stop_on": "never"}) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 from pathlib import Path
@@ -47,6 +48,41 @@ def test_the_same_scores_as_from_a_file(folder: Path, tmp_path: Path) -> None:
     serving.shutdown()
     serving.server_close()
     assert len(served) == 3 and all(isinstance(score, float) for score in served)
+
+
+ODD = {
+    "half a surrogate pair": ([{"role": "user", "content": "\ud800"}], "2"),
+    "half a pair in the answer": ([{"role": "user", "content": "1 + 1 ="}], "\udfff"),
+    "an unknown role": ([{"role": "oracle", "content": "1 + 1 ="}], "2"),
+    "a role of another kind": ([{"role": 5, "content": "1 + 1 ="}], "2"),
+    "a content of another kind": ([{"role": "user", "content": {"a": 1}}], "2"),
+}
+PLAIN = {
+    "nothing said": ([{"role": "user", "content": ""}], ""),
+    "zeros": ([{"role": "user", "content": "\0"}], "\0\0"),
+    "only a system": ([{"role": "system", "content": "be brief"}], "2"),
+    "an assistant first": ([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}], "2"),
+    "end tokens in the text": ([{"role": "user", "content": "</s><|im_end|><|endoftext|>"}], "<|im_end|>"),
+    "other writings": ([{"role": "user", "content": "\U0001f600\u0301\u202e"}], "\ufffe\uffff"),
+}
+
+
+def test_odd_content_is_refused_or_scored_and_leaves_no_traceback(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    serving = server(RewardModel(str(folder)), serves="rm")
+    threading.Thread(target=serving.serve_forever, daemon=True).start()
+    found = {}
+    for name, (messages, completion) in {**ODD, **PLAIN}.items():
+        body = json.dumps({"rollouts": [{"messages": messages, "completion": completion}]})
+        line = http.client.HTTPConnection(*serving.server_address[:2], timeout=60)  # type: ignore[misc]
+        line.request("POST", "/score", body)
+        found[name] = line.getresponse().status
+        line.close()
+    serving.shutdown()
+    serving.server_close()
+    assert found == {**dict.fromkeys(ODD, 400), **dict.fromkeys(PLAIN, 200)}
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_too_long_is_null(folder: Path) -> None:

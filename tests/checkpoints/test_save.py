@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from ascent.checkpoints import disk
 from ascent.checkpoints.manifest import CheckpointError
@@ -145,6 +149,26 @@ def test_a_failing_model_writer_leaves_no_trace(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="boom"):
         save(tmp_path, 20, {}, {"model": fails})
     assert [path.name for path in tmp_path.iterdir()] == ["10"]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: save_file({"w": torch.ones(300)}, folder / "w.safetensors"),
+        lambda folder: Tokenizer(BPE()).save(str(folder / "tokenizer.json")),
+        lambda folder: (folder / "config.json").write_text("x" * 300),
+    ],
+    ids=["safetensors", "tokenizers", "python"],
+)
+def test_no_room_is_a_clear_error_whichever_library_finds_it(tmp_path: Path, write: Any) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        with pytest.raises(CheckpointError, match=r"step 20 could not be written to .*File too large"):
+            save(tmp_path, 20, {}, {"model": write})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_tensors_that_share_memory_are_saved(tmp_path: Path) -> None:

@@ -93,6 +93,99 @@ def test_errors_are_one_line_and_no_traceback(arguments, words, monkeypatch, cap
     assert printed.err.count("\n") == 1
 
 
+def told(monkeypatch, capsys, *arguments):
+    """What a command that must fail says of it."""
+    monkeypatch.setattr(sys, "argv", ["ascent", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main.run()
+    printed = capsys.readouterr()
+    assert caught.value.code == 2
+    assert all(line.startswith("ascent: ") for line in printed.err.splitlines())
+    return printed.err
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "data.batch_size=" + "1" + "0" * 30,
+            "ascent: data.batch_size=1000000000000000000000000000000, but it must be ",
+        ),
+        ("run.steps=" + "9" * 5000, "line 1: not valid YAML: a number of 5000 digits; no key takes one so large"),
+        (
+            "update.learning_rate=" + "9" * 400,
+            "update.learning_rate=a number of about 400 digits, but it must be at mo",
+        ),
+        ("seed=1" + "0" * 30, "seed=1000000000000000000000000000000, but it must be at most 9223372036854775807"),
+        ("cells.gate.low=" + "9" * 400, "cells.gate.low=a number of about 400 digits, but it must be a number within"),
+        ("rewards=" + "[" * 3000, "line 1: not valid YAML: nested more than 100 deep"),
+        ("cells.shape." + "a." * 5000 + "b=1", "has 5003 names with dots between"),
+        ("run.project=\udcff", "line 1: not valid YAML: unacceptable character"),
+    ],
+)
+def test_settings_without_meaning_are_told(override, words, monkeypatch, capsys):
+    printed = told(monkeypatch, capsys, "show", "config", "rlvr", override)
+    assert words in printed and printed.count("\n") == 1 and len(printed) < 400
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (
+            f"algorithm: sft\nrun:\n  steps: {'9' * 5000}\n",
+            "mine.yaml, line 3: not valid YAML: a number of 5000 digits",
+        ),
+        ("algorithm: " + "[" * 5000, "mine.yaml, line 1: not valid YAML: nested more than 100 deep"),
+        ("algorithm: &a [*a, *a]\n", "mine.yaml, line 1: not valid YAML: found unconstructable recursive node"),
+        ("algorithm: sft\nalgorithm: sft\n", "mine.yaml, line 2: not valid YAML: the key 'algorithm' is given twice"),
+        ("algorithm: sft\nrun: \0\n", "mine.yaml, line 2: not valid YAML: unacceptable character #x0000"),
+        ("algorithm: sft\nrun:\n\tsteps: 4\n", "mine.yaml, line 3: not valid YAML: found character"),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "train", "check"])
+def test_recipes_that_cannot_be_read_are_told_with_their_line(command, recipe, words, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.yaml").write_text(recipe)
+    options = ["--run", str(tmp_path / "run")] if command == "train" else []
+    printed = told(
+        monkeypatch, capsys, *command.replace("show", "show config").split(), str(tmp_path / "mine.yaml"), *options
+    )
+    assert words in printed and printed.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+FINE = '{"prompt": "q", "completion": "a"}\n'
+BAD_DATA = [
+    ("a.jsonl", (FINE + '{"prompt": ' + "[" * 100_000).encode(), "a.jsonl:2: nested too deep to be read"),
+    ("a.jsonl", (FINE + f'{{"prompt": {"9" * 5000}}}').encode(), "a.jsonl:2: a number has thousands of digits"),
+    ("a.jsonl", (FINE + '{"prompt": "q", "prompt": "r"}').encode(), "a.jsonl:2: the name 'prompt' is given twice"),
+    ("a.jsonl", b'{"messages": []}', "a.jsonl:1: messages is an empty list; give it messages"),
+    ("a.jsonl", FINE.encode() + b'{"prompt": "caf\xe9", "completion": "a"}', "a.jsonl:2: the line is not UTF-8"),
+    ("a.json", b'[{"prompt": "q", "completion": NaN}]', "a.json:1: NaN is not JSON; write a finite number, or null"),
+    ("a.csv", b"prompt,completion,completion\nq,a,b\n", "a.csv:1: the column name 'completion' is given twice"),
+    ("a.parquet", b"", "a.parquet is damaged or cut off: Parquet file size is 0 bytes; write it again"),
+    ("a.jsonl", FINE.encode("utf-16"), "a.jsonl is UTF-16; save it as UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "words"), BAD_DATA, ids=[words for *_, words in BAD_DATA])
+def test_data_that_cannot_be_read_is_told_by_every_command(name, content, words, tmp_path, monkeypatch, capsys):
+    (tmp_path / name).write_bytes(content)
+    settings = ["sft", "model.policy=tiny:llama", f"data.train={tmp_path / name}"]
+    assert words in told(monkeypatch, capsys, "train", *settings, "--run", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    assert words in told(monkeypatch, capsys, "check", *settings)
+    if b"\n" not in content.strip():  # of several rows the others are shown, and the bad one is counted
+        assert words in told(monkeypatch, capsys, "inspect", str(tmp_path / name))
+
+
+def test_what_the_system_says_of_a_file_is_one_line(monkeypatch, capsys):
+    def fail():
+        raise PermissionError(13, "Permission denied", "a.jsonl")
+
+    monkeypatch.setattr(main, "app", fail)
+    assert told(monkeypatch, capsys) == "ascent: [Errno 13] Permission denied: 'a.jsonl'\n"
+
+
 def test_an_error_ends_the_process_with_status_2():
     done = ascent_command("train", "rlvr")
     assert (done.returncode, done.stdout) == (2, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,19 @@ def test_what_a_person_can_mend_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="not an empty folder"):
         call("train", tiny_recipe(tmp_path), "--run", str(tmp_path / "file"))
+
+
+@pytest.mark.slow
+def test_resume_says_what_changed_and_goes_on_only_if_told(tmp_path: Path) -> None:
+    data, run = tmp_path / "data.jsonl", tmp_path / "run"
+    row = '{{"prompt": "{}+1=", "completion": "{}"}}\n'
+    data.write_text("".join(row.format(n, n + 1) for n in range(8)))
+    recipe = tiny_recipe(tmp_path, data={"train": str(data), "batch_size": 4}, run={"steps": 2, "save_every": 1})
+    assert call("train", recipe, "--run", str(run)).exit_code == 0
+    shutil.rmtree(run / "checkpoints/2")
+    data.write_text("".join(row.format(n, n) for n in range(8)))
+    with pytest.raises(ValueError, match=rf"data.train {data} has another content .*\n.*--accept-changes"):
+        call("resume", str(run))
+    done = call("resume", str(run), "--accept-changes")
+    assert done.exit_code == 0 and "accepted, from step 2 on" in done.stderr
+    assert "changed from step 2 on: data.train (its content)" in call("show", "run", str(run)).stdout

@@ -53,7 +53,9 @@ def test_an_unknown_name_suggests_the_nearest():
         (b"just words\n", "holds the single value 'just words'"),
         (b"algorithm: [\n", "line 2: not valid YAML"),
         (b"algorithm: a\nalgorithm: b\n", "line 2: not valid YAML: the key 'algorithm' is given twice"),
-        (b"algorithm: \xff\n", "is not UTF-8 text (byte 11)"),
+        (b"algorithm: \xff\n", "line 1, is not UTF-8 text (byte 11)"),
+        (b"a: b\n# caf\xe9\n", "line 2, is not UTF-8 text (byte 10)"),
+        ("a: b\n".encode("utf-16"), "line 1, is not UTF-8 text (byte 0); save it as UTF-8"),
     ],
 )
 def test_a_bad_file_is_refused_by_name(tmp_path, content, words):
@@ -92,12 +94,16 @@ def test_overrides_become_a_tree():
         (["a.b=2", "a=1"], "override 'a=1' clashes with another override inside a"),
         (["rewards.0.use=x"], "override 'rewards.0.use=x': rewards is a list; give it whole"),
         (["a=[1"], "override 'a=[1', line 1: not valid YAML"),
+        (["a=" + "9" * 5000], "override 'a=999"),
+        (["a=" + "[" * 3000], "override 'a=[[["),
+        (["a." * 3000 + "b=1"], "override 'a.a."),
+        (["a=\udcff"], "override 'a=\\udcff', line 1: not valid YAML: unacceptable character"),
     ],
 )
 def test_bad_overrides_are_refused(overrides, words):
     with pytest.raises(ValueError) as caught:
         parse_overrides(overrides)
-    assert str(caught.value).startswith(words)
+    assert str(caught.value).startswith(words) and len(str(caught.value)) < 300
 
 
 def test_merging_goes_section_by_section():

@@ -18,9 +18,11 @@ def test_the_least_and_the_shipped():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rounds": 0}, "r: rounds: Input should be greater than or equal to 1"),
-        ({"colect": {}}, "r: colect: Extra inputs"),
-        ({"collect": {"prompts": "p", "samples": 1}}, "r: collect.samples"),
+        ({"rounds": 0}, "r: rounds=0, but it must be at least 1"),
+        ({"rounds": 10**30}, f"r: rounds=1{'0' * 30}, but it must be at most 1000"),
+        ({"seed": 2**63 - 1}, "r: seed=9223372036854775807, but it must be at most 9223372036854774807"),
+        ({"colect": {}}, "r: colect is not a key of a recipe of rounds; did you mean collect"),
+        ({"collect": {"prompts": "p", "samples": 1}}, "r: collect.samples=1, but it must be at least 2"),
     ],
 )
 def test_wrong_keys_are_named(change, words):

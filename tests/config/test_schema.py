@@ -1,8 +1,11 @@
+from typing import get_args
+
 import pytest
+from annotated_types import Le, Lt
 from pydantic import BaseModel
 
-from ascent.config import schema
-from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, Config, leaves
+from ascent.config import rounds, schema
+from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, Config, Section, leaves
 
 SECTIONS = [each for each in vars(schema).values() if isinstance(each, type) and issubclass(each, BaseModel)]
 
@@ -13,6 +16,25 @@ def test_every_key_has_one_sentence(section):
         text = field.description or ""
         assert text.endswith("."), f"{section.__name__}.{name} needs a sentence"
         assert text.count(". ") == 0, f"{section.__name__}.{name} has more than one sentence"
+
+
+NUMBERS = [
+    (section, name)
+    for section in [*SECTIONS, *(each for each in vars(rounds).values() if each in Section.__subclasses__())]
+    for name, field in section.model_fields.items()
+    if {int, float} & {field.annotation, *(get_args(each)[0] for each in get_args(field.annotation) if get_args(each))}
+]
+
+
+@pytest.mark.parametrize(("section", "name"), NUMBERS, ids=str)
+def test_every_number_has_an_upper_bound(section, name):
+    """Beyond it nothing is meant, and something would overflow."""
+    assert [each for each in section.model_fields[name].metadata if isinstance(each, Le | Lt)]
+
+
+def test_no_number_was_overlooked():
+    named = {name for _, name in NUMBERS}
+    assert {"seed", "lora", "lora_alpha", "batch_size", "share", "target_kl", "steps", "rounds", "per_prompt"} <= named
 
 
 def test_leaves_are_dotted_keys_down_to_the_last_section():

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+import torch
 
 from ascent.config.validate import nearest_keys, validate
 
@@ -56,13 +57,46 @@ def test_the_least_recipe_is_valid():
         ({"cells": {"gate": {"low": [1]}}}, "cells.gate.low=[1], but it must be a number, true, false or a word"),
         ({"cells": {"shape": {"clip": {"low": None}}}}, "cells.shape.clip.low=null, but it must be a number"),
         ({"cells": {"kl": {"weight": -1}}}, "cells.kl.weight=-1, but it must be at least 0"),
+        ({"seed": 10**30}, f"seed=1{'0' * 30}, but it must be at most 9223372036854775807 (The same seed"),
+        (
+            {"data": {"train": "t", "batch_size": 10**30}},
+            f"data.batch_size=1{'0' * 30}, but it must be at most 1000000 (",
+        ),
+        ({"run": {"steps": 10**30}}, f"run.steps=1{'0' * 30}, but it must be at most 1000000000 ("),
+        ({"run": {"steps": 10**5000}}, "run.steps=a number of about 5000 digits, but it must be at most 1000000000"),
+        ({"rollouts": {"max_new_tokens": 10**12}}, "rollouts.max_new_tokens=1000000000000, but it must be at most"),
+        ({"update": {"learning_rate": 3.0}}, "update.learning_rate=3.0, but it must be at most 1 (Peak"),
+        (
+            {"update": {"max_grad_norm": 10**400}},
+            "update.max_grad_norm=a number of about 400 digits, but it must be at mo",
+        ),
+        ({"rewards": [{"use": "x", "weight": -1e300}]}, "rewards[0].weight=-1e+300, but it must be at least -1e+30"),
+        ({"rewards": [{"use": "x", "a": [10**400]}]}, "rewards[0].a=[1000"),
+        (
+            {"env": {"use": "x", "max_turns": 10**400}},
+            "env.max_turns=a number of about 400 digits, but it must be a number",
+        ),
+        (
+            {"cells": {"gate": {"low": 10**400}}},
+            "cells.gate.low=a number of about 400 digits, but it must be a number wi",
+        ),
+        ({"rollouts": {"group_size": "x" * 5000}}, "rollouts.group_size='xxx"),
+        ({"x" * 5000: 1}, "xxx"),
     ],
 )
 def test_an_error_says_key_value_rule_and_fix(changes, words):
     with pytest.raises(ValueError) as caught:
         validate({**LEAST, **changes})
     assert str(caught.value).startswith(words)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_the_largest_seed_is_one_that_torch_takes():
+    assert validate({**LEAST, "seed": 2**63 - 1}).seed == torch.Generator().manual_seed(2**63 - 1).initial_seed()
+
+
+def test_an_option_may_be_infinite():
+    assert validate({**LEAST, "rewards": [{"use": "x", "clip": [-math.inf, 1]}]}).rewards[0].options["clip"][1] == 1
 
 
 def test_every_problem_gets_a_line_of_its_own():

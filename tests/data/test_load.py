@@ -70,7 +70,7 @@ def test_every_kind_of_bad_row_is_named_with_file_and_line(tmp_path: Path) -> No
     places = [line.partition(": ")[0] for line in lines[1:-1]]
     assert places == [f"bad.jsonl:{number}" for number in (2, 3, 4, 6, 7, 8, 9)]
     assert "no value in column 'rejected'" in lines[1]
-    assert "chosen is not UTF-8 near character 0" in lines[4]
+    assert "the line is not UTF-8 near character 27" in lines[4]
 
 
 def test_skipping_keeps_the_good_rows_and_counts_the_rest(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ascent.data.errors import Report, RowError
 from ascent.data.load import from_records
-from ascent.data.prepare import Limits, fingerprint, item_of, prepare, prepare_prompts, shortened
+from ascent.data.prepare import Limits, item_of, prepare, prepare_prompts, shortened
 from ascent.data.render import Renderer
 from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
 from ascent.tasks import TASKS
@@ -43,11 +43,9 @@ def test_a_gold_answer_comes_third_where_one_is_wanted() -> None:
         item_of(Pair(PROMPT, A, B), RENDERER, ROOM, gold=True)
 
 
-def test_judged_steps_are_one_sequence_and_their_verdicts_count_in_the_fingerprint() -> None:
+def test_judged_steps_are_one_sequence() -> None:
     item = item_of(Steps(PROMPT, ("1 2", "3"), (1.0, None)), RENDERER, ROOM)
     assert (item.kind, len(item.sequences), len(item.ends), item.labels) == ("steps", 1, 2, (1.0, None))
-    other = item_of(Steps(PROMPT, ("1 2", "3"), (0.0, None)), RENDERER, ROOM)
-    assert fingerprint([item]) != fingerprint([other])
 
 
 def test_too_long_is_refused_at_exactly_the_limit() -> None:
@@ -77,6 +75,26 @@ def test_long_prompts_are_refused_or_lose_paragraphs() -> None:
     assert report.notes["prompts cut inside a paragraph"] == 1
 
 
+def test_what_the_model_holds_is_a_limit_whatever_the_recipe_allows() -> None:
+    length = len(RENDERER.answer(PROMPT.messages, B))
+    item_of(Pair(PROMPT, A, B), Renderer(chat.tokenizer(), context=length), ROOM)
+    with pytest.raises(RowError, match=f"{length} tokens, but the model holds {length - 1}; shorten the row or remove"):
+        item_of(Pair(PROMPT, A, B), Renderer(chat.tokenizer(), context=length - 1), ROOM)
+
+
+def test_a_prompt_leaves_room_for_its_answer() -> None:
+    length = len(RENDERER.prompt(PROMPT.messages))
+    renderer, report = Renderer(chat.tokenizer(), context=length + 5), Report("collect")
+    assert shortened(PROMPT, renderer, Limits(answer=5), report) is PROMPT
+    with pytest.raises(
+        RowError,
+        match=rf"a prompt of {length} tokens, but the model holds {length + 5}, 6 of them for the answer \(roll",
+    ):
+        shortened(PROMPT, renderer, Limits(answer=6), report)
+    cut = shortened(PROMPT, renderer, Limits(answer=6, long_prompts="truncate"), report)
+    assert isinstance(cut, Prompt) and cut.messages[0].content == "first\nsecond"
+
+
 def test_bad_records_carry_their_place() -> None:
     records = [Pair(Prompt(f"{n}", PROMPT.messages), A, (Message("assistant", "x " * n),)) for n in (1, 90, 2)]
     with pytest.raises(ValueError, match=r"made item 2: \d+ tokens, but at most 60"):
@@ -90,20 +108,6 @@ def test_margins_are_for_all_or_for_none() -> None:
     records = [Pair(PROMPT, A, B, margin=1.0), Pair(PROMPT, A, B)]
     with pytest.raises(ValueError, match="1 of 2 pairs have a margin"):
         prepare(from_records("made", records, "pairs"), RENDERER, ROOM)
-
-
-def test_fingerprints_see_data_masks_and_labels() -> None:
-    def of(record: object, renderer: Renderer = RENDERER) -> str:
-        return fingerprint([item_of(record, renderer, ROOM)])  # type: ignore[arg-type]
-
-    example = Example("e", (*PROMPT.messages, *A, *PROMPT.messages, *B))
-    last = Renderer(chat.tokenizer(), train_on="completion")
-    prints = [
-        of(Judged(PROMPT, A, True)), of(Judged(PROMPT, A, False)), of(Judged(PROMPT, B, True)),
-        of(Pair(PROMPT, A, B)), of(Pair(PROMPT, A, B, 1.0)), of(example), of(example, last),
-    ]  # fmt: skip
-    assert len(set(prints)) == len(prints)
-    assert of(example) == of(example)
 
 
 def test_prompts_for_a_sampler() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from ascent.data.errors import RowError
 from ascent.data.render import Renderer, load_tokenizer
@@ -249,6 +252,55 @@ def test_steps_are_judged_at_their_line_breaks_and_the_last_at_the_answers_end(r
 
 
 def test_steps_that_end_in_one_token_are_refused() -> None:
-    tokenizer = tiny_tokenizer(["a\n\n\nb a\n\n\nb"] * 4, vocabulary=262)
+    tokenizer = tiny_tokenizer(["20202 20202 20202"] * 4, vocabulary=262)
+    assert "20202" in tokenizer.get_vocab()
+    renderer = Renderer(tokenizer, step_separator="0")
     with pytest.raises(RowError, match="two steps end in one token"):
-        Renderer(tokenizer).steps((Message("user", "q"),), ["a", "", "", "b"])
+        renderer.steps((Message("user", "q"),), ["2", "2", "2"])
+    # What was sampled is judged all the same: two steps by one token, the last by the answer's end.
+    found = renderer.in_steps((Message("user", "q"),), "20202")
+    assert found.ends == (2, 4, 6) and found.places[0] == found.places[1] == found.places[2] - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "separator", "read"),
+    [
+        # Tokens here write a space with the word behind it: the step before ends in the middle of that token.
+        ("what is the answer", " is ", ["what is the", " answer<|end|>"]),
+        ("1 2", " ", ["1 2", "<|end|>"]),
+        ("a→b", "→", ["a→", "b<|end|>"]),  # an arrow is three bytes and three tokens: read at the last
+        ("\n1\n\n2\n", "\n", ["\n1\n", "\n2\n<|end|>"]),
+        (" ", "\n", []),
+    ],
+)
+def test_a_step_is_read_at_the_token_that_holds_its_separators_end(text: str, separator: str, read: list[str]) -> None:
+    asked = (Message("user", "q"),)
+    for tokenizer in (chat.tokenizer(), chat.tokenizer(None)):
+        renderer = Renderer(tokenizer, step_separator=separator)
+        found = renderer.in_steps(asked, text)
+        starts = (found.rendered.prompt, *(place + 1 for place in found.places))
+        tokens = found.rendered.tokens
+        pieces = [tokens[a:b].tolist() for a, b in pairwise(starts)]
+        assert [str(tokenizer.decode(piece)) for piece in pieces] == read
+        assert tokens.tolist() == renderer.answer(asked, (Message("assistant", text),)).tokens.tolist()
+
+
+TRIMMING = chat.CHATML.replace("m['content']", "m['content'] | trim")
+
+
+def test_a_template_that_trims_leaves_the_steps_where_they_are() -> None:
+    tokenizer = chat.tokenizer(TRIMMING)
+    found = Renderer(tokenizer).in_steps((Message("user", "q"),), "  1 + 1\n2\n ")
+    assert found.ends == (8, 12)
+    answer = found.rendered.tokens[found.rendered.prompt : found.places[0] + 1].tolist()
+    assert tokenizer.decode(answer) == "1 + 1\n" and found.places[1] == len(found.rendered) - 1
+
+
+def test_a_template_that_changes_the_answer_and_a_tokenizer_that_drops_the_separator_are_refused() -> None:
+    shouting = chat.CHATML.replace("m['content']", "m['content'] | upper")
+    with pytest.raises(RowError, match="the chat template changes the answer"):
+        Renderer(chat.tokenizer(shouting)).in_steps((Message("user", "q"),), "one\ntwo")
+    dropping = chat.tokenizer(None)
+    dropping.backend_tokenizer.normalizer = normalizers.Replace("\n", "")
+    with pytest.raises(RowError, match=r"no token for the separator '\\n' behind a step.*data\.step_separator"):
+        Renderer(dropping).in_steps((Message("user", "q"),), "one\ntwo")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ascent.data.errors import Report
 from ascent.data.load import load
-from ascent.data.prepare import Item, Limits, Prepared, fingerprint, prepare
+from ascent.data.prepare import Item, Limits, Prepared, prepare
 from ascent.data.render import Renderer
 from ascent.data.sources import FileSource, once
 from ascent.protocols import Source
@@ -21,7 +21,7 @@ from tests.data import chat, files, made
 
 
 def prepared(items: list[Item], name: str = "made") -> Prepared:
-    return Prepared(name, tuple(items), Report(), fingerprint(items))
+    return Prepared(name, tuple(items), Report())
 
 
 def source(parts: list[Prepared], **changes: Any) -> FileSource:
@@ -111,14 +111,11 @@ def test_weights_choose_the_shares() -> None:
     assert int((lengths == 3).sum()) == 1
 
 
-def test_changed_data_and_repeated_steps_are_refused() -> None:
+def test_repeated_steps_and_steps_of_another_size_are_refused() -> None:
     whole = source([prepared([made.example(3)] * 5)])
     whole.next(0)
     with pytest.raises(ValueError, match="step 0 was already given"):
         whole.next(0)
-    other = source([prepared([made.example(3)] * 5)])
-    with pytest.raises(ValueError, match="made: this is not what the run was trained on"):
-        other.load_state(whole.state())
     state = whole.state() | {"batch_size": 5}
     with pytest.raises(ValueError, match="batch_size=4, but the run was saved with 5"):
         whole.load_state(state)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,36 @@ def test_a_server_killed_in_the_middle_of_a_run(policy: str, tmp_path: Path) -> 
                 run(tmp_path / "run", server.url, stop_on=policy)
             done = read_run(tmp_path / "run")
             assert done.state == "failed" and len(done.metrics) == 1
+
+
+def holding(folder: Path, secret: str) -> list[str]:
+    return [str(file) for file in folder.rglob("*") if file.is_file() and secret.encode() in file.read_bytes()]
+
+
+@pytest.mark.parametrize("status", [200, 401, 500])
+def test_a_token_that_the_server_repeats_is_in_no_file_of_the_run(
+    status: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secret = "t0ken-for-nobody"
+    (tmp_path / "token").write_text(secret)
+    with misbehaving(lambda path, body: (status, b"I know your " + secret.encode())) as server:
+        run(tmp_path / "run", server.url, steps=1, stop_on="never", token_file=str(tmp_path / "token"))
+        assert {token for _, _, token in server.requests} == {f"Bearer {secret}"}
+        with pytest.raises(RewardFailed) as error:
+            run(tmp_path / "stopped", server.url, steps=1, stop_on="failures", token_file=str(tmp_path / "token"))
+    assert holding(tmp_path / "run", server.url) and not holding(tmp_path / "run", secret)
+    assert not holding(tmp_path / "stopped", secret)
+    shown = capfd.readouterr()
+    assert secret not in shown.out + shown.err + "".join(traceback.format_exception(error.value))
+
+
+def test_a_password_in_a_url_reaches_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    url = "http://me:hunter2@127.0.0.1:9"  # on a line of its own, which tracebacks do not quote
+    with pytest.raises(ValueError, match=r"^rewards\[0\]: the url holds an @, so a user or a password") as error:
+        run(tmp_path / "run", url, steps=1)
+    assert not holding(tmp_path, "hunter2")
+    shown = capfd.readouterr()
+    assert "hunter2" not in shown.out + shown.err + "".join(traceback.format_exception(error.value))
 
 
 def test_a_judge_that_is_down_never_looks_like_a_wrong_answer(tmp_path: Path) -> None:

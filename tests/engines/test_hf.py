@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +61,17 @@ def test_recorded_log_probs_equal_the_packed_training_forward(model: LanguageMod
         with torch.no_grad():
             trained = model.outputs(batch, frozenset({"logprobs_T"}), 0.7)["logprobs_T"]
         assert completion.logprobs == pytest.approx(trained[len(request.tokens) :].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "numbers"), [("gemma2", {"attn_logit_softcapping": 0.5}), ("gpt_oss", {"sliding_window": 4})]
+)
+def test_what_transformers_own_sdpa_leaves_out_is_honoured(
+    tmp_path: Path, family: str, numbers: dict[str, Any]
+) -> None:
+    """Soft caps and sinks: log-probs are those of the packed forward, which a test compares with eager attention."""
+    model = load(create(tmp_path / family, family=family, hidden=32, initializer_range=0.25, seed=0, **numbers))
+    test_recorded_log_probs_equal_the_packed_training_forward(model)
 
 
 def test_composition_does_not_change_what_is_sampled(model: LanguageModel) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import threading
 import time
 import traceback
+import tracemalloc
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -29,14 +30,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from ascent.engines.client import Patience, RemoteError
 from ascent.engines.native.engine import NativeEngine
-from ascent.engines.remote import RemoteSampler
+from ascent.engines.remote import Patience, RemoteError, RemoteSampler
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
 from ascent.records import Completion, Request
-from tests.rewards.servers import Misbehaving, misbehaving
+from tests.rewards.servers import ENDLESS, NO_HTTP, Misbehaving, misbehaving, raw
 
 ENDS = frozenset({1})
 QUICK = Patience(timeout=5.0, tries=3, pause=0.01)
@@ -117,7 +117,7 @@ def processed(folder: Path) -> OpenAI:
 
 
 @pytest.fixture(scope="module")
-def raw(folder: Path) -> OpenAI:
+def raw_mode(folder: Path) -> OpenAI:
     return OpenAI(folder, "raw")
 
 
@@ -172,8 +172,8 @@ def test_processed_log_probs_of_a_cut_distribution_are_not_recorded(processed: O
         assert found.log_mass is not None and found.log_mass[3:] == (0.0,) * (len(found.tokens) - 3)
 
 
-def test_raw_log_probs_are_right_at_temperature_1_only(raw: OpenAI) -> None:
-    with misbehaving(raw) as server:
+def test_raw_log_probs_are_right_at_temperature_1_only(raw_mode: OpenAI) -> None:
+    with misbehaving(raw_mode) as server:
         sampler = remote(server)
         assert all(map(math.isnan, [lp for each in sampler.sample(asked(temperature=0.7)) for lp in each.logprobs]))
         assert sampler.mode == "raw"
@@ -182,7 +182,7 @@ def test_raw_log_probs_are_right_at_temperature_1_only(raw: OpenAI) -> None:
             done = by_name(sampler.sample(requests))
             for request in requests:
                 found = done[request.prompt_id]
-                assert found.logprobs == pytest.approx(expected(raw, request, found), abs=1e-5)
+                assert found.logprobs == pytest.approx(expected(raw_mode, request, found), abs=1e-5)
 
 
 def test_greedy_away_from_temperature_1_has_no_log_prob(processed: OpenAI) -> None:
@@ -306,7 +306,7 @@ REFUSED = {
     "a redirect": (307, b"", "status 307"),
     "garbage": (200, b"<html>", "no JSON: '<html>'"),
     "bytes": (200, b"\xff\xfe\xfa", "no JSON"),
-    "a list": (200, b"[1]", "no list of choices"),
+    "a list": (200, b"[1]", "a list, not an object"),
     "nothing": (200, b'{"choices": []}', "0 choices, but exactly 1"),
     "two": (200, b'{"choices": [{}, {}]}', "2 choices, but exactly 1"),
     "text only": (200, good([9], token_ids=None, logprobs=None), "text without token ids"),
@@ -327,6 +327,12 @@ REFUSED = {
     "no end": (200, good([9], finish_reason=None), "finish_reason=None"),
     "an error as end": (200, good([9], finish_reason="error"), "finish_reason='error'"),
     "no tokens": (200, good([], text=""), "no tokens"),
+    "NaN": (200, good([9], logprobs={"token_logprobs": [math.nan]}), "NaN is not a finite number"),
+    "beyond floats": (200, good([9]).replace(b"-1.0", b"1e999"), "1e999 is not a finite number"),
+    "whole numbers beyond floats": (200, good([9], logprobs={"token_logprobs": [10**400]}), "too large"),
+    "ids beyond any vocabulary": (200, good([10**400], logprobs={"token_logprobs": [-1.0]}), "whole numbers below"),
+    "ids that are true": (200, good([9], token_ids=[True]), "whole numbers below"),
+    "control characters": (400, b"\x1b[2Jgone\r\n", "status 400:  [2Jgone"),
 }
 
 
@@ -338,6 +344,32 @@ def test_what_is_no_completion_is_refused_at_once(case: str) -> None:
     assert words in str(error.value)
     assert str(error.value).startswith(f"request 'p0'/0: {server.url}/v1/completions: ")
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("case", NO_HTTP)
+def test_odd_replies_are_errors_that_name_the_request(case: str) -> None:
+    with raw(NO_HTTP[case][0]) as server:
+        sampler = RemoteSampler(f"{server.url}/v1", "tiny", ENDS, patience=Patience(timeout=0.5, tries=2, pause=0.01))
+        began = time.monotonic()
+        with pytest.raises(RemoteError, match=f"^request 'p0'/0: {server.url}/v1/completions: .*") as error:
+            list(sampler.sample([ONE]))
+        assert time.monotonic() - began < 3
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_an_endless_reply_is_not_taken_in(case: str) -> None:
+    """300 MB are offered; a completion may have 64 MiB."""
+    with raw(ENDLESS[case]) as server:
+        sampler = RemoteSampler(f"{server.url}/v1", "tiny", ENDS, patience=Patience(timeout=20, tries=1))
+        tracemalloc.start()
+        try:
+            with pytest.raises(RemoteError, match=r"more than max_reply_bytes=67108864|LineTooLong"):
+                list(sampler.sample([ONE]))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 160e6 and server.sent < 100e6
 
 
 def test_ids_may_come_in_either_way_and_a_missing_log_prob_is_nan() -> None:
@@ -401,7 +433,7 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     with misbehaving(lambda path, body: next(replies)) as server:
         sampler = remote(server, key_from="SOME_KEY")
         list(sampler.sample([ONE]))
-        for words in (r"bad key \*\*\*", r"<\*\*\*>", r"500: \*\*\*"):
+        for words in (r"bad key \*\*\*", "no answer and repeats the token", r"500: \*\*\*"):
             with pytest.raises(RemoteError, match=words) as error:
                 list(sampler.sample([ONE]))
             assert "secret" not in "".join(traceback.format_exception(error.value))
@@ -448,6 +480,18 @@ def test_weights_by_url() -> None:
     assert [(path, body.get("version")) for path, body, _ in server.requests][::2] == [("/reload", 4), ("/reload", 5)]
 
 
+def test_the_key_goes_to_the_servers_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-secret")
+    with misbehaving(lambda path, body: (200, b"")) as here:
+        port = here.server_address[1]
+        remote(here, key_from="SOME_KEY", reload=f"{here.url}/reload").set_weights(1, {})
+        remote(here, key_from="SOME_KEY", reload=f"http://localhost:{port}/reload").set_weights(1, {})
+    assert [token for _, _, token in here.requests] == ["Bearer sk-secret", ""]
+    with pytest.raises(ValueError, match="key_from: what this environment variable holds") as error:
+        RemoteSampler("http://localhost/v1", "tiny", ENDS, key_from="sk-secret")  # the key where its name belongs
+    assert "secret" not in str(error.value)
+
+
 def test_bad_arguments() -> None:
     for url in ("localhost:8000", "ftp://host/v1", "http:///v1", "http://host/v1?a=b"):
         with pytest.raises(ValueError, match="must look like"):
@@ -459,7 +503,7 @@ def test_bad_arguments() -> None:
         RemoteSampler("http://host/v1", "tiny", ())
     with pytest.raises(ValueError, match="at_once=0"):
         RemoteSampler("http://host/v1", "tiny", ENDS, at_once=0)
-    with pytest.raises(ValueError, match="tries at least 1"):
+    with pytest.raises(ValueError, match="tries=0, but it must be at least 1"):
         Patience(tries=0)
     with pytest.raises(ValueError, match="'p0'/0 is there twice"):
         list(RemoteSampler("http://host/v1", "tiny", ENDS).sample([ONE, ONE]))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ascent.envs import find
+from ascent.envs import Family, find
+from ascent.envs.tools import MOST_CALLS
 from ascent.records import Message, Prompt, Reply
 
 PROMPT = Prompt("p", (Message("user", "7*8=?"),), "56")
@@ -33,6 +37,38 @@ def test_a_call_that_is_not_closed_says_so() -> None:
     found = env.reply("<calculator>7*8")
     assert content(found) == "<result>error: <calculator> is not closed by </calculator></result>"
     assert found.counts == {"calculator/malformed": 1}
+
+
+def test_only_so_many_calls_of_a_turn_are_answered() -> None:
+    env = find("tools", tools=["calculator"])(PROMPT)
+    found = env.reply("<calculator>1+1</calculator>" * 5000)
+    *answered, last = content(found).split("\n")
+    assert answered == ["<result>2</result>"] * MOST_CALLS
+    assert last == f"<result>error: {5000 - MOST_CALLS} more calls were not answered; a turn has at most 64</result>"
+    assert found.counts == {"calculator/calls": MOST_CALLS, "calculator/left_out": 5000 - MOST_CALLS}
+    found = env.reply("<calculator>2</calculator>" + "<calculator>" * 5000)
+    assert len(content(found).split("\n")) == MOST_CALLS + 1
+    assert found.counts["calculator/malformed"] == MOST_CALLS - 1
+
+
+@pytest.fixture(scope="module")
+def echoing(tmp_path_factory: pytest.TempPathFactory) -> Family:
+    file = tmp_path_factory.mktemp("tools") / "mine.py"
+    file.write_text("def one(text):\n    return f'1{text}'\ndef two(text):\n    return f'2{text}'\n")
+    return find("tools", tools=[f"{file}:one", f"{file}:two"])
+
+
+@given(
+    st.lists(st.sampled_from(["<one>", "</one>", "<two>", "</two>", "x", " ", "<", "one>"]), max_size=12).map("".join)
+)
+def test_calls_as_one_pattern_finds_them(echoing: Family, text: str) -> None:
+    """The pattern looks for the end of every call by itself, which takes quadratic time where there is none."""
+    pattern = re.compile(r"<(one|two)>(.*?)</\1>")
+    said = [f"{'1' if name == 'one' else '2'}{inside}" for name, inside in pattern.findall(text)]
+    left = re.findall("<(one|two)>", pattern.sub("", text))
+    said += [f"error: <{name}> is not closed by </{name}>" for name in left]
+    reply = echoing(PROMPT).reply(text)
+    assert (content(reply) if reply.message else "") == "\n".join(f"<result>{each}</result>" for each in said)
 
 
 def test_tools_are_announced_before_the_prompt_or_not_at_all() -> None:

@@ -9,7 +9,7 @@ import pytest
 from ascent.feedback.endpoint import Comparing, read_verdict
 from ascent.feedback.verdicts import Unjudged, Verdict
 from tests.feedback.made import shown
-from tests.rewards.servers import misbehaving
+from tests.rewards.servers import NO_HTTP, misbehaving, raw
 
 PATIENCE = {"timeout": 1.0, "tries": 1, "pause": 0.01, "trip": 100}
 
@@ -43,3 +43,11 @@ def test_words():
 def test_nobody_there():
     judge = Comparing(url="http://127.0.0.1:9/v1", model="j", patience=PATIENCE)
     assert judge.verdicts([shown("a", "b")]) == [Unjudged("server_down")]
+
+
+@pytest.mark.parametrize("case", NO_HTTP)
+def test_odd_replies_give_no_verdict(case):
+    reply, kind = NO_HTTP[case]
+    with raw(reply) as server:
+        judge = Comparing(url=server.url, model="j", patience={**PATIENCE, "timeout": 0.5})
+        assert judge.verdicts([shown("a", "b")]) == [Unjudged(kind)]

@@ -15,11 +15,14 @@ from ascent.maths.segments import Segments
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
-from ascent.records import Completion, Request
+from ascent.records import Completion, Message, Prompt, Request, Rollout, Turn
+from ascent.rollouts.batch import packed
+from ascent.update.batches import on_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma", "phi", "gemma2"]
+FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma", "phi", "gemma2", "gemma3", "olmo3", "cohere2", "phi3"]
+FAMILIES += ["qwen3_moe", "deepseek_v3", "gpt_oss"]
 
 
 def make(tmp_path: Path, family: str = "llama", dtype: str = "float32") -> LanguageModel:
@@ -47,6 +50,29 @@ def trained(model: LanguageModel, request: Request, done: Completion) -> torch.T
     }
     with torch.no_grad():
         return model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"][len(request.tokens) :]
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("window", [None, 40])
+def test_sinks_take_weight_and_give_nothing(splits: int, window: int | None) -> None:
+    """The kernel against the formula in float64, for rows whose past is one piece or several."""
+    from ascent.models.paged_cuda import paged_attention
+
+    generator = torch.Generator().manual_seed(0)
+    q, keys, values = (torch.randn(shape, generator=generator) for shape in ((3, 8, 32), (320, 2, 32), (320, 2, 16)))
+    sinks, lengths = torch.linspace(-4, 6, 8), torch.tensor([1, 70, 300], dtype=torch.int32)
+    table = torch.arange(20, dtype=torch.int32).expand(3, -1).contiguous()
+    out = paged_attention(
+        *(each.cuda() for each in (q, keys, values, table, lengths)),
+        page=16, splits=splits, scaling=0.2, window=window, softcap=None, sinks_H=sinks.cuda(),
+    ).cpu()  # fmt: skip
+    for row, length in enumerate(lengths.tolist()):
+        begin = max(0, length - window) if window else 0
+        for head in range(8):
+            k, v = (each[begin:length, head // 4].double() for each in (keys, values))
+            scores = torch.cat([k @ q[row, head].double() * 0.2, sinks[head : head + 1].double()])
+            wanted = scores.softmax(0)[:-1] @ v
+            assert float((out[row, head].double() - wanted).abs().max()) < 5e-3  # products in tf32
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -122,3 +148,21 @@ def test_lent_memory_comes_back(tmp_path: Path) -> None:
     engine.lend()
     assert torch.cuda.memory_allocated() < held
     assert run(engine, asked()) == first
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_routes_are_those_of_the_trainer(tmp_path: Path, dtype: str) -> None:
+    """In bfloat16 a step is a graph. A few choices tie to the last bit; with all of them replayed, log-probs agree."""
+    folder = create(tmp_path / "moe", family="qwen3_moe", hidden=128, initializer_range=0.1, seed=0)
+    model = load(folder, dtype=dtype, device="cuda", routing_replay=True)
+    requests = asked()
+    done = run(NativeEngine(model, {1}, rows=16, longest_sequence=128), requests)
+    prompt, answers = (Message("user", "?"),), [(each, done[each.prompt_id, each.sample]) for each in requests]
+    rollouts = [Rollout(Prompt(q.prompt_id, prompt), q.sample, (Turn(q.tokens, a),)) for q, a in answers]
+    batch = on_device(packed(rollouts), torch.device("cuda"))
+    with torch.no_grad():
+        found = model.outputs(batch, frozenset({"logprobs_T"}))
+    changed, given = found["routes_changed"].tolist()
+    assert 0 <= changed < 0.05 * given
+    gap_T = (found["logprobs_T"] - batch["rollout_T"])[batch["trained_T"]].abs()
+    assert float(gap_T.mean()) < (2e-2 if dtype == "bfloat16" else 2e-3)

@@ -19,6 +19,7 @@ from ascent.models.tiny import tiny_model, tiny_tokenizer
 LENGTHS = (7, 3, 0, 11, 3, 1)
 # Weights large enough that a wrong mask, scale or window moves the result by far more than the tolerance.
 LOUD = {"hidden": 32, "layers": 2, "initializer_range": 0.25}
+MIXED = ["sliding_attention", "full_attention"]
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
@@ -28,6 +29,22 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"sliding_window": 4, "attn_logit_softcapping": 1.0, "final_logit_softcapping": 2.0},
     "phi": {},
     "smollm2": {},
+    "gemma3": {"sliding_window": 4, "layer_types": MIXED},
+    "olmo2": {},
+    "olmo3": {"sliding_window": 4, "layer_types": MIXED},
+    "granite": {"logits_scaling": 2.0, "attention_multiplier": 0.2, "residual_multiplier": 0.7},
+    "cohere2": {"sliding_window": 4, "layer_types": MIXED, "logit_scale": 0.5},
+    "starcoder2": {"sliding_window": 4},
+    "phi3": {"sliding_window": 4},
+    "glm4": {},
+    "smollm3": {"no_rope_layers": [1, 0]},
+    "qwen2_moe": {},
+    "qwen3_moe": {},
+    "olmoe": {},
+    "mixtral": {"sliding_window": 4},
+    "deepseek_v2": {},
+    "deepseek_v3": {},
+    "gpt_oss": {"sliding_window": 4},
 }
 
 

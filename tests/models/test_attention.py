@@ -20,7 +20,7 @@ def queries(tokens, *, heads=4, key_value_heads=2, size=8, seed=0):
     return [torch.randn(shape, generator=rng, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
-def by_hand(query, key, value, lengths, *, scaling, window=None, softcap=None):
+def by_hand(query, key, value, lengths, *, scaling, window=None, softcap=None, sinks=None):
     """Attention as a formula, over the full T x T square."""
     ids = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     places = torch.arange(ids.numel())
@@ -30,7 +30,10 @@ def by_hand(query, key, value, lengths, *, scaling, window=None, softcap=None):
     repeats = query.shape[1] // key.shape[1]
     scores = torch.einsum("bhqd,bhkd->bhqk", query, key.repeat_interleave(repeats, 1)) * scaling
     scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
-    weights = scores.masked_fill(~seen.to(scores.device), -torch.inf).softmax(-1)
+    scores = scores.masked_fill(~seen.to(scores.device), -torch.inf)
+    if sinks is not None:  # they take their share of the weight, and nothing comes of it
+        scores = torch.cat([scores, sinks[None, :, None, None].expand(*scores.shape[:-1], 1)], -1)
+    weights = scores.softmax(-1)[..., : ids.numel()]
     return torch.einsum("bhqk,bhkd->bqhd", weights, value.repeat_interleave(repeats, 1))
 
 
@@ -50,6 +53,22 @@ def test_attention_is_the_formula(lengths, key_value_heads, window, softcap):
     ours, theirs = (torch.autograd.grad((x * mix).sum(), tensors) for x in (out, wanted))
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=10 * slack)
+
+
+@pytest.mark.parametrize("key_value_heads", [1, 2, 4])
+@pytest.mark.parametrize("window", [None, 2, 50])
+def test_sinks_take_weight_and_give_nothing(key_value_heads, window):
+    lengths = (5, 3, 0, 5, 1)
+    tensors = queries(sum(lengths), key_value_heads=key_value_heads)
+    sinks = torch.tensor([-3.0, 0.0, 0.5, 4.0], dtype=torch.float64).requires_grad_()
+    with attending(packed(Segments.from_lengths(lengths), CPU)):
+        out, _ = attend(nn.Module(), *tensors, None, scaling=0.4, sliding_window=window, s_aux=sinks)
+    wanted = by_hand(*tensors, lengths, scaling=0.4, window=window, sinks=sinks)
+    torch.testing.assert_close(out, wanted, rtol=0, atol=1e-12)
+    mix = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ours, theirs = (torch.autograd.grad((x * mix).sum(), (*tensors, sinks)) for x in (out, wanted))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-11)
 
 
 def test_without_a_scale_it_is_one_over_the_root_of_the_head_size():
@@ -93,7 +112,7 @@ def test_the_context_is_restored_after_an_error_and_may_be_entered_again():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"s_aux": torch.ones(4)}, "asks attention for s_aux"),
+        ({"s_aux": torch.ones(4), "softcap": 2.0}, "sinks and a soft cap at once"),
         ({"is_causal": False}, "both directions"),
         ({"position_bias": torch.ones(1)}, "asks attention for position_bias"),
     ],

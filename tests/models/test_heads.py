@@ -31,7 +31,17 @@ def test_a_head_starts_normal_with_the_stated_spread():
     assert not torch.equal(scalar_head(9999, seed=1).weight, head.weight)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+WITHOUT_A_CLASSIFIER = ("granite", "cohere2", "olmoe")  # in transformers: no reward model, no critic of its own weights
+
+
+@pytest.mark.parametrize("family", WITHOUT_A_CLASSIFIER)
+def test_a_family_without_a_classifier_is_refused_by_name(family, tmp_path):
+    create(tmp_path, family=family, **NUMBERS)
+    with pytest.raises(ValueError, match=f"is a {family}, for which transformers has no sequence classifier"):
+        load(tmp_path, head="scalar")
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in WITHOUT_A_CLASSIFIER])
 def test_transformers_loads_what_we_save_and_gives_the_same_scores(family, tmp_path):
     create(tmp_path / "base", family=family, **NUMBERS, **FAMILIES[family])
     model = load(tmp_path / "base", head="scalar", seed=5)

@@ -61,6 +61,7 @@ def test_bfloat16_weights_give_float32_log_probs(folder):
     [
         ("llama", {"attention_dropout": 0.5}),
         ("phi", {"attention_dropout": 0.5, "resid_pdrop": 0.5, "embd_pdrop": 0.5}),
+        ("mixtral", {"router_jitter_noise": 0.5}),
     ],
 )
 def test_dropout_is_off_unless_asked_for(family, rates, tmp_path):

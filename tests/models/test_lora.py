@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ascent.models.load import load
-from ascent.models.lora import adapter_off, attach
+from ascent.models.lora import adapter_off, attach, restore
 from ascent.models.tiny import create
 from tests.models.packing import batch_of, one_by_one
 
@@ -93,6 +93,20 @@ def test_a_reward_model_trains_its_head_too(folder):
     names = [name for name, _ in model.named_parameters()]
     assert "module.score.weight" in names
     assert sum(".lora_" not in name for name in names) == 1
+
+
+@pytest.mark.parametrize("head", ["tokens", "scalar", "both"])
+def test_restored_it_has_the_adapter_and_the_heads_that_were_saved(folder, tmp_path, head):
+    model = trained(folder, head=head)
+    if model.value_head is not None:
+        with torch.no_grad():
+            model.value_head.weight += 1
+    model.save(tmp_path / "saved")
+    again = attach(load(folder, head=head), rank=4)
+    restore(again, tmp_path / "saved")
+    ours, theirs = (dict(each.named_parameters()) for each in (model, again))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_the_seed_decides_the_adapter(folder):

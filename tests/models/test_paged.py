@@ -26,8 +26,16 @@ def compiled(pool: Pool, table_BP: torch.Tensor, lengths_B: torch.Tensor) -> Com
 WAYS = {"compiled": compiled, "sdpa": by_block}
 
 
-def call(window: int | None = None, softcap: float | None = None, size: tuple[int, int] = (8, 8)) -> Call:
-    return Call(0.3, window, softcap, 0.0, 0, (2, *size))
+SINKS = torch.tensor([-200.0, -1.0, 0.0, 0.7, 2.5, 30.0])
+
+
+def call(
+    window: int | None = None,
+    softcap: float | None = None,
+    size: tuple[int, int] = (8, 8),
+    sinks_H: torch.Tensor | None = None,
+) -> Call:
+    return Call(0.3, window, softcap, 0.0, 0, (2, *size), sinks_H)
 
 
 def dense(q_HD: torch.Tensor, k_LKD: torch.Tensor, v_LKD: torch.Tensor, ask: Call) -> torch.Tensor:
@@ -40,7 +48,9 @@ def dense(q_HD: torch.Tensor, k_LKD: torch.Tensor, v_LKD: torch.Tensor, ask: Cal
             scores = ask.softcap * (scores / ask.softcap).tanh()
         if ask.window is not None:
             scores[: -ask.window] = -torch.inf
-        outs.append(scores.softmax(0) @ values)
+        if ask.sinks_H is not None:
+            scores = torch.cat([scores, ask.sinks_H[head : head + 1].double()])
+        outs.append(scores.softmax(0)[: len(values)] @ values)
     return torch.stack(outs)
 
 
@@ -70,11 +80,14 @@ class Past:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("page", [1, 4, 16])
-@pytest.mark.parametrize(("window", "softcap"), [(None, None), (7, None), (None, 2.0), (40, 1.5)])
+@pytest.mark.parametrize(
+    ("window", "softcap", "sinks_H"),
+    [(None, None, None), (7, None, None), (None, 2.0, None), (40, 1.5, None), (None, None, SINKS), (7, None, SINKS)],
+)
 def test_decode_is_dense_attention_over_each_rows_own_past(
-    way: str, page: int, window: int | None, softcap: float | None
+    way: str, page: int, window: int | None, softcap: float | None, sinks_H: torch.Tensor | None
 ) -> None:
-    past, ask = Past(LENGTHS, page), call(window, softcap)
+    past, ask = Past(LENGTHS, page), call(window, softcap, sinks_H=sinks_H)
     out_BHD = past.attend(way, ask)
     for row, (keys, values) in enumerate(past.tokens):
         assert torch.allclose(out_BHD[row].double(), dense(past.q[row], keys, values, ask), atol=1e-5)

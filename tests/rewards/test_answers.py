@@ -3,8 +3,11 @@
 from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ascent.rewards.answers import Expression, Matrix, Named, Number, Several, Union, Words, read, read_number
+from ascent.rewards import answers
+from ascent.rewards.answers import LONGEST, Expression, Matrix, Named, Number, Several, Union, Words, read, read_number
 
 
 @pytest.mark.parametrize(
@@ -45,3 +48,37 @@ def test_shapes():
 @pytest.mark.parametrize("text", ["", " ", "?", "...", "{", r"\frac{1}{", "$$", r"\text{}", "()"])
 def test_what_is_no_answer(text):
     assert read(text) is None
+
+
+def test_longer_than_any_answer_is_none():
+    assert read("9" * LONGEST) == Number(Fraction(10**LONGEST - 1), True)
+    assert read("9" * (LONGEST + 1)) is None and read_number("9" * (LONGEST + 1)) is None
+    assert read("½" * LONGEST) is None  # which is eleven times as long in one spelling
+    assert read("1," * 5000) is None and read("(" * 5000) is None
+
+
+def test_plus_or_minus_is_read_both_ways_a_few_times():
+    four = read(r"1 \pm 2 \pm 3 \pm 4 \pm 5")
+    assert isinstance(four, Several) and all(isinstance(each, Several) for each in four.items)
+    assert isinstance(read(r"1 \pm 2 \pm 3 \pm 4 \pm 5 \pm 6"), Expression)
+
+
+def unwrapped(text):
+    """One pair at a time, each looked for by counting brackets from the start."""
+    if len(text) < 2 or text[0] + text[-1] not in ("{}", "()"):
+        return text
+    depths = [0]
+    for letter in text:
+        depths.append(depths[-1] + (letter in "([{⦃") - (letter in ")]}⦄"))
+    if 0 in depths[1:-1] or depths[-1] != 0:
+        return text
+    if text[0] == "(" and any(letter == "," and depths[place] == 1 for place, letter in enumerate(text)):
+        return text
+    return unwrapped(text[1:-1].strip())
+
+
+@settings(max_examples=1000)
+@given(st.lists(st.sampled_from([*"(){}[]⦃⦄, 1x+", "((", "))", "{{", "}}"]), max_size=16).map("".join))
+def test_brackets_around_all_of_it_as_by_counting(text):
+    assert answers._unwrapped(text.strip()) == unwrapped(text.strip())
+    assert answers._unwrapped(f"({{ ({text}) }})") == unwrapped(f"({{ ({text}) }})")

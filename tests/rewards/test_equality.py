@@ -2,7 +2,7 @@
 
 import pytest
 
-from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, unavailable
+from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, nesting, oversized, unavailable
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,28 @@ def test_undone_arithmetic_is_no_number():
     """Otherwise the question itself, copied into the box, would pass for its answer."""
     assert compare("42", "40+2", unavailable) == (False, 0.0)
     assert compare("42", r"6 \times 7", unavailable) == (False, 0.0)
+
+
+def test_what_computer_algebra_is_not_given():
+    assert nesting("(1, [2, {3}])") == 3 and nesting(")(") == 1 and nesting("x") == 0
+    assert not oversized("x+1", "x" * 400) and oversized("x+1", "x" * 401)
+    assert not oversized("x" * 300, "x" * 900) and oversized("x" * 300, "x" * 901)
+    assert not oversized("x" * 1900, "x" * 2000) and oversized("x" * 1900, "x" * 2001)
+    assert not oversized("x", "(" * 8 + "x" + ")" * 8) and oversized("x", "(" * 9 + "x" + ")" * 9)
+    assert not oversized("{" * 9 + "x" + "}" * 9, "(" * 9 + "x" + ")" * 9)
+
+
+def test_an_oversized_answer_is_compared_by_its_letters():
+    asked = []
+
+    def algebra(gold, answer):
+        asked.append(answer)
+        return True
+
+    deep = "{" * 9 + "x" + "}" * 9
+    assert compare("x+1", f"1+{deep}", algebra) == (False, 0.0)
+    assert compare("x+1", "x" * 500, algebra) == (False, 0.0)
+    assert compare("x+1, 2", f"2, {deep}", algebra) == (False, 0.5)  # what needs no algebra is read as always
+    assert asked == ["x+1", "x+1"]  # the gold alone
+    assert compare("x+1", "(x)+1", algebra) == (True, 1.0) and asked[-1] == "(x)+1"
+    assert compare(f"{deep}+1", f"1+{deep}", algebra) == (True, 1.0)

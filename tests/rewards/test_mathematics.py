@@ -108,7 +108,7 @@ def test_rates_beside_math_verify_alone(verdicts):
 def test_partial_credit_is_a_part_of_its_own(gold, text, parts, maths):
     (score,) = maths.score([rollout(text, answer=gold)])
     assert (score["correct"], score["partial"], score["answered"]) == pytest.approx(parts)
-    assert maths.weights == {"partial": 0.0, "answered": 0.0}
+    assert maths.weights == {"partial": 0.0, "answered": 0.0, "oversized": 0.0} and score["oversized"] == 0.0
 
 
 @pytest.mark.parametrize("gold", ["", None, r"\frac{1}{", "?", r"\text{}"])
@@ -130,6 +130,19 @@ def test_a_comparison_that_hangs_is_cut_off_and_the_next_one_works():
     assert tally.counters() == {"rewards/m/scored": 1, "rewards/m/unscored/timeout": 1}
     assert found[1]["m"].parts["correct"] == 1.0
     maths.close()
+
+
+@pytest.mark.slow
+def test_what_a_collapsed_policy_writes_is_wrong_at_once_and_counted(maths):
+    """Computer algebra would take minutes for the first: a time-out, unscored, and after enough of them a dead run."""
+    braces = "{" * 20 + "x" + "}" * 20
+    written = [f"1+{braces}", "x+" * 300 + "1", r"\frac{1}{" * 300, "9" * 5000, "1," * 5000]
+    start = time.process_time(), time.monotonic()
+    scores = maths.score([rollout(rf"\boxed{{{text}}}", answer="x+2") for text in written])
+    assert time.process_time() - start[0] < 1 and time.monotonic() - start[1] < 30
+    assert [score["correct"] for score in scores] == [0.0] * 5
+    assert [score["oversized"] for score in scores] == [1.0, 1.0, 0.0, 1.0, 1.0]  # the third is not closed: no answer
+    assert [score["answered"] for score in scores] == [1.0, 1.0, 0.0, 1.0, 1.0]
 
 
 def test_without_math_verify_the_reward_says_what_to_install(monkeypatch):

@@ -1,11 +1,15 @@
 """Model-written programs as a reward: three styles of tests, two scores, and what cannot be said."""
 
 import os
+import re
 import shutil
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ascent.rewards import Unscored, find
+from ascent.rewards.calls import score_all
 from ascent.rewards.programs import source_in
 from tests.rewards.rollouts import rollout
 
@@ -55,6 +59,55 @@ def test_scores_and_reasons():
     assert reward.weights == {"fraction": 0.0}
 
 
+NAMED = {"stdio": [{"input": "4", "output": "8"}, {"input": "5", "output": "10"}]}
+FIELDS = [
+    *[(NAMED, 1.0), ({"asserts": ["assert double(4) == 8"], "setup": None}, 1.0)],
+    *[
+        ({"asserts": {"a": 1}}, "bad_tests"),
+        ({"stdio": [[4, "8"]]}, "bad_tests"),
+        ({"stdio": [["4", None]]}, "bad_tests"),
+    ],
+    *[
+        ({"asserts": ["assert double(4) == 8"], "setup": 3}, "bad_tests"),
+        ("double(4) == 8", "bad_tests"),
+        (None, "no_tests"),
+    ],
+]
+
+
+@needs_bubblewrap
+@pytest.mark.slow
+def test_tests_fields_are_read_or_refused_and_never_misread():
+    reward = find("programs", workers=1, limits={"wall_seconds": 5, "test_seconds": 2})
+    scores = reward.score([rollout(GOOD, info={"tests": tests}) for tests, _ in FIELDS])
+    reward.close()
+    assert [score.kind if isinstance(score, Unscored) else score["correct"] for score in scores] == [
+        want for _, want in FIELDS
+    ]
+
+
+def test_a_prompt_is_checked_before_anything_is_sampled():
+    reward = find("programs", sandbox="none", workers=1)
+    reward.check(rollout(info=CALLS).prompt)
+    for info, kind in ((STDIO, None), ({}, "no_tests"), ({"tests": {"stdio": [[4, "8"]]}}, "bad_tests")):
+        try:
+            reward.check(rollout(info=info).prompt)
+        except Unscored as refused:
+            assert refused.kind == kind
+        else:
+            assert kind is None
+    reward.close()
+
+
+@pytest.mark.slow
+def test_a_program_has_the_time_of_its_own_limits_whatever_a_call_may_take():
+    """Cut off from outside it would be unscored; its own clock says that it is wrong."""
+    reward = find("programs", sandbox="none", workers=1, limits={"wall_seconds": 1.5, "test_seconds": 1.5})
+    (found,) = score_all({"programs": reward}, [rollout("while True: pass", info=CALLS)], timeout=0.5)
+    reward.close()
+    assert found["programs"].failure is None and found["programs"].parts["correct"] == 0.0
+
+
 def test_the_program_is_the_last_block():
     assert source_in("a\n```python\nx = 1\n```\nb\n```\ny = 2\n```\n") == "y = 2\n"
     assert source_in("x = 1") == "x = 1"
@@ -80,3 +133,11 @@ def test_without_bubblewrap_it_refuses_and_names_the_package(monkeypatch):
 def test_wrong_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         find("programs", **{"sandbox": "none", **options})
+
+
+@settings(max_examples=500)
+@given(st.lists(st.sampled_from(["```", "```python", "```c++", "``", "\n", "\n", "x = 1", " ", "\t"])).map("".join))
+def test_blocks_as_one_pattern_finds_them(text):
+    """The pattern looks for the end of every fence by itself, which takes quadratic time where there is none."""
+    found = re.findall(r"(?ms)^```[\w+-]*[ \t]*\n(.*?)^```[ \t]*$", text)
+    assert source_in(text) == (found[-1] if found else text)

@@ -1,7 +1,10 @@
 """A reward server that dies, is slow, sends garbage, 500s, wrong counts: counted by name, never a score."""
 
+import json
 import socket
 import time
+import traceback
+import tracemalloc
 
 import pytest
 
@@ -9,7 +12,7 @@ from ascent.rewards import find
 from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import RewardFailed, Tally
 from tests.rewards.rollouts import rollout
-from tests.rewards.servers import misbehaving, scores
+from tests.rewards.servers import ENDLESS, NO_HTTP, misbehaving, raw, scores
 
 QUICK = {"timeout": 0.5, "tries": 2, "pause": 0.01, "trip": 100}
 FOUR = [rollout(f"t{n}", name=f"p{n}", answer="a", info={"level": n}) for n in range(4)]
@@ -68,6 +71,16 @@ BAD = {
     "NaN": (200, b'{"scores": [NaN, 1, 1, 1]}', "bad_reply"),
     "infinity": (200, b'{"scores": [Infinity, 1, 1, 1]}', "bad_reply"),
     "true": (200, scores(True, 1.0, 1.0, 1.0), "bad_reply"),
+    "a number beyond floats": (200, b'{"scores": [1e999, 1, 1, 1]}', "bad_reply"),
+    "a whole number beyond floats": (200, scores(10**400, 1.0, 1.0, 1.0), "bad_reply"),
+    "5,000 digits": (200, b'{"scores": [' + b"1" * 5000 + b", 1, 1, 1]}", "bad_reply"),
+    "a list in a list": (200, scores([1.0], 1.0, 1.0, 1.0), "bad_reply"),
+    "no parts": (200, scores({}, 1.0, 1.0, 1.0), "bad_reply"),
+    "a part without a name": (200, scores({"": 1.0}, 1.0, 1.0, 1.0), "bad_reply"),
+    "half a character as a name": (200, scores({"\ud800": 1.0}, 1.0, 1.0, 1.0), "bad_reply"),
+    "a name of two lines": (200, scores({"a\nb": 1.0}, 1.0, 1.0, 1.0), "bad_reply"),
+    "a long name": (200, scores({"a" * 1000: 1.0}, 1.0, 1.0, 1.0), "bad_reply"),
+    "a word as a part": (200, scores({"a": "1"}, 1.0, 1.0, 1.0), "bad_reply"),
     "500": (500, b"oops", "server_error"),
     "503": (503, b"", "server_error"),
     "429": (429, b"", "server_error"),
@@ -86,6 +99,58 @@ def test_what_is_no_answer_is_unscored_by_name(case):
     assert all(each["r"].failure and not each["r"].parts for each in found)
     assert len(server.requests) == (1 if kind == "server_refused" else 2)  # what may pass is tried again
     assert reward.client.counts[kind] == len(server.requests)
+
+
+@pytest.mark.parametrize("case", NO_HTTP)
+def test_odd_replies_are_unscored_by_name(case):
+    reply, kind = NO_HTTP[case]
+    with raw(reply) as server:
+        start = time.monotonic()
+        found, counters = counted(remote(server.url, patience={**QUICK, "tries": 1}), FOUR[:1])
+        assert time.monotonic() - start < 2
+    assert counters == {f"rewards/r/unscored/{kind}": 1}, found
+    assert server.url in found[0]["r"].failure.detail and found[0]["r"].failure.detail.isprintable()
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_an_endless_reply_is_not_taken_in(case):
+    """300 MB are offered; a reply to four rollouts may have 1 MiB."""
+    with raw(ENDLESS[case]) as server:
+        reward = remote(server.url, patience={**QUICK, "timeout": 20, "tries": 1})
+        tracemalloc.start()
+        try:
+            _, counters = counted(reward)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert counters == {"rewards/r/unscored/bad_reply": 4}
+    assert peak < 16e6 and server.sent < 30e6  # what was sent and not read lies in the system's buffers
+
+
+TOKEN = "a-t0ken-that-nobody-may-see"
+ECHOES = {
+    "refused": (401, TOKEN.encode()),
+    "as an error": (403, json.dumps({"error": {"message": f"bad key {TOKEN}"}}).encode()),
+    "cut in two": (500, b"x" * (200 - 8) + TOKEN.encode()),
+    "cut in two later": (500, b"x" * (500 - 8) + TOKEN.encode()),
+    "in a reply": (200, TOKEN.encode()),
+    "as a score": (200, scores(TOKEN)),
+    "as a score, cut": (200, scores("x" * 50 + TOKEN)),
+    "as a name": (200, scores({f"{TOKEN}\n": 1.0})),
+    "in a status": (b"HTTP/1.1 %s\r\n\r\n" % TOKEN.encode(), b""),
+}
+
+
+@pytest.mark.parametrize("case", ECHOES)
+def test_the_token_is_in_no_message(tmp_path, case):
+    (tmp_path / "token").write_text(TOKEN)
+    status, data = ECHOES[case]
+    with raw(status if isinstance(status, bytes) else b"HTTP/1.1 %d Said\r\n\r\n" % status + data) as server:
+        reward = remote(server.url, token_file=str(tmp_path / "token"), patience={**QUICK, "tries": 1})
+        (failure,) = reward.score(FOUR[:1])
+    shown = [str(failure), repr(failure), failure.detail, repr(reward), repr(reward.client)]
+    shown += traceback.format_exception(failure)
+    assert not any(TOKEN[:8] in each for each in shown)
 
 
 def test_one_bad_reply_is_mended_by_trying_again():
@@ -166,13 +231,52 @@ def test_the_circuit_opens_rests_and_closes():
 
 def test_a_look_before_the_first_step():
     with pytest.raises(ValueError, match="does not answer"):
-        remote("http://127.0.0.1:9").check()
+        remote("http://127.0.0.1:9").check_server()
+
+
+def test_a_redirect_is_not_followed():
+    with misbehaving(right) as other:
+        moved = f"HTTP/1.1 307 Moved\r\nLocation: {other.url}/score\r\nContent-Length: 0\r\n\r\n".encode()
+        with raw(moved) as server:
+            _, counters = counted(remote(server.url))
+        assert counters == {"rewards/r/unscored/server_refused": 4} and other.requests == []
+
+
+PASSWORDS = [
+    "http://me:hunter2@host/v1",
+    "https://hunter2@host",
+    "http://me:hun/ter2@host",
+    "http://me:hunter2?@host",
+    "me:hunter2@host",
+    "http://host/v1?key=hunter2",
+    "http://host/v1#hunter2",
+    "http://host:hunter2/v1",
+    "http://[hunter2/v1",
+]
+
+
+@pytest.mark.parametrize("url", PASSWORDS)
+@pytest.mark.parametrize("use", ["remote", "judge"])
+def test_a_url_with_a_password_is_refused_and_not_repeated(use, url):
+    with pytest.raises(ValueError, match="url") as error:
+        find(use, url=url, **({"model": "m", "rubric": "r"} if use == "judge" else {}))
+    assert "hun" not in "".join(traceback.format_exception(error.value))
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"url": "localhost:80"}, "must look like http"),
+        ({"url": 80}, "the url is no text"),
+        ({"url": "http://h\u00f6st"}, "the url is no text"),
+        ({"url": "http://h:99999"}, "host or port cannot be read"),
+        ({"url": "http://" + "a" * 80}, "host or port cannot be read"),
+        ({"url": "http://h", "patience": {"timeout": float("inf")}}, "timeout=inf, but it must lie between"),
+        ({"url": "http://h", "patience": {"timeout": float("nan")}}, "timeout=nan, but it must lie between"),
+        ({"url": "http://h", "patience": {"timeout": "long"}}, "timeout='long', but it must be a number"),
+        ({"url": "http://h", "patience": {"tries": 1.5}}, "tries=1.5, but it must be a whole number"),
+        ({"url": "http://h", "patience": {"max_reply_bytes": 0}}, "max_reply_bytes=0, but it must be at least 1"),
+        ({"url": "http://h", "patience": 5}, "patience=5"),
         ({"url": "http://h", "batch": 0}, "at least 1"),
         ({"url": "http://h", "patience": {"timeouts": 1}}, "unexpected keyword"),
         ({"url": "http://h", "patience": {"timeout": 0}}, "above 0"),
@@ -182,6 +286,14 @@ def test_a_look_before_the_first_step():
 def test_wrong_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         find("remote", **options)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "two words", "t\u00f6ken", "a\nb", "a\x00b"])
+def test_a_token_file_holds_one_word_which_is_not_repeated(tmp_path, text):
+    (tmp_path / "token").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match="must be one word of ASCII") as error:
+        remote("http://h", token_file=str(tmp_path / "token"))
+    assert not text.strip() or text.strip() not in str(error.value)
 
 
 def test_info_that_is_no_json_is_a_mistake_of_the_data():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from ascent.records import Completion, Message, Prompt, Rollout, StepReward, Turn
+from ascent.records import Completion, Message, Prompt, Rollout, RoutedExperts, StepReward, Turn
 from ascent.rollouts.batch import counted_parts, cut, joined, packed, parts_of, pick, steps_of
 
 
@@ -69,6 +70,35 @@ def test_step_rewards_lie_on_the_sampled_tokens_they_name() -> None:
     batch = steps_of([one], packed([one]))
     assert batch["step_rewards_T"].tolist() == [0, 0, 0.5, 0, 0, 1.0]
     assert batch["step_ends_T"].tolist() == [False, False, True, False, False, True]
+
+
+def routed(own: Rollout, *rows: list[int], width: int = 1) -> Rollout:
+    """The same rollout; each turn says which experts all tokens so far took, the last one excepted."""
+    turns = []
+    for turn, numbers in zip(own.turns, rows, strict=True):
+        raw, cut_at = b"".join(each.to_bytes(width, "little") for each in numbers), 2 * width
+        found = RoutedExperts(raw[:-cut_at], raw[-cut_at:], 1, 2, width)  # type: ignore[arg-type]
+        turns.append(replace(turn, completion=replace(turn.completion, routed_experts=found)))
+    return replace(own, turns=tuple(turns))
+
+
+@pytest.mark.parametrize(("width", "none", "dtype"), [(1, 255, torch.uint8), (2, 32767, torch.int16)])
+def test_a_token_has_the_experts_that_it_took_when_it_was_first_run(width: int, none: int, dtype: torch.dtype) -> None:
+    """Rollout 2 reads 1 2, says 7, reads 8 9, says 10 11: its second turn runs 1 2 again, and runs 7 8 9 10."""
+    first = [0, 1, 2, 3]
+    second = [90, 91, 92, 93, 4, 5, 6, 7, 8, 9, 10, 11]
+    rollouts = [THREE[1], routed(THREE[2], first, second, width=width)]
+    batch = packed(rollouts)
+    found_TLC = batch["routed_experts_TLC"]
+    assert found_TLC.dtype == dtype and found_TLC.shape == (9, 1, 2)
+    missing = [none, none]
+    assert found_TLC[:, 0].tolist() == [
+        *[missing, missing],  # of the other nothing is known
+        *[[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], missing],
+    ]
+    assert torch.equal(pick(batch, [1])["routed_experts_TLC"], found_TLC[2:])
+    assert torch.equal(joined(batch, batch)["routed_experts_TLC"], torch.cat([found_TLC, found_TLC]))
+    assert "routed_experts_TLC" not in packed(THREE)
 
 
 def test_picking_rows_equals_packing_those_rollouts() -> None:

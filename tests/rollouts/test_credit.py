@@ -52,3 +52,22 @@ def test_step_rewards_are_there_or_nothing_was_scored() -> None:
     assert nothing["step_rewards_T"].tolist() == [0, 0] and not nothing["step_ends_T"].any()
     both = [unscored, stepwise]
     assert step_rewards(packed(both), both)["step_rewards_T"].tolist() == [0, 0, 0, 1]
+
+
+def test_steps_that_had_ended_before_a_budget_cut_keep_their_rewards() -> None:
+    """Steps 1 and .4, the second one cut; the critic values what follows at .6. Values 0: TD [0, 1, .6], no .4."""
+    whole = bootstrapped(
+        {
+            "segments": Segments.from_lengths([3, 2]),
+            "trained_T": torch.ones(5, dtype=torch.bool),
+            "truncated_B": torch.tensor([True, False]),
+            "rewards_B": torch.tensor([1.4, 0.9]),
+            "step_rewards_T": torch.tensor([0.0, 1.0, 0.4, 0.0, 0.9]),
+            "step_ends_T": torch.tensor([False, True, True, False, True]),
+            "scores_B": torch.tensor([0.6, 5.0]),
+            "values_T": torch.zeros(5),
+        }
+    )
+    assert whole["rewards_B"].tolist() == pytest.approx([1, 0.9])
+    found = estimate(whole, shapes=(), credit=cell(returns.td), normalise=cell(normalise.none))
+    assert found.advantages_T.tolist() == pytest.approx([0, 1, 0.6, 0, 0.9])

@@ -114,6 +114,7 @@ def test_two_calls_of_a_tool_token_by_token(template: str | None) -> None:
         assert list(request.tokens) == [token for piece in encoded[: 2 * turn + 1] for token in piece]
     assert rollout.episode is not None and rollout.episode.ended == "over"
     assert [turn.heard for turn in rollout.turns] == ["", "<result>42</result>", "<result>40</result>"]
+    assert [turn.heard_from for turn in rollout.turns] == ["user", "tool", "tool"]
     assert rollout.text == "so 40" and rollout.episode.counts == {"calculator/calls": 2}
 
 
@@ -184,6 +185,17 @@ def test_limits_end_an_episode_by_name(turns: list[str], limits: dict[str, Any],
     used = sum(len(turn.observed) + len(turn.completion.tokens) for turn in rollout.turns) - prompt
     assert used <= room
     assert packed([rollout])["trained_T"][-1]  # whatever ended it, the policy's token comes last
+
+
+def test_an_episode_ends_where_the_model_holds_no_more() -> None:
+    renderer = Renderer(tokenizer(CHATML))
+    make = find("tools", tools=["calculator"], announce=False)
+    talk = replace(talk_with(renderer, make, max_turns=8), context=150)
+    sampler, (asked,) = Scripted(renderer, MANY), opened(renderer, talk, one("6*7-2=?"))
+    decode = lambda ids: str(renderer.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
+    (rollout,) = collect(sampler, [asked], [0], Settings(40, seed=0, talk=talk), occasion="1", text=decode)
+    assert rollout.episode is not None and rollout.episode.ended == "tokens" and len(sampler.asked) > 1
+    assert max(len(each.tokens) + each.max_new_tokens for each in sampler.asked) <= 150
 
 
 class Broken:

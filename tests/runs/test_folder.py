@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,55 @@ def test_runs_are_listed_with_their_state_and_last_metrics(tmp_path: Path) -> No
         read_run(tmp_path / "c")
     with pytest.raises(FileNotFoundError, match="is no folder"):
         list_runs(tmp_path / "nowhere")
+
+
+def test_changes_are_kept_as_far_as_the_run_goes_back(tmp_path: Path) -> None:
+    """A change for step 6 is history once the run goes on from step 5; taken back to step 3, it has not happened."""
+    path = tmp_path / "run"
+    created(path).close()
+    for done, value in ((5, 1), (5, 2), (7, 3)):
+        change = {"step": done + 1, "key": "a.b", "now": value}
+        RunFolder.reopen(path, done, {}, changes=[change], say=lambda text: None).close()
+    assert [(each["step"], each["now"]) for each in read_run(path).changes] == [(6, 1), (6, 2), (8, 3)]
+    RunFolder.reopen(path, 5, {}, say=lambda text: None).close()
+    assert [each["now"] for each in read_run(path).changes] == [1, 2]
+    RunFolder.reopen(path, 3, {}, say=lambda text: None).close()
+    assert read_run(path).changes == []
+
+
+@pytest.mark.parametrize("name", ["environment.json", "outcome.json"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    with created(tmp_path / "run") as folder:
+        folder.end("stopped", 1)
+    (tmp_path / "run" / name).write_text('[{"pyth')
+    with pytest.raises(ValueError, match=rf"{tmp_path / 'run' / name} is damaged: it is not JSON .*restore it from a"):
+        read_run(tmp_path / "run")
+    if name == "environment.json":
+        with pytest.raises(ValueError, match=r"environment\.json is damaged"):
+            RunFolder.reopen(tmp_path / "run", 0, {}, say=lambda text: None)
+        (tmp_path / "run" / name).write_text("[]")  # as the message says
+        RunFolder.reopen(tmp_path / "run", 0, {"python": "3.12"}, say=lambda text: None).close()
+        assert read_run(tmp_path / "run").environment == [{"python": "3.12"}]
+
+
+def test_other_versions_than_at_the_last_start_are_said(tmp_path: Path) -> None:
+    created(tmp_path / "run").close()
+    said: list[str] = []
+    for torch in ("2.12", "2.12", "2.13"):
+        RunFolder.reopen(tmp_path / "run", 0, {"packages": {"torch": torch}}, say=said.append).close()
+    assert [line.partition(" since")[0] for line in said] == ["torch (not installed) -> 2.12", "torch 2.12 -> 2.13"]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with created(tmp_path / "run") as folder:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5, hard))
+        try:
+            with pytest.raises(OSError, match=rf"File too large: '{tmp_path / 'run/outcome.json'}'"):
+                folder.end("stopped", 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert not (tmp_path / "run/.outcome.json.writing").exists()
 
 
 def test_a_run_without_one_number_ends_without_a_picture(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,24 @@ def test_a_bad_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path, li
     path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
     with pytest.raises(ValueError, match=r"m.jsonl, line 2 is "):
         read(path)
+
+
+def test_a_line_without_room_for_all_of_it_is_an_error(tmp_path: Path) -> None:
+    """The system writes what fits and says so; the next line must not be written behind half of this one."""
+    lines = Lines(tmp_path / "m.jsonl")
+    lines.append({"step": 1})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        with pytest.raises(OSError, match=r"No space left on device: .*m\.jsonl"):
+            lines.append({"step": 2, "loss": 1.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    lines.close()
+    again = Lines(tmp_path / "m.jsonl")
+    again.append({"step": 2})
+    again.close()
+    assert read(tmp_path / "m.jsonl") == ([{"step": 1}, {"step": 2}], None)
 
 
 def test_later_steps_are_cut_and_earlier_ones_keep_their_bytes(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ascent.runs.warnings import FIRST, RULES, Warned, Watch
+from ascent.algorithms import TABLE
+from ascent.runs.warnings import CLIP_FRACTION, FIRST, RULES, Warned, Watch
 
 ROOT = Path(__file__).parents[2]
 HEALTHY = {
     "clipped_low": 0.01, "clipped_high": 0.02, "kl_to_old": 0.002, "kl_to_reference_k3": 0.05, "entropy": 0.4,
-    "length": 20.0, "truncated": 0.02, "groups_without_signal": 0.5, "unscored": 0.0, "correct": 0.3,
+    "update_kl": 0.01, "mismatch": 0.004, "length": 20.0,
+    "truncated": 0.02, "groups_without_signal": 0.5, "unscored": 0.0, "correct": 0.3,
 }  # fmt: skip
 
 
@@ -28,6 +30,8 @@ def test_numbers_in_range_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
+        ("update_too_large", {"update_kl": 0.6}),
+        ("sampler_mismatch", {"mismatch": 0.021}),
         ("clip_fraction", {"clipped_low": 0.2, "clipped_high": 0.15}),
         ("kl_to_old", {"kl_to_old": 0.11}),
         ("kl_to_reference", {"kl_to_reference_k3": 1.5}),
@@ -61,6 +65,32 @@ def test_a_policy_that_has_learnt_its_task_may_be_sure() -> None:
     sure = {"entropy": 0.001}
     assert [each.rule.name for each in watched(*[{}] * FIRST, *[{**sure, "correct": 0.5}] * 9)] == ["entropy"]
     assert watched(*[{}] * FIRST, *[{**sure, "correct": 0.95}] * 9) == []
+
+
+DESTROYED = {"truncated": 0.9, "groups_without_signal": 1.0, "length": 100.0, "entropy": 3.0}
+
+
+def test_what_follows_from_an_update_that_was_too_large_is_no_news() -> None:
+    """No step trains after the policy was destroyed, so no later update can clear the first one's name."""
+    after = {name: value for name, value in {**HEALTHY, **DESTROYED}.items() if name != "update_kl"}
+    watch = Watch()
+    told = [each for step in range(1, FIRST + 1) for each in watch.see(step, HEALTHY)]
+    told += watch.see(FIRST + 1, {**HEALTHY, "update_kl": 7.9})
+    told += [each for step in range(FIRST + 2, 60) for each in watch.see(step, after)]
+    assert [each.rule.name for each in told] == ["update_too_large"]
+    assert "update.learning_rate" in told[0].text() and "for 1 steps" not in told[0].text()
+
+
+def test_after_enough_small_updates_other_warnings_speak_again() -> None:
+    found = watched(*[{}] * FIRST, {"update_kl": 7.9}, *[{}] * (FIRST + 1), *[{"truncated": 0.9}] * 5)
+    assert [each.rule.name for each in found] == ["update_too_large", "truncation"]
+
+
+def test_what_an_algorithm_does_by_design_is_not_warned_about() -> None:
+    clipped = {**HEALTHY, "clipped_high": 0.6}
+    assert any(watch.see(step, clipped) for watch in [Watch()] for step in range(9))
+    assert not any(watch.see(step, clipped) for watch in [Watch(expected=[CLIP_FRACTION])] for step in range(9))
+    assert {name for name, row in TABLE.items() if row.clips_by_design} == {"gspo", "gspo_token", "luspo"}
 
 
 def test_without_groups_equal_rewards_have_no_signal() -> None:

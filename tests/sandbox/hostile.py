@@ -1,13 +1,18 @@
-"""The hostile programs of hostile.txt, with the names of things on this machine filled in."""
+"""Hostile and wrong programs from the text files of this folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 
 def hostile(names: Mapping[str, str]) -> dict[str, str]:
-    """name -> source. `names` fills in @SECRET@ and its like."""
-    text = (Path(__file__).parent / "hostile.txt").read_text()
-    for name, value in names.items():
+    """Those of hostile.txt. `names` fills in @SECRET@ and its like, things of this machine."""
+    return programs_in("hostile.txt", names)
+
+
+def programs_in(file: str, names: Mapping[str, str] | None = None) -> dict[str, str]:
+    """name -> source, for every section of a file: `### name: what it is`, then the program."""
+    text = (Path(__file__).parent / file).read_text()
+    for name, value in (names or {}).items():
         text = text.replace(f"@{name}@", value)
     found = {}
     for section in text.split("### ")[1:]:

@@ -1,6 +1,7 @@
 """What stands around a program, and what is said where it cannot stand."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_an_old_bubblewrap_is_refused(monkeypatch, tmp_path):
 
 
 def test_the_command_line_leaves_nothing_in():
-    words = command("bwrap", Interpreter.mine(), Limits(), filter_fd=5, info_fd=6, inner=["-c", "pass"])
+    words = command("bwrap", Interpreter.mine(), Limits(), descriptors={"seccomp": 5}, inner=["-c", "pass"])
     for word in (
         "--unshare-user",
         "--unshare-pid",
@@ -37,11 +38,40 @@ def test_the_command_line_leaves_nothing_in():
     ):
         assert word in words
     bound = [words[n + 1] for n, word in enumerate(words) if word in ("--ro-bind", "--bind", "--ro-bind-try")]
-    assert "--bind" not in words and "--dev-bind" not in words
-    assert "/" not in bound and not any(name.startswith(("/home", "/proc", "/sys")) for name in bound)
+    devices = {words[n + 1] for n, word in enumerate(words) if word == "--dev-bind"}
+    assert "--bind" not in words and "--dev" not in words and devices == {"/dev/null", "/dev/random", "/dev/urandom"}
+    assert "/" not in bound and not any(name.startswith(("/home", "/proc", "/sys", "/dev")) for name in bound)
+    assert {"--seccomp", "5"} < set(words)
     # The root is closed last, when everything has its place in it.
-    assert words.index("--remount-ro") < words.index("--chdir")
-    assert words[words.index("--remount-ro", words.index("--remount-ro") + 1) + 1] == "/"
+    closed = [words[n + 1] for n, word in enumerate(words) if word == "--remount-ro"]
+    assert closed[-1] == "/" and words.index("--chdir") > len(words) - words[::-1].index("--remount-ro")
+
+
+def test_only_files_that_the_interpreter_loads_are_bound():
+    """Whole folders are the standard library's alone: /usr/lib would bring packages and set-user-id programs."""
+    interpreter = Interpreter.mine()
+    words = command("bwrap", interpreter, Limits(), descriptors={}, inner=["-c", "pass"])
+    pairs = [(words[n + 1], words[n + 2]) for n, word in enumerate(words) if word == "--ro-bind"]
+    folders = [Path(name) for name, _ in pairs if Path(name).is_dir()]
+    assert folders == [Path(os.__file__).resolve().parent]
+    assert any(Path(name).name.startswith(("libc.", "ld-musl")) for _, name in pairs)
+    assert not any(Path(name).stat().st_mode & 0o6000 for name, _ in pairs)
+    for folder in folders:
+        assert not [path for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o6000]
+        for packages in folder.rglob("*-packages"):
+            assert str(packages) in [words[n + 1] for n, word in enumerate(words) if word == "--tmpfs"]
+
+
+def test_an_interpreter_that_cannot_say_what_it_loads(monkeypatch, tmp_path):
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    with pytest.raises(ValueError, match="there is no"):
+        Interpreter.mine()
+    fake.write_text("#!/bin/sh\necho broken >&2; exit 1\n")
+    fake.chmod(0o755)
+    with pytest.raises(ValueError, match="did not say what it loads: broken"):
+        Interpreter.mine()
 
 
 def test_the_environment_holds_nothing_of_ours():

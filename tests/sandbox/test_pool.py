@@ -1,7 +1,12 @@
-"""Workers that are late or die are replaced; answers keep their order."""
+"""Workers that are late or die are replaced; answers keep their order; nothing outlives whoever started it."""
 
+import os
+import shutil
+import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +60,73 @@ def test_closed_and_empty_pools():
         pool.ask("a", 1)
     with pytest.raises(ValueError, match="at least 1"):
         Pool(lambda slot: ["true"], 0)
+
+
+def test_workers_live_longer_than_the_threads_that_ask_them():
+    """To the kernel a thread is a parent, and `ready` asks to end with it; `map` has threads for each call."""
+    echo = ECHO.replace(
+        'print(json.dumps({"ready": True}), flush=True)', "from ascent.sandbox.pool import ready; ready()"
+    )
+    assert echo != ECHO
+    with Pool(lambda slot: [sys.executable, "-c", echo], 1) as pool:
+        (first,) = pool.map(["a"], 30)
+        time.sleep(0.1)
+        assert pool.map(["b"], 30) == [["b", first[1]]]
+    until = time.monotonic() + 10
+    while Path(f"/proc/{first[1]}").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not Path(f"/proc/{first[1]}").exists()
+
+
+# A run whose program forks and never ends; it tells when the program is there.
+RUN = """
+import sys
+from ascent.sandbox.limits import Limits
+from ascent.sandbox.programs import Sandbox
+sandbox = Sandbox(workers=2, limits=Limits(wall_seconds=60, test_seconds=60, cpu_seconds=60))
+print("made", flush=True)
+sandbox.run("import os\\nfor _ in range(3):\\n    os.fork()\\nwhile True: pass")
+"""
+
+
+def below(root: int) -> list[int]:
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            for task in os.listdir(f"/proc/{pid}/task"):
+                waiting += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+        except OSError:
+            continue
+        found.append(pid)
+    return found[1:]
+
+
+def alive(pid: int) -> bool:
+    """Not one that has ended and waits for process 1 to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("bwrap") is None and os.environ.get("CI") != "true",
+    reason="the package bubblewrap is not installed (with CI=true this is a failure)",
+)
+@pytest.mark.parametrize("processes", [1, 3, 5, 11])
+def test_everything_ends_with_the_run_even_when_it_is_killed(processes):
+    """Killed when it has so many processes below it: a worker, bubblewrap, its first process, the driver, a program."""
+    with subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None and run.stdout.readline() == b"made\n"
+        until = time.monotonic() + 60
+        while len(there := below(run.pid)) < processes and time.monotonic() < until:
+            time.sleep(0.001)
+        assert len(there) >= processes
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+    until = time.monotonic() + 5
+    while any(alive(pid) for pid in there) and time.monotonic() < until:
+        time.sleep(0.005)
+    assert [pid for pid in there if alive(pid)] == []

@@ -43,5 +43,7 @@ def test_errors() -> None:
         from_name("style@odd", "pairs")
     with pytest.raises(ValueError, match="as 'pears', but it must be one of prompts"):
         from_name("style", "pears")
+    with pytest.raises(ValueError, match=r"style:9+: a task is asked for less than 100000000 records"):
+        from_name("style:" + "9" * 5000, "pairs")
     with pytest.raises(ValueError, match="names no built-in task"):
         from_name("styles", "pairs")

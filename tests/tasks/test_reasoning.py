@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from ascent.records import Prompt
+from ascent.records import Message, Prompt
 from ascent.tasks import find_task
 from ascent.tasks.named import from_name, is_task
 from ascent.tasks.reasoning import Reasoning
@@ -44,6 +44,22 @@ def test_items_splits_and_scores() -> None:
     assert [example.messages[-1].content for example in shown] == [prompt.answer for prompt in train[:3]]
     with pytest.raises(ValueError, match="no_such_thing"):
         Reasoning("no_such_thing").prompts("train", 1)
+
+
+class Dataset:
+    """Its scorer looks for the answer anywhere."""
+
+    def score_answer(self, answer: str, entry: dict[str, str]) -> float:
+        return float(entry["answer"] in answer)
+
+
+def test_a_text_far_longer_than_the_answer_is_wrong_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ascent.tasks.reasoning._dataset", lambda name, seed: Dataset())
+    entry = {"question": "?", "answer": "7" * 600}
+    prompt = Prompt("p", (Message("user", "?"),), entry["answer"], {"entry": entry})
+    task = Reasoning("leg_counting")
+    assert task.verify(prompt, "7" * 2400) == {"correct": 1.0, "score": 1.0}
+    assert task.verify(prompt, "7" * 2401) == {"correct": 0.0, "score": 0.0}
 
 
 def test_what_it_has_not_is_refused() -> None:

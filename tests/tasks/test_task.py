@@ -172,3 +172,4 @@ def test_credit_for_bags_and_places(want: list[str], got: list[str]) -> None:
     assert (in_place(want, got) == 1) == (want == got and bool(want))
     assert in_place(want, got) <= overlap(want, got)
     assert overlap(want, got) == overlap(got, want)
+    assert overlap(want, got) == sum(min(want.count(x), got.count(x)) for x in set(want)) / max(len(want), len(got), 1)

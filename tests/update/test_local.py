@@ -226,6 +226,19 @@ def test_too_many_such_steps_in_a_row_end_the_run_and_a_good_one_starts_the_coun
         resumed.step([batch_of(0)], sft)
 
 
+def test_weights_that_are_no_numbers_are_not_saved() -> None:
+    """A learning rate of 1e308 ends in one step what no later step can mend."""
+    learner, batch = learner_of(Toy()), batch_of(0)
+    learner.step([batch], objective_of(TABLE["grpo"]))
+    assert learner.state()["steps"] == 1
+    with torch.no_grad():
+        next(iter(learner.optimizer.masters.values())).view(-1)[0] = math.inf
+    with pytest.raises(
+        Diverged, match=r"weights are not finite, first .*nothing was saved.*lower update.learning_rate"
+    ):
+        learner.state()
+
+
 def test_what_a_step_reports() -> None:
     batch = batch_of(0)
     learner = learner_of(Toy())

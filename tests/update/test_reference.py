@@ -111,6 +111,17 @@ def test_a_damaged_file_is_told_and_computed_again(damage: Any, reason: str, tmp
     assert Reference(None, file=file).notes == []
 
 
+def test_a_file_of_another_reference_is_told_and_computed_again(tmp_path: Path) -> None:
+    file = tmp_path / "reference.safetensors"
+    Reference(Bigram(), file=file, of="one").learn([batch(A, B)])  # type: ignore[arg-type]
+    assert len(Reference(None, file=file, of="one").known) == 2
+    model = Bigram()
+    other = Reference(model, file=file, of="another")  # type: ignore[arg-type]
+    assert "it is of another reference" in other.notes[0] and not other.known
+    assert other.learn([batch(A, B)]) == 2 and model.calls == 1
+    assert len(Reference(None, file=file, of="another").known) == 2
+
+
 def test_killed_at_any_change_the_file_is_the_old_one_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from ascent.models.check import embedding_rows, layer_calls
 from ascent.models.model import LanguageModel, longest
 from ascent.models.paged import allocate
 from ascent.protocols import Weights
-from ascent.records import Completion, Request, Stop
+from ascent.records import Completion, Request, RoutedExperts, Stop
 
 AHEAD = 256  # tokens: on a CPU a few short prompts take hardly longer than one, so the next ones come along
 MEMORY = 0.5  # share of the free memory that the pool may take
@@ -87,11 +88,16 @@ class NativeEngine:
         self.rows = self._rows() if rows is None else rows
         self._pages = self._sized(page, pages, memory)
         self._scheduler = Scheduler(self._pages, self.rows, 0 if model.device.type == "cuda" else AHEAD)
-        self._history = History(max(self.rows, FEWEST_ROWS))
+        self._history = History(max(self.rows, FEWEST_ROWS), self._route())
         self._runner: Runner | None = None
         self._computed = self._prefilled = self._tokens = self._requests = self._most_used = self._most_shared = 0
         self._seconds = 0.0
         self._known: set[tuple[str, int]] = set()
+
+    def _route(self) -> NDArray[Any] | None:
+        """How the experts of one token look; None where they are not recorded."""
+        routes = self.model.routes
+        return None if routes is None else torch.zeros(routes[:2], dtype=routes.dtype).numpy()
 
     def _rows(self) -> int:
         """On a CPU a step of a small model is mostly beginnings, whatever its size: many rows share one if they fit."""
@@ -230,14 +236,20 @@ class NativeEngine:
             return
         prompts = [Stored(prefix.tokens, prefix.pages) for prefix in admission.prefilled]
         self._prefilled += sum(len(prompt.tokens) for prompt in prompts)
-        for prefix, hidden in zip(admission.prefilled, runner.prefill(prompts), strict=True):
-            prefix.last = hidden
+        for prefix, read in zip(admission.prefilled, runner.prefill(prompts), strict=True):
+            prefix.last = read.hidden_D
+            if read.experts_TLC is not None:
+                prefix.experts, prefix.last_experts = read.experts_TLC[:-1].tobytes(), read.experts_TLC[-1]
         if admission.copies:
             runner.pool.copy_pages(*(list(pages) for pages in zip(*admission.copies, strict=True)))
         self._most_shared = max(self._most_shared, self._pages.shared)
         cut = any(sequence.request.truncates for sequence, _ in admission.started)
         rows = range(old, old + len(admission.started))
-        runner.first([prefix.last for _, prefix in admission.started], rows, cut=cut)
+        for sequence, prefix in admission.started:
+            if not sequence.made:  # one that was preempted keeps those it was sampled with
+                sequence.prompt_experts = prefix.experts
+        prefixes = [prefix for _, prefix in admission.started]
+        runner.first([each.last for each in prefixes], [each.last_experts for each in prefixes], rows, cut=cut)
 
     def _list_pages(self, runner: Runner) -> None:
         """Write into the table what the rows were given."""
@@ -303,7 +315,16 @@ class NativeEngine:
             prompt_id=request.prompt_id, sample=request.sample, tokens=tuple(tokens[kept]),
             logprobs=tuple(sequence.logprobs[kept]), versions=tuple(sequence.versions[kept]), stop=stop,
             log_mass=tuple(sequence.log_mass[kept]) if request.truncates else None,
+            routed_experts=self._routed(sequence, kept),
         )  # fmt: skip
+
+    def _routed(self, sequence: Sequence, kept: slice) -> RoutedExperts | None:
+        routes = self.model.routes
+        if routes is None:
+            return None
+        sampled = sequence.experts[kept].tobytes()
+        width = cast(Literal[1, 2], routes.dtype.itemsize)
+        return RoutedExperts(sequence.prompt_experts, sampled, routes.layers, routes.choices, width)
 
     def _forget(self) -> None:
         """Drop whoever is still on the way, so that the next call starts clean."""

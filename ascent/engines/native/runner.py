@@ -6,14 +6,18 @@ runs as it is, or is replayed from a recording where the model is small, and wha
 filled up to one of a few sizes: graphs and recordings have fixed ones, and on a CPU the product of a single row rounds
 by itself.
 
-Axes: T packed tokens, N prompts, B rows, D hidden size, V vocabulary.
+Where the model's routes are replayed in training, the experts of every token come along with the hidden states.
+
+Axes: T packed tokens, N prompts, B rows, D hidden size, V vocabulary, L layers with experts, C experts of a token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,6 +31,7 @@ from ascent.models.attention import attending, packed
 from ascent.models.model import LanguageModel, output_head
 from ascent.models.paged import Decode, Pool, Prefill, new_slots
 from ascent.models.paged_cpu import CompiledDecode
+from ascent.models.routing import Recording, routing
 from ascent.models.token_scores import head_logits
 
 FEWEST_ROWS = 2
@@ -46,6 +51,13 @@ class Stored(NamedTuple):
     pages: Sequence[int]
 
 
+class Read(NamedTuple):
+    """The hidden state at a prompt's last token; the experts of its tokens, (T, L, C), where they are recorded."""
+
+    hidden_D: Tensor
+    experts_TLC: NDArray[Any] | None
+
+
 class Runner:
     """Runs `model` over `pool`. Drawn tokens land in `tokens_KB` and its companions: line 0 holds first tokens."""
 
@@ -55,19 +67,23 @@ class Runner:
         self.tokens_KB = torch.zeros(shape, dtype=torch.int32, device=device)
         self.logprobs_KB = torch.zeros(shape, device=device)
         self.log_mass_KB = torch.zeros(shape, device=device)
+        self.experts_KBLC: Tensor | None = None  # of the token before each that is drawn
+        if model.routes is not None:
+            self.experts_KBLC = torch.zeros(*shape, *model.routes[:2], dtype=model.routes.dtype, device=device)
         self._line = torch.zeros(1, dtype=torch.int64, device=device)
         self._own, self._head = forward_of(model), output_head(model.module)
         self._replays: dict[int, Forward] = {}
-        self._records = worth_recording(model)
+        self._records = worth_recording(model) and model.routes is None
+        self._captures = capturable(model)
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         self._memory: Any = None  # graphs run one after the other, so all may use the first one's memory
         self.computed = 0  # rows run, fillers included
         self._host = None if device.type == "cuda" else HostStep(pool, rows)
 
-    def prefill(self, prompts: Sequence[Stored]) -> list[Tensor]:
-        """Store these prompts; the hidden state at each one's last token."""
+    def prefill(self, prompts: Sequence[Stored]) -> list[Read]:
+        """Store these prompts; the hidden state at each one's last token, and what all of its tokens took."""
         ways = [self._way(len(prompt.tokens)) for prompt in prompts]
-        last: dict[int, Tensor] = {}
+        last: dict[int, Read] = {}
         for way, most in LIMITS.items():
             for chunk in _chunks([n for n, each in enumerate(ways) if each == way], prompts, most):
                 last.update(zip(chunk, self._prefill([prompts[n] for n in chunk], way), strict=True))
@@ -79,9 +95,11 @@ class Runner:
             return "own"
         return "rows" if length <= ROW_TOKENS and self._host and self._host.compiled else "replayed"
 
-    def first(self, hidden: Sequence[Tensor], rows: range, *, cut: bool) -> None:
+    def first(self, hidden: Sequence[Tensor], experts: Sequence[Any], rows: range, *, cut: bool) -> None:
         """Draw the first token of rows that start, from their prompts' last hidden states."""
         size, count = self._size(len(rows)), len(rows)
+        if self.experts_KBLC is not None:
+            self.experts_KBLC[0, rows.start : rows.stop] = torch.from_numpy(np.stack(experts)).to(self.rows.device)
         logits_BV = head_logits(torch.stack([*hidden, *[hidden[-1]] * (size - count)]), self._head)
         if self._host is not None:
             self._host.first(logits_BV, rows, self.drawn(), cut=cut)
@@ -101,9 +119,9 @@ class Runner:
         size = self._size(count)
         if self._host is None:
             self._line.fill_(1)
-            graph = self._graphs.get((size, cut)) or self._capture(size, cut)
+            step = self._stepper(size, cut)
             for _ in range(self.steps):
-                graph.replay()
+                step()
             self.computed += size * self.steps
             return
         self._host.begin(size)
@@ -111,7 +129,10 @@ class Runner:
         for line in range(1, self.steps + 1):
             tokens_B, places_B, context = self._host.context(size)
             with attending(context):
-                hidden_BD = self._forward(tokens_B, places_B)
+                run = self._replay(size) if self._records else self._own
+                hidden_BD, experts_BLC = self._ran(run, tokens_B, places_B)
+            if experts_BLC is not None:
+                lines["experts"][line, :size] = experts_BLC.numpy()
             self._host.draw(head_logits(hidden_BD, self._head), size, lines, line, cut=cut)
             self.computed += size
             left = self._host.left(count)
@@ -121,9 +142,11 @@ class Runner:
     def drawn(self) -> dict[str, NDArray[Any]]:
         """What the last look's steps drew, on the host."""
         lines = {"made": self.tokens_KB, "logprobs": self.logprobs_KB, "log_mass": self.log_mass_KB}
+        if self.experts_KBLC is not None:
+            lines["experts"] = self.experts_KBLC
         return {name: line_KB.cpu().numpy() for name, line_KB in lines.items()}
 
-    def _prefill(self, prompts: Sequence[Stored], way: Way) -> list[Tensor]:
+    def _prefill(self, prompts: Sequence[Stored], way: Way) -> list[Read]:
         count, device = len(prompts), self.rows.device
         self.computed += sum(len(each.tokens) for each in prompts)
         if len(prompts[0].tokens) == count == 1:
@@ -145,9 +168,13 @@ class Runner:
         size = max(16, 1 << (len(tokens) - 1).bit_length())  # few sizes: each is recorded once
         run = self._own if way == "own" else self._replay(size)
         with attending(context):
-            hidden_TD = run(tokens_T, places_T)
+            hidden_TD, experts_TLC = self._ran(run, tokens_T, places_T)
         ends_N = lengths_N.cumsum(0)[:count] - 1
-        return list(hidden_TD[ends_N.to(device)].clone().unbind())
+        hidden = hidden_TD[ends_N.to(device)].clone().unbind()
+        experts = (
+            [None] * len(lengths) if experts_TLC is None else [x.numpy() for x in experts_TLC.cpu().split(lengths)]
+        )
+        return [Read(*each) for each in zip(hidden, experts[:count], strict=True)]
 
     def _step(self, size: int, cut: bool) -> None:
         """One token of the first `size` rows on CUDA. It is captured: Python values must not change between calls."""
@@ -159,13 +186,20 @@ class Runner:
         splits = max(1, min(64, PROGRAMS // (size * self.pool.keys[0].shape[1])))
         context = Decode(self.pool, slots_B, stored_B + 1, table_BP, splits=splits)
         with attending(context):
-            hidden_BD = self._own(rows["token"][:size].long(), stored_B.long())
+            hidden_BD, experts_BLC = self._ran(self._own, rows["token"][:size].long(), stored_B.long())
+        if self.experts_KBLC is not None and experts_BLC is not None:
+            self.experts_KBLC[:, :size].index_copy_(0, self._line, experts_BLC[None])
         drawn = draw(head_logits(hidden_BD, self._head), asked(rows, slice(size)), cut=cut)
         self._advance(drawn, slice(size), size, stores=True)
 
-    def _forward(self, tokens_B: Tensor, places_B: Tensor) -> Tensor:
-        run = self._replay(tokens_B.shape[0]) if self._records else self._own
-        return run(tokens_B, places_B)
+    def _ran(self, run: Forward, tokens_T: Tensor, places_T: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Hidden states, and where routes are recorded the experts, (T, L, C)."""
+        if self.model.routes is None:
+            return run(tokens_T, places_T), None
+        noted = Recording()
+        with routing(noted):
+            hidden_TD = run(tokens_T, places_T)
+        return hidden_TD, noted.stacked(self.model.routes.dtype)
 
     def _replay(self, size: int) -> Forward:
         if size not in self._replays:
@@ -194,6 +228,12 @@ class Runner:
         ended_B = (rows.stops_BS[which] == tokens_B[:, None]).any(1) | (rows["position"][which] >= rows["limit"][which])
         rows["done"][which].copy_(rows["done"][which] | ended_B)
         self._line.add_(1)
+
+    def _stepper(self, size: int, cut: bool) -> Callable[[], object]:
+        """`_step` as a graph, where it can be one."""
+        if not self._captures:
+            return partial(self._step, size, cut)
+        return (self._graphs.get((size, cut)) or self._capture(size, cut)).replay
 
     def _capture(self, size: int, cut: bool) -> torch.cuda.CUDAGraph:
         """Record one step. The rows and the pool are put back as they were: warming up must not draw anything."""
@@ -227,6 +267,13 @@ def _chunks(places: Sequence[int], prompts: Sequence[Stored], most: int) -> list
             tokens = len(prompts[n].tokens)
         chunks[-1].append(n)
     return chunks
+
+
+def capturable(model: LanguageModel) -> bool:
+    """Experts of bfloat16 run as one grouped product; otherwise the host counts who goes where, which no graph can."""
+    experts = any(type(part).__name__.endswith("Router") for part in model.module.modules())
+    grouped = model.module.config._experts_implementation == "grouped_mm"
+    return not experts or (grouped and model.module.dtype == torch.bfloat16)
 
 
 def bucket(count: int) -> int:

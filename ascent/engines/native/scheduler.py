@@ -23,13 +23,18 @@ FEWEST_TOGETHER = 8  # an eighth of the rows must be free before new requests st
 
 @dataclass(eq=False)
 class Sequence:
-    """A request on its way. `made` and its companions hold what was sampled before it was preempted."""
+    """A request on its way. `made` and its companions hold what was sampled before it was preempted.
+
+    `prompt_experts` and `experts` are there where routes are recorded (see `records.RoutedExperts`).
+    """
 
     request: Request
     made: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     log_mass: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    experts: Any = ()
+    prompt_experts: bytes = b""
     pages: list[int] = field(default_factory=list)
     listed: int = 0  # how many of its pages the device's table holds
     turn: int = 0  # counts starts: the highest started last
@@ -46,11 +51,16 @@ class Sequence:
 
 @dataclass(eq=False)
 class Prefix:
-    """A prompt in the pool. `last` is the model's hidden state at its last token: all that a first draw needs."""
+    """A prompt in the pool. `last` is the model's hidden state at its last token: all that a first draw needs.
+
+    Where routes are recorded, `last_experts` are that token's and `experts` those of the tokens before it.
+    """
 
     tokens: tuple[int, ...]
     pages: list[int]
     last: Any = None
+    last_experts: Any = None
+    experts: bytes = b""
 
 
 class Move(NamedTuple):

@@ -1,0 +1,62 @@
+"""The modules of one's own that a Python file imports: from its own folder, or from wherever else packages that are
+not installed are found. Read from the text, so nothing runs; imports by a computed name are not seen."""
+
+from __future__ import annotations
+
+import ast
+import site
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+def local_files(path: Path) -> list[Path]:
+    """The file itself and every local module that importing it runs, directly or by way of another."""
+    first = path.expanduser().resolve()
+    roots = [first.parent, *_roots()]
+    found: dict[Path, None] = {}
+    waiting = [first]
+    while waiting:
+        file = waiting.pop()
+        if file in found:
+            continue
+        found[file] = None
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError):  # whoever runs it says so
+            continue
+        waiting += [each.resolve() for each in _imported(tree, file, roots)]
+    return [first, *sorted(each for each in found if each != first)]
+
+
+def _roots() -> list[Path]:
+    """Where imports are looked for, without what is installed."""
+    installed = [Path(each).resolve() for each in (sys.prefix, sys.base_prefix, *site.getsitepackages())]
+    places = [Path(each).resolve() for each in sys.path]
+    return [each for each in places if each.is_dir() and not any(each.is_relative_to(other) for other in installed)]
+
+
+def _imported(tree: ast.Module, file: Path, roots: Sequence[Path]) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files(alias.name.split("."), roots)
+        elif isinstance(node, ast.ImportFrom):
+            parts = node.module.split(".") if node.module else []
+            places = [file.parents[node.level - 1]] if node.level else roots
+            for alias in node.names:  # a name of the module, or a module itself
+                yield from _files([*parts, alias.name], places)
+
+
+def _files(parts: Sequence[str], places: Sequence[Path]) -> list[Path]:
+    """What importing a dotted name runs, from the first place that has it: `__init__.py` of packages, and modules."""
+    if parts[0] in sys.stdlib_module_names or parts[0] == "ascent":
+        return []
+    for place in places:
+        found = []
+        for end in range(1, len(parts) + 1):
+            at = place.joinpath(*parts[:end])
+            found += [each for each in (at / "__init__.py", at.with_name(f"{at.name}.py")) if each.is_file()][:1]
+        if found:
+            return found
+    return []

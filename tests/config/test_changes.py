@@ -1,0 +1,105 @@
+"""Which keys may change on resume: every key is classified, and each reason is given where it holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascent.build.plan import resolve
+from ascent.config.changes import ABSENT, DATA, MODELS, ON_RESUME, Change, changes, flat, reason, refuse
+from ascent.config.schema import leaves
+from ascent.config.validate import validate
+from tests.recipes import least
+
+
+def recipe(algorithm: str, **more: Any) -> dict[str, Any]:
+    tree = least(algorithm)
+    for key, value in more.items():
+        section, _, name = key.partition("__")
+        if name:
+            tree.setdefault(section, {})[name] = value
+        else:
+            tree[section] = value
+    return flat(resolve(validate(tree)).config)
+
+
+def test_every_key_of_the_schema_is_classified_and_no_other() -> None:
+    assert set(ON_RESUME) == set(leaves())
+    assert set(MODELS + DATA) <= set(ON_RESUME)
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "grpo", "ppo"])
+def test_a_recipe_that_did_not_change_has_no_changes(algorithm: str) -> None:
+    assert changes(recipe(algorithm), recipe(algorithm)) == []
+
+
+def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
+    found = recipe("grpo", rewards=[{"use": "exact"}, {"use": "length", "target": 8, "weight": 0.5}])
+    assert (found["rewards[1].target"], found["rewards[1].weight"]) == (8, 0.5)
+    assert found["cells.gate.high"] == 0.2 and found["model.policy"] == "p"
+    assert found["run.trackers"] == []
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "expected"),
+    [
+        ({}, {"update__learning_rate": 1e-5}, {"update.learning_rate": ""}),
+        ({}, {"rewards": [{"use": "exact", "weight": 2.0}]}, {"rewards[0].weight": ""}),
+        ({}, {"cells": {"gate": {"high": 0.3}}}, {"cells.gate.high": ""}),
+        ({}, {"cells": {"kl": {"weight": 0.1}}}, {"cells.kl.weight": ""}),
+        ({}, {"cells": {"filter": {"finished": {}}}}, {"cells.filter.finished": "another function makes"}),
+        ({}, {"cells": {"gate": {"use": "cispo"}}}, {"cells.gate.use": "another function makes"}),
+        ({}, {"rollouts__temperature": 0.9}, {"rollouts.temperature": ""}),
+        ({}, {"rollouts__max_staleness": 1}, {"rollouts.max_staleness": "the checkpoint holds as many waiting"}),
+        (
+            {"rollouts__max_staleness": 1},
+            {"rollouts__max_staleness": 1, "rollouts__temperature": 0.9},
+            {"rollouts.temperature": "rollouts that were sampled before wait"},
+        ),
+        (
+            {"cells": {"controller": {"use": "ziegler_sequence"}}},
+            {"cells": {"controller": {"use": "ziegler_sequence"}, "kl": {"weight": 0.1}}},
+            {"cells.kl.weight": "its controller has moved it"},
+        ),
+    ],
+)
+def test_reasons(was: dict[str, Any], now: dict[str, Any], expected: dict[str, str]) -> None:
+    before, after = recipe("grpo", **was), recipe("grpo", **now)
+    found = {each.key: reason(each, before) for each in changes(before, after)}
+    for key, words in expected.items():
+        assert found[key].startswith(words) and bool(found[key]) == bool(words), found
+    refused = [key for key, why in found.items() if why]
+    if refused:
+        with pytest.raises(ValueError, match=r"cannot be changed on resume: .*\nput it back in config.yaml, or start"):
+            refuse(changes(before, after), before, "config.yaml")
+    else:
+        refuse(changes(before, after), before, "config.yaml")
+
+
+def test_shares_of_data_cannot_change_but_data_that_moved_can() -> None:
+    before = recipe("sft", data__mix=[{"use": "more.jsonl", "share": 0.25}])
+    moved = recipe("sft", data__mix=[{"use": "data/more.jsonl", "share": 0.25}])
+    shared = recipe("sft", data__mix=[{"use": "more.jsonl", "share": 0.5}])
+    longer = recipe("sft", data__mix=[{"use": each, "share": 0.25} for each in ("more.jsonl", "most.jsonl")])
+    assert [reason(each, before) for each in changes(before, moved)] == [""]
+    assert [bool(reason(each, before)) for each in changes(before, shared)] == [True]
+    assert all(reason(each, before) for each in changes(before, longer))
+
+
+def test_a_row_of_ones_own_may_move_but_not_become_another() -> None:
+    assert reason(Change("algorithm", "a/rows.py:MINE", "b/rows.py:MINE"), {}) == ""
+    assert reason(Change("algorithm", "a/rows.py:MINE", "a/rows.py:OTHER"), {})
+    assert reason(Change("algorithm", "a/rows.py:MINE", "sft"), {})
+
+
+def test_the_best_by_another_number_cannot_be_compared_with_those_kept() -> None:
+    assert reason(Change("run.best_by", "correct", "reward"), {})
+    assert reason(Change("run.best_by", ABSENT, "reward"), {}) == ""
+
+
+def test_words_and_records() -> None:
+    change = Change("run.best_by", ABSENT, "reward")
+    assert change.words(41) == "run.best_by (not set) -> 'reward', from step 41 on"
+    assert change.record() == {"key": "run.best_by", "now": "reward"}
+    assert Change("env", None, ABSENT).record() == {"key": "env", "was": None}

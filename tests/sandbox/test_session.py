@@ -1,0 +1,62 @@
+"""One sandboxed process: what it holds is looked at from its start to its end, whoever listens."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ascent.sandbox import session as sessions
+from ascent.sandbox.isolation import Interpreter
+from ascent.sandbox.limits import Limits
+from ascent.sandbox.session import Broken, Ended, Session, driver_source
+
+CHILDREN = """
+import os, time
+for _ in range(3):
+    if os.fork() == 0:
+        time.sleep(0.3)
+        block = bytearray(b"x") * (60 << 20)
+        time.sleep(60)
+        os._exit(0)
+def solve():
+    return 1
+"""
+
+
+@pytest.fixture
+def session():
+    interpreter, limits = Interpreter.mine(), Limits(memory_mb=128)
+    session = Session("program", limits, mode="none", bwrap="", interpreter=interpreter, source=driver_source())
+    yield session
+    session.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_program_is_ended_while_nobody_waits_for_it(session):
+    message = {"op": "load", "source": CHILDREN, "prelude": "", "define": True}
+    assert "value" in session.ask(message, 10)
+    root, until = session._process.pid, time.monotonic() + 20
+    while alive(root) and time.monotonic() < until:  # its answer is read meanwhile, by somebody who does not listen
+        time.sleep(0.01)
+    assert not alive(root)
+    with pytest.raises(Ended, match="MB in all, more than 128") as ended:
+        session.ask({"op": "name", "name": "solve"}, 10)
+    assert ended.value.kind == "memory"
+
+
+@pytest.mark.slow
+def test_a_program_whose_memory_cannot_be_looked_at_does_not_run_on(session, monkeypatch):
+    def unreadable(*_: object) -> int:
+        raise OSError("no /proc")
+
+    monkeypatch.setattr(sessions.memory, "held", unreadable)
+    with pytest.raises(Broken, match=r"could not be looked at.*no /proc"):
+        session.receive(10)
+    assert session._process.wait(10) == -9
