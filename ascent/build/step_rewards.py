@@ -11,7 +11,7 @@ from ascent.config.schema import Config
 from ascent.protocols import Score
 from ascent.records import Prompt, Rollout, StepReward
 from ascent.rewards import Batch, Unscored
-from ascent.rewards.steps import AGGREGATES, Decode, StepScored, token_at
+from ascent.rewards.steps import AGGREGATES, Decode, StepScored, tokens_at
 from ascent.tasks import find_task
 from ascent.tasks.reasoning import Reasoning
 from ascent.tasks.task import Task
@@ -61,10 +61,9 @@ class StepVerifier(Batch):
             return Unscored("no_steps", f"task {name} scores no steps")
         tokens = rollout.turns[-1].completion.tokens
         before = rollout.length - len(tokens)
-        return [
-            StepReward(before + token_at(end, rollout.text, tokens, self._decode), value)
-            for end, value in task.verify_steps(rollout.prompt, rollout.text)
-        ]
+        judged = task.verify_steps(rollout.prompt, rollout.text)
+        places = tokens_at((end for end, _ in judged), rollout.text, tokens, self._decode)
+        return [StepReward(before + places[end], value) for end, value in judged]
 
 
 def process_reward(

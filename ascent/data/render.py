@@ -17,6 +17,7 @@ Masks come from who wrote a token, never from comparing ids with the pad token, 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -184,17 +185,19 @@ class Renderer:
             raise RowError("type", "the chat template changes the answer, so its steps cannot be found in it")
         start = shown.rindex(kept) - (len(text) - len(text.lstrip()) if kept != text else 0)
         spans = self.tokenizer(shown, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        ends, places = step_ends(text, self.step_separator), []
-        for end in ends[:-1]:
-            holding = [place for place, (first, last) in enumerate(spans) if first < start + end <= last]
-            if not holding:
-                raise RowError(
-                    "special",
-                    f"this tokenizer has no token for the separator {self.step_separator!r} behind a step, so nothing "
-                    "could be judged there; set data.step_separator to a text that it does not drop",
-                )
-            # A character of several bytes may be several tokens, which all cover it: it is written with the last.
-            places.append(len(rendered) - len(spans) + holding[-1])
+        ends = step_ends(text, self.step_separator)
+        asked = [start + end for end in ends[:-1]]
+        holding: dict[int, int] = {}
+        # A character of several bytes may be several tokens, which all cover it: it is written with the last.
+        for place, (first, last) in enumerate(spans):
+            holding |= dict.fromkeys(asked[bisect_right(asked, first) : bisect_right(asked, last)], place)
+        if len(holding) < len(asked):
+            raise RowError(
+                "special",
+                f"this tokenizer has no token for the separator {self.step_separator!r} behind a step, so nothing "
+                "could be judged there; set data.step_separator to a text that it does not drop",
+            )
+        places = [len(rendered) - len(spans) + holding[each] for each in asked]
         return InSteps(rendered, ends, (*places, len(rendered) - 1) if ends else ())
 
     def _pieces(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Piece]:

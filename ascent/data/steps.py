@@ -1,9 +1,10 @@
 """Where the steps of an answer end: the one rule for the data of a process reward model and for what it judges later.
 
 Steps are joined by a separator. A step ends behind its separator, the last one with the answer itself. A stretch that
-holds nothing but white space is no step: a blank line adds none, and neither does a separator at the very end.
+holds nothing but white space is no step: a blank line adds none, and neither does a separator at the very end. A model
+reads the steps alone, joined as in its training: it never met a blank line, so blank lines must not sway it.
 
-With the separator "\\n": "3\\n11" has steps that end at 2 and with the answer, "3\\n\\n11\\n" the same two.
+With the separator "\\n": "3\\n11" has steps that end at 2 and with the answer; so has "3\\n\\n11\\n", read as "3\\n11".
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def step_ends(text: str, separator: str) -> tuple[int, ...]:
         if piece.strip():
             ends.append(at)
     return (*ends[:-1], len(text) + 1) if ends else ()
+
+
+def without_blanks(text: str, separator: str) -> str:
+    """The steps of an answer, joined again. They are those of the answer: a separator is found where it was."""
+    return separator.join(piece for piece in text.split(separator) if piece.strip())
 
 
 def joined(steps: Sequence[str], separator: str) -> str:

@@ -58,7 +58,8 @@ def compare(gold: str, answer: str, symbolic: Symbolic) -> tuple[bool, float]:
     """(the same?, share of the gold's items that were found). BadGold when the gold is no answer."""
     want = read(gold)
     if want is None:
-        raise BadGold(f"gold {gold[:80]!r} cannot be read")
+        long = f": it has {len(gold)} characters, and at most {LONGEST} are read" if len(gold) > LONGEST else ""
+        raise BadGold(f"gold {gold[:80]!r} cannot be read{long}")
     if isinstance(want, Expression):
         symbolic(want.latex, want.latex)  # raises BadGold for what no reader understands
     got = read(answer)

@@ -18,6 +18,7 @@ from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch
 
 Decode = Callable[[Sequence[int]], str]
+OVERLAP = 8  # tokens from which a decoder knows what the text goes on from; half a character has at most 3
 
 
 class StepScore(NamedTuple):
@@ -65,14 +66,50 @@ def token_at(end: int, text: str, tokens: Sequence[int], decode: Decode) -> int:
     return with_it - 1
 
 
+def tokens_at(ends: Iterable[int], text: str, tokens: Sequence[int], decode: Decode) -> dict[int, int]:
+    """`token_at` of many ends, in time linear in the tokens: an end is looked for behind the one before it.
+
+    `tokens[:base]` write `text[:known]`, and `tokens[start:base]` write `head`; so what the text goes on with behind
+    `known` is what they go on with behind `head`. Where they do not, `token_at` looks at the whole.
+    """
+    found: dict[int, int] = {}
+    start, base, known, head = 0, 0, 0, ""
+    for end in sorted(set(ends)):
+        if end > len(text) or end <= known:
+            found[end] = len(tokens) - 1 if end > len(text) else base - 1
+            continue
+        wanted = head + text[known:end]
+        without, with_it = base, min(base + 1, len(tokens))
+        while with_it < len(tokens) and not decode(tokens[start:with_it]).startswith(wanted):
+            without, with_it = with_it, min(2 * with_it - base, len(tokens))
+        if not decode(tokens[start:with_it]).startswith(wanted):
+            found[end] = token_at(end, text, tokens, decode)
+            continue
+        while with_it - without > 1:
+            middle = (without + with_it) // 2
+            written = decode(tokens[start:middle]).startswith(wanted)
+            without, with_it = (without, middle) if written else (middle, with_it)
+        found[end] = with_it - 1
+        for settled in range(with_it, max(base, with_it - OVERLAP), -1):
+            more = decode(tokens[start:settled])[len(head) :]
+            if text.startswith(more, known):  # no half character at its end
+                base, known, start, head = settled, known + len(more), settled, ""
+                while not head and start:
+                    start = max(0, 2 * start - base - OVERLAP)
+                    head = decode(tokens[start:base])
+                break
+    return found
+
+
 def at_tokens(
     scores: Iterable[tuple[int, float]], text: str, tokens: Sequence[int], decode: Decode
 ) -> dict[int, float]:
     """Scores of steps, as (end, value), by the sampled token at which each stands."""
+    judged = list(scores)
+    places = tokens_at((end for end, _ in judged), text, tokens, decode)
     found: dict[int, float] = {}
-    for end, value in scores:
-        token = token_at(end, text, tokens, decode)
-        found[token] = min(value, found.get(token, value))
+    for end, value in judged:
+        found[places[end]] = min(value, found.get(places[end], value))
     return found
 
 

@@ -11,7 +11,7 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Per program. `memory_mb` binds every process and, looked at 20 times a second, all of them together."""
+    """Per program. `memory_mb` binds every process and, looked at 50 times a second, all that the program holds."""
 
     wall_seconds: float = 10.0
     test_seconds: float = 5.0

@@ -50,6 +50,8 @@ def with_key(algorithm, key, value, **extra):
         ("sft", "model.routing_replay", True, "sft learns from files (examples), not from rollouts"),
         ("sft", "data.demonstrations", "d", "sft trains no reward model"),
         ("dpo", "data.demonstrations", "d", "dpo trains no reward model"),
+        ("reward_model", "data.step_separator", " ", "reward_model trains no process reward model, which judges steps"),
+        ("grpo_process", "data.step_separator", " ", "grpo_process trains no process reward model"),
         ("grpo", "data.mix", [{"use": "d", "share": 0.5}], "grpo samples answers to the prompts of data.train alone"),
     ],
 )
@@ -88,6 +90,8 @@ def test_a_key_without_effect_is_refused_with_the_reason(algorithm, key, value, 
         ("sft", "model.lora_alpha", 16.0, {"model": {"policy": "p", "lora": 8}}),
         ("reward_model", "data.demonstrations", "d", {}),
         ("reward_model_kwise", "data.demonstrations", "d", {}),
+        ("prm", "data.step_separator", " ", {}),
+        ("prm_soft", "data.step_separator", "\n\n", {}),
     ],
 )
 def test_the_same_key_is_kept_where_it_counts(algorithm, key, value, extra):

@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from ascent.build import use
-from ascent.build.serving import RewardModel
+from ascent.build.serving import ProcessRewardModel, RewardModel
 from ascent.build.training import train
+from ascent.models import tiny
+from ascent.models.load import load
+from ascent.records import Message
 from ascent.rewards import find
 from ascent.rewards.serve import server
+from ascent.rewards.steps import Answer
 from ascent.tasks import TASKS
 from tests.build.runs import tiny_plan
 from tests.rewards.rollouts import rollout
@@ -100,3 +104,76 @@ def test_together_they_score_as_one_by_one_however_they_are_cut(folder: Path) ->
         assert found[3] is None
         assert found[:3] + found[4:] == pytest.approx(wanted[:3] + wanted[4:], abs=1e-6)
     assert RewardModel(str(folder)).together([]) == []
+
+
+# --- a model that judges steps ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("judged") / "prm"
+    train(tiny_plan(algorithm="prm_soft", run={"steps": 1}), run, say=lambda text: None)
+    return run
+
+
+def test_a_file_is_scored_step_by_step(judge: Path, tmp_path: Path) -> None:
+    """The steps of a record of steps; every answer of a pair, a conversation or a thumb, split by its line breaks."""
+    rows: dict[str, list[tuple[str, list[str]]]] = {
+        '{"prompt": "add 3 8 =", "completions": ["3", "11"], "labels": [true, null]}': [("add 3 8 =", ["3", "11"])],
+        '{"prompt": "add 3 8 =", "chosen": "3\\n11", "rejected": "3"}': [
+            ("add 3 8 =", ["3", "11"]),
+            ("add 3 8 =", ["3"]),
+        ],
+        '{"prompt": "add 1 =", "completion": "1\\n\\n2\\n"}': [("add 1 =", ["1", "2"])],
+        '{"prompt": "add 1 =", "completion": "1", "label": true}': [("add 1 =", ["1"])],
+        '{"prompt": "add 1 =", "responses": ["1", "2"], "scores": [1, 0]}': [("add 1 =", ["1"]), ("add 1 =", ["2"])],
+    }
+    model = ProcessRewardModel(str(judge))
+    for line, answers in rows.items():
+        (tmp_path / "rows.jsonl").write_text(line + "\n")
+        ((place, scores),) = use.score(str(judge), str(tmp_path / "rows.jsonl"))
+        assert place == 1 and [len(each) for each in scores] == [len(steps) for _, steps in answers]
+        for own, (asked, steps) in zip(scores, answers, strict=True):
+            if line != list(rows)[2]:  # its blank line is part of what is read
+                (wanted,) = model([Answer((Message("user", asked),), "\n".join(steps))])
+                assert own == pytest.approx([each.value for each in wanted], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            '{"prompt": "add 3 =", "completions": ["3", "1\\n1"], "labels": [true, true]}',
+            r":1: steps are joined by '\\n'",
+        ),
+        ('{"prompt": "add 3 =", "completion": "3 <eos> 4"}', r":1: the assistant's text holds '<eos>'"),
+        ('{"prompt": "add 3 ="}', r":1: a question alone has no steps to score"),
+    ],
+)
+def test_what_cannot_be_scored_step_by_step_is_refused_with_its_place(
+    judge: Path, tmp_path: Path, line: str, words: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match=words):
+        list(use.score(str(judge), str(tmp_path / "rows.jsonl")))
+
+
+def test_it_is_no_reward_model_of_whole_answers(judge: Path) -> None:
+    """So `ascent serve-reward`, whose format has one number an answer, and `reward_model` refuse it alike."""
+    with pytest.raises(ValueError, match=r"is a process reward model: it scores steps.*use: process_reward_model"):
+        RewardModel(str(judge))
+
+
+def test_a_model_trained_further_on_whole_answers_no_longer_judges_steps(judge: Path, tmp_path: Path) -> None:
+    train(tiny_plan(algorithm="reward_model", model={"policy": str(judge)}, run={"steps": 1}), tmp_path / "rm", say=str)
+    assert RewardModel(str(tmp_path / "rm"))([([{"role": "user", "content": "1 + 1 ="}], "2")]) != [None]
+    with pytest.raises(ValueError, match="does not say how answers are split into steps"):
+        ProcessRewardModel(str(tmp_path / "rm"))
+
+
+def test_what_is_longer_than_the_models_context_is_null_and_the_others_are_scored(tmp_path: Path) -> None:
+    model = load(tiny.create(tmp_path / "base", family="llama", longest=16), head="scalar")
+    model.save(tmp_path / "rm")
+    items = [([{"role": "user", "content": "1 + 1 ="}], "2" * n) for n in (1, 30, 3)]
+    found = RewardModel(str(tmp_path / "rm")).together(items)
+    assert found[1] is None and found[0] is not None and found[2] is not None

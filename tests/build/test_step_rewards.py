@@ -22,11 +22,9 @@ from ascent.config.validate import validate
 from ascent.models import tiny
 from ascent.models.heads import StepFormat
 from ascent.models.load import load
-from ascent.protocols import Score
 from ascent.records import Completion, Message, Prompt, Rollout, StepReward, Turn
 from ascent.rewards.combine import Combination, Term
 from ascent.rewards.outcome import RewardFailed, Tally, outcome
-from ascent.rewards.registry import Batch
 from ascent.rewards.steps import Answer, StepScored
 from ascent.rollouts.batch import packed
 from ascent.rollouts.collect import arrived
@@ -175,16 +173,6 @@ def test_scores_are_those_of_the_models_own_evaluation(tmp_path: Path) -> None:
 
 
 # --- what the rows make of it -------------------------------------------------------------------------------------
-
-
-class Given(Batch):
-    """Step rewards as they are given."""
-
-    def __init__(self, steps: Sequence[Sequence[StepReward]]) -> None:
-        self.steps = steps
-
-    def score(self, rollouts: Sequence[Rollout]) -> Sequence[Score]:
-        return list(self.steps)
 
 
 def test_process_supervision_by_hand(prm: str) -> None:

@@ -8,6 +8,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ascent.models.heads import (
     VALUE_HEAD_FILE,
     Normalisation,
+    StepFormat,
     load_value_head,
     save_head,
     scalar_head,
@@ -140,3 +141,32 @@ def test_what_demonstrations_score_is_subtracted_and_saved_with_the_model(tmp_pa
     again.normalisation = None
     again.save(tmp_path / "cleared")
     assert "score_normalisation" not in (tmp_path / "cleared/config.json").read_text()
+
+
+def test_how_a_process_reward_model_reads_answers_is_saved_with_it(tmp_path):
+    model = load(create(tmp_path / "base", **NUMBERS), head="scalar")
+    assert model.step_format is None
+    model.step_format = StepFormat("\n\n")
+    model.save(tmp_path / "saved")
+    again = load(tmp_path / "saved", head="scalar")
+    assert again.step_format == ("\n\n", "separator")
+    again.step_format = None
+    again.save(tmp_path / "cleared")
+    assert "process_reward_model" not in (tmp_path / "cleared/config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"step_separator": "\n", "score_at": "next token"},
+        {"step_separator": ""},
+        {"step_separator": "", "score_at": "separator"},
+        {"step_separator": 3, "score_at": "separator"},
+    ],
+)
+def test_another_way_of_reading_steps_is_refused(tmp_path, said):
+    model = load(create(tmp_path / "base", **NUMBERS), head="scalar")
+    model.module.config.process_reward_model = said
+    model.save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"which is not how steps are read here.*train it with row prm"):
+        _ = load(tmp_path / "saved", head="scalar").step_format

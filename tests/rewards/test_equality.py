@@ -27,6 +27,8 @@ def test_left_to_computer_algebra():
 def test_a_gold_that_is_none():
     with pytest.raises(BadGold, match="cannot be read"):
         compare(r"\frac{1}{", "1", unavailable)
+    with pytest.raises(BadGold, match="it has 2001 characters, and at most 2000 are read"):
+        compare("1" * 2001, "1", unavailable)
 
 
 def test_undone_arithmetic_is_no_number():

@@ -13,7 +13,7 @@ from ascent.models.tiny import tiny_tokenizer
 from ascent.records import Completion, Message, Prompt, Rollout, StepReward, Turn
 from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import Unscored
-from ascent.rewards.steps import AGGREGATES, Answer, StepScore, StepScored, at_tokens, said, token_at
+from ascent.rewards.steps import AGGREGATES, Answer, StepScore, StepScored, at_tokens, said, token_at, tokens_at
 from tests.data import chat
 
 BYTES = tiny_tokenizer()
@@ -39,6 +39,46 @@ def test_the_token_is_the_first_after_which_the_text_stands_so_far(name: str, te
         slow = next(count for count in range(len(tokens)) if all(written[count:]))
         assert token_at(end, text, tokens, decode) == slow
     assert token_at(len(text) + 1, text, tokens, decode) == len(tokens) - 1  # what ended the answer
+
+
+@settings(max_examples=200)
+@given(st.sampled_from([*TOKENIZERS]), st.text("ab 13\n.é→", max_size=60), st.sets(st.integers(1, 61)))
+def test_many_ends_are_found_where_each_alone_is(name: str, text: str, ends: set[int]) -> None:
+    decode = decoder(TOKENIZERS[name])
+    tokens = [*TOKENIZERS[name].encode(text, add_special_tokens=False), TOKENIZERS[name].eos_token_id]
+    text = decode(tokens)
+    assert tokens_at(ends, text, tokens, decode) == {end: token_at(end, text, tokens, decode) for end in ends}
+
+
+@given(
+    st.lists(st.sampled_from([b"\n", b"a", b"\xc3", b"\xa9", b"\n\xf0\x9f", b"\x98\x80", b"\x80", b""]), max_size=40)
+)
+def test_many_ends_among_bytes_that_are_no_characters(pieces: list[bytes]) -> None:
+    def decode(tokens: Sequence[int]) -> str:
+        return b"".join(pieces[token] for token in tokens).decode(errors="replace")
+
+    tokens = range(len(pieces))
+    text = decode(tokens)
+    ends = [place + 1 for place, letter in enumerate(text) if letter == "\n"]
+    assert tokens_at(ends, text, tokens, decode) == {end: token_at(end, text, tokens, decode) for end in ends}
+
+
+@pytest.mark.parametrize("line", ["1\n", "\n", "12345678 é\n", "x" * 500 + "\n"])
+def test_what_is_decoded_for_many_steps_is_linear_in_the_answer(line: str) -> None:
+    def decoded(size: int) -> int:
+        asked = 0
+
+        def decode(tokens: Sequence[int]) -> str:
+            nonlocal asked
+            asked += len(tokens)
+            return "".join(map(chr, tokens))
+
+        text = line * (size // len(line))
+        tokens_at([place + 1 for place, each in enumerate(text) if each == "\n"], text, [*map(ord, text)], decode)
+        return asked
+
+    assert decoded(20_000) < 100 * 20_000
+    assert decoded(80_000) < 5 * decoded(20_000)
 
 
 def test_tokens_by_hand() -> None:

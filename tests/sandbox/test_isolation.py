@@ -1,6 +1,7 @@
 """What stands around a program, and what is said where it cannot stand."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from ascent.sandbox import isolation
 from ascent.sandbox.isolation import Interpreter, command, environment, require_bubblewrap
 from ascent.sandbox.limits import Limits
+from ascent.sandbox.programs import Sandbox
+from tests.sandbox.hostile import hostile
 
 
 def test_without_bubblewrap_the_package_is_named(monkeypatch):
@@ -60,6 +63,19 @@ def test_only_files_that_the_interpreter_loads_are_bound():
         assert not [path for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o6000]
         for packages in folder.rglob("*-packages"):
             assert str(packages) in [words[n + 1] for n, word in enumerate(words) if word == "--tmpfs"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("bwrap") is None and os.environ.get("CI") != "true",
+    reason="the package bubblewrap is not installed (with CI=true this is a failure)",
+)
+def test_no_package_and_no_set_user_id_file_is_visible():
+    """With time to walk through everything, which a hostile program of test_programs.py does not get."""
+    sandbox = Sandbox(workers=1, limits=Limits(wall_seconds=60, test_seconds=60, cpu_seconds=60))
+    output = sandbox.run(hostile({})["packages_and_privileges"])
+    sandbox.close()
+    assert (output.status, output.stdout, output.stderr) == (0, "", "")
 
 
 def test_an_interpreter_that_cannot_say_what_it_loads(monkeypatch, tmp_path):
