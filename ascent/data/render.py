@@ -27,7 +27,7 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ascent.data.errors import RowError
-from ascent.data.steps import SEPARATOR, joined, step_ends
+from ascent.data.steps import SEPARATOR, joined, step_ends, without_blanks
 from ascent.records import Message
 
 TrainOn = Literal["completion", "assistant", "all"]
@@ -55,7 +55,8 @@ class Piece(NamedTuple):
 
 
 class InSteps(NamedTuple):
-    """An answer whose steps are judged: where each ends in its text (`step_ends`), and at which token that is read."""
+    """An answer whose steps are judged, as the model reads it: where each step ends in the text as it was written
+    (`step_ends`), and at which token it is read."""
 
     rendered: Rendered
     ends: tuple[int, ...]
@@ -174,8 +175,9 @@ class Renderer:
         return found.rendered, found.places
 
     def in_steps(self, prompt: Sequence[Message], text: str) -> InSteps:
-        """An answer split at its separators. Each step is judged at the token that holds its separator's last
-        character, whatever else that token holds, and the last one at the token that ends the answer."""
+        """An answer split at its separators, read without what is blank. Each step is judged at the token that holds
+        its separator's last character, whatever else that token holds, and the last one at the answer's end."""
+        written, text = text, without_blanks(text, self.step_separator)
         answer = (Message("assistant", text),)
         rendered, pieces = self.answer(prompt, answer), self._pieces((*prompt, *answer), [len(prompt)])
         # What is read and what is answered are tokenised apart, or all of it together: as `_rendered` does.
@@ -185,8 +187,8 @@ class Renderer:
             raise RowError("type", "the chat template changes the answer, so its steps cannot be found in it")
         start = shown.rindex(kept) - (len(text) - len(text.lstrip()) if kept != text else 0)
         spans = self.tokenizer(shown, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        ends = step_ends(text, self.step_separator)
-        asked = [start + end for end in ends[:-1]]
+        ends = step_ends(written, self.step_separator)
+        asked = [start + end for end in step_ends(text, self.step_separator)[:-1]]
         holding: dict[int, int] = {}
         # A character of several bytes may be several tokens, which all cover it: it is written with the last.
         for place, (first, last) in enumerate(spans):

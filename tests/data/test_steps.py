@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascent.data.errors import RowError
-from ascent.data.steps import joined, step_ends
+from ascent.data.steps import joined, step_ends, without_blanks
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,15 @@ def test_every_end_but_the_last_lies_behind_a_separator(text: str, separator: st
     assert bool(ends) == any(piece.strip() for piece in text.split(separator))
     assert list(ends) == sorted(set(ends)) and ends[-1:] in ((), (len(text) + 1,))
     assert all(text[:end].endswith(separator) for end in ends[:-1])
+
+
+@given(st.text("ab \n", max_size=14), st.sampled_from(["\n", " ", "\n\n", "ab", "aba"]))
+def test_without_blanks_there_are_the_same_steps(text: str, separator: str) -> None:
+    read = without_blanks(text, separator)
+    steps = [piece for piece in text.split(separator) if piece.strip()]
+    assert [piece for piece in read.split(separator) if steps] == steps
+    assert len(step_ends(read, separator)) == len(step_ends(text, separator)) == len(steps)
+    assert without_blanks(read, separator) == read
 
 
 @given(st.lists(st.text("ab \n", min_size=1, max_size=4), min_size=1, max_size=4), st.sampled_from(["\n", "\n\n", " "]))

@@ -58,7 +58,7 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "ptx": ("instructgpt", {"model.critic": "head", "data.pretraining": "arithmetic:20", "data.batch_size": 3}),
     "online_dpo": ("online_dpo", {"rollouts.group_size": 3, "rollouts.refill_tries": 2}),
     "xpo": ("xpo", {"rollouts.refill_tries": 2}),
-    "nash_md": ("nash_md", {"rollouts.group_size": 2}),
+    "nash_md": ("nash_md", {"rollouts.group_size": 2, "update.epochs": 1}),  # it has no ratio
     "lagging": ("ppo_penalty", {"rollouts.max_staleness": 2}),
     "talking": (
         "grpo",

@@ -23,12 +23,13 @@ from tests.end_to_end.studies import write
 
 COUNT, HELD_OUT, SAMPLES = 4, 20, 8
 BUDGET = 16
+STRANGE = ("x", "12", "99", "-", "=", "9 9", "é", "\ufffd", "climb")
 PROMPTS = sorted(
     (f"climb {first} {last} =" for first in range(10) for last in range(10)),
     key=lambda prompt: Noise("climb", prompt).unit(),
 )
 # Learning rate, steps, prompts and answers of a step.
-ROWS = {"grpo_process": (2e-3, 30, 16, 8), "ppo": (1e-3, 12, 96, 1)}
+ROWS = {"grpo_process": (1e-3, 30, 16, 8), "ppo": (1e-3, 12, 96, 1)}
 
 
 def right(prompt: str, text: str) -> list[bool]:
@@ -47,17 +48,21 @@ def climbed(rollout: Rollout) -> dict[str, float]:
     return {"correct": float(all(found)), "steps": sum(found) / max(len(found), COUNT)}
 
 
-def answers(prompts: Sequence[str], count: int, seed: int, *, any_length: bool) -> Iterable[tuple[str, list[str]]]:
-    """Any digits, four of them; where judges are to know what is too short and too long, half have other lengths."""
+def answers(prompts: Sequence[str], count: int, seed: int, *, strange: bool) -> Iterable[tuple[str, list[str]]]:
+    """Any digits, four of them. What a judge learns from has other lengths and other lines, too: a policy finds
+    whatever no judge has met."""
     for number in range(count):
         noise = Noise("climbing", seed, number)
-        lines = noise.whole(1, 7) if any_length and noise.unit() < 0.5 else COUNT
-        yield noise.choice(prompts), [str(noise.whole(0, 9)) for _ in range(lines)]
+        lines = noise.whole(1, 7) if strange and noise.unit() < 0.5 else COUNT
+        found = [str(noise.whole(0, 9)) for _ in range(lines)]
+        if strange and noise.unit() < 0.3:
+            found[noise.whole(0, lines - 1)] = noise.choice(STRANGE)
+        yield noise.choice(prompts), found
 
 
 def judged(prompts: Sequence[str], count: int, seed: int, *, coin: bool = False) -> Iterable[dict[str, Any]]:
     """Answers whose steps are judged by the truth, or by a coin."""
-    for number, (prompt, lines) in enumerate(answers(prompts, count, seed, any_length=True)):
+    for number, (prompt, lines) in enumerate(answers(prompts, count, seed, strange=True)):
         labels = right(prompt, "\n".join(lines))
         noise = Noise("coin", seed, number)
         yield {
@@ -83,7 +88,7 @@ def trained(
 
 def begin(root: Path, seed: int) -> Path:
     """A policy that answers with any four digits."""
-    rows = answers(PROMPTS[HELD_OUT:], 2048, seed, any_length=False)
+    rows = answers(PROMPTS[HELD_OUT:], 2048, seed, strange=False)
     data = write(root / "digits.jsonl", [{"prompt": p, "completion": "\n".join(lines)} for p, lines in rows])
     start = tiny.create(root / "start", intermediate=128, seed=seed)
     return trained(root / "sft", "sft", start, str(data), 60, seed)
