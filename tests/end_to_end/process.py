@@ -29,7 +29,7 @@ PROMPTS = sorted(
     key=lambda prompt: Noise("climb", prompt).unit(),
 )
 # Learning rate, steps, prompts and answers of a step.
-ROWS = {"grpo_process": (1e-3, 30, 16, 8), "ppo": (1e-3, 12, 96, 1)}
+ROWS = {"grpo_process": (1.5e-3, 40, 16, 8), "ppo": (1e-3, 16, 96, 1)}
 
 
 def right(prompt: str, text: str) -> list[bool]:
@@ -96,7 +96,7 @@ def begin(root: Path, seed: int) -> Path:
 
 def judge(root: Path, start: Path, seed: int, *, coin: bool = False) -> Path:
     """A process reward model; one that learnt from a coin has learnt nothing after a few steps, and never will."""
-    name, steps = ("coin", 60) if coin else ("prm", 200)
+    name, steps = ("coin", 60) if coin else ("prm", 300)
     train = write(root / f"{name}.jsonl", judged(PROMPTS[HELD_OUT:], 2048, seed + 100, coin=coin))
     heldout = write(root / "heldout.jsonl", judged(PROMPTS[:HELD_OUT], 256, seed + 200))
     return trained(root / name, "prm", start, str(train), steps, seed, heldout=str(heldout))
