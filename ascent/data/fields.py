@@ -70,19 +70,19 @@ def text(value: Any, name: str) -> str:
     """A string that is not blank and can be written as UTF-8."""
     if not isinstance(value, str):
         raise RowError("type", f"{name} is {_shown(value)}, but it must be text")
-    encodable(value, name)
+    encodable(value, name, nul=True)  # an escaped one is a character like others: a model may write it
     if not value.strip():
         raise RowError("empty", f"{name} is empty; give it text or remove the row")
     return value
 
 
-def encodable(value: str, name: str) -> None:
-    """RowError for what came from bytes that are not UTF-8, and for NUL, which no text holds."""
+def encodable(value: str, name: str, *, nul: bool = False) -> None:
+    """RowError for what came from bytes that are not UTF-8, and for NUL unless allowed: no text file holds it."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise RowError("encoding", f"{name} is not UTF-8 near character {error.start}; re-encode the file") from None
-    if "\0" in value:
+    if "\0" in value and not nul:
         raise RowError("encoding", f"{name} holds a NUL byte at character {value.index(chr(0))}; remove it")
 
 

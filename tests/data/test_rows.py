@@ -201,3 +201,11 @@ def test_places_count_lines_whatever_ends_them(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.jsonl"
         path.write_bytes(ending.join([FINE.strip(), "", FINE.strip(), ""]).encode())
         assert [row.place.number for row in rows_of_file(path, "a")] == [1, 3]
+
+
+def test_a_nul_that_a_model_wrote_is_a_character(tmp_path: Path) -> None:
+    """In the file it is escaped, as any JSON writer does it."""
+    file = tmp_path / "sampled.jsonl"
+    file.write_text(json.dumps({"prompt": "q", "chosen": "a\0b", "rejected": "\0"}) + "\n")
+    (found,) = load(str(file), "pairs").records
+    assert isinstance(found, Pair) and found.chosen[-1].content == "a\0b" and found.rejected[-1].content == "\0"
