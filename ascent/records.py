@@ -343,7 +343,7 @@ class Judged:
 class Steps:
     """One answer in steps, each judged: the probability that it is right, 1 or 0 where that is known, None where not.
 
-    A step is a stretch of text that ends with a line break; the last one ends with the answer.
+    A step is a stretch of text that ends with a separator (`data.step_separator`); the last one ends with the answer.
     """
 
     prompt: Prompt

@@ -90,7 +90,9 @@ def begin(root: Path, seed: int) -> Path:
     """A policy that answers with any four digits."""
     rows = answers(PROMPTS[HELD_OUT:], 2048, seed, strange=False)
     data = write(root / "digits.jsonl", [{"prompt": p, "completion": "\n".join(lines)} for p, lines in rows])
-    start = tiny.create(root / "start", intermediate=128, seed=seed)
+    start = root / "start"
+    if not (root / "sft").exists():
+        tiny.create(start, intermediate=128, seed=seed)
     return trained(root / "sft", "sft", start, str(data), 60, seed)
 
 
