@@ -18,6 +18,7 @@ from ascent.build.step_rewards import (
     VERIFIER,
     StepVerifier,
     process_reward,
+    task_of,
     verifies_steps,
 )
 from ascent.config import schema
@@ -32,7 +33,7 @@ from ascent.rewards.registry import Reward
 from ascent.rewards.scored import Scored
 from ascent.rewards.steps import Decode
 from ascent.rollouts.collect import Arriving
-from ascent.tasks import TASKS, find_task
+from ascent.tasks import TASKS
 
 ENV = "env"  # what the environment itself says
 TIMEOUT_SECONDS = 60.0
@@ -51,10 +52,10 @@ class Verifier(Batch):
         return [self._one(rollout) for rollout in rollouts]
 
     def _one(self, rollout: Rollout) -> Score | Unscored:
-        name = rollout.prompt.info.get("task")
-        if name is None:
-            return Unscored("no_task", f"prompt {rollout.prompt.id!r} comes from no built-in task")
-        parts = find_task(name).verify(rollout.prompt, rollout.text)
+        task = task_of(rollout)
+        if isinstance(task, Unscored):
+            return task
+        parts = task.verify(rollout.prompt, rollout.text)
         return {part: value for part, value in parts.items() if part == "correct" or part in self.weights}
 
 

@@ -43,6 +43,14 @@ def refuse_stepless(config: Config, row: Row, prompts: Sequence[Prompt]) -> None
         )
 
 
+def task_of(rollout: Rollout) -> Task | Unscored:
+    """The built-in task that a rollout's prompt comes from."""
+    name = rollout.prompt.info.get("task")
+    if name is None:
+        return Unscored("no_task", f"prompt {rollout.prompt.id!r} comes from no built-in task")
+    return find_task(name)
+
+
 class StepVerifier(Batch):
     """What a built-in task says of every step of an answer, at the token that ends the step."""
 
@@ -53,12 +61,11 @@ class StepVerifier(Batch):
         return [self._one(rollout) for rollout in rollouts]
 
     def _one(self, rollout: Rollout) -> Score | Unscored:
-        name = rollout.prompt.info.get("task")
-        if name is None:
-            return Unscored("no_task", f"prompt {rollout.prompt.id!r} comes from no built-in task")
-        task = find_task(name)
+        task = task_of(rollout)
+        if isinstance(task, Unscored):
+            return task
         if not scores_steps(task):
-            return Unscored("no_steps", f"task {name} scores no steps")
+            return Unscored("no_steps", f"task {task.name} scores no steps")
         tokens = rollout.turns[-1].completion.tokens
         before = rollout.length - len(tokens)
         judged = task.verify_steps(rollout.prompt, rollout.text)

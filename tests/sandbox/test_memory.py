@@ -12,6 +12,7 @@ import pytest
 from ascent.sandbox.limits import Limits
 from ascent.sandbox.programs import Sandbox, Suite
 from tests.sandbox.hostile import programs_in
+from tests.sandbox.processes import descendants
 
 LIMITS = Limits(wall_seconds=12.0, test_seconds=10.0, cpu_seconds=20, memory_mb=256)
 HOARDS = programs_in("hoards.txt")
@@ -73,19 +74,6 @@ def solve(n):
     looking.join()
     assert verdict.fraction == 0
     assert most - before < 2 * LIMITS.memory_mb * MEGABYTE
-
-
-def descendants(root):
-    found, waiting = [], [root]
-    while waiting:
-        pid = waiting.pop()
-        try:
-            for task in os.listdir(f"/proc/{pid}/task"):
-                waiting += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-        except OSError:
-            continue
-        found.append(pid)
-    return found
 
 
 def resident(pid):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ascent.sandbox.pool import Died, Late, Pool
+from tests.sandbox.processes import alive, descendants
 
 ECHO = """
 import json, sys, time, os
@@ -89,27 +90,6 @@ sandbox.run("import os\\nfor _ in range(3):\\n    os.fork()\\nwhile True: pass")
 """
 
 
-def below(root: int) -> list[int]:
-    found, waiting = [], [root]
-    while waiting:
-        pid = waiting.pop()
-        try:
-            for task in os.listdir(f"/proc/{pid}/task"):
-                waiting += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-        except OSError:
-            continue
-        found.append(pid)
-    return found[1:]
-
-
-def alive(pid: int) -> bool:
-    """Not one that has ended and waits for process 1 to notice."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except OSError:
-        return False
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("bwrap") is None and os.environ.get("CI") != "true",
@@ -121,7 +101,7 @@ def test_everything_ends_with_the_run_even_when_it_is_killed(processes):
     with subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE) as run:
         assert run.stdout is not None and run.stdout.readline() == b"made\n"
         until = time.monotonic() + 60
-        while len(there := below(run.pid)) < processes and time.monotonic() < until:
+        while len(there := descendants(run.pid)[1:]) < processes and time.monotonic() < until:
             time.sleep(0.001)
         assert len(there) >= processes
         os.kill(run.pid, signal.SIGKILL)

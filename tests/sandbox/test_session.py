@@ -1,7 +1,6 @@
 """One sandboxed process: what it holds is looked at from its start to its end, whoever listens."""
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -9,6 +8,7 @@ from ascent.sandbox import session as sessions
 from ascent.sandbox.isolation import Interpreter
 from ascent.sandbox.limits import Limits
 from ascent.sandbox.session import Broken, Ended, Session, driver_source
+from tests.sandbox.processes import alive
 
 CHILDREN = """
 import os, time
@@ -29,13 +29,6 @@ def session():
     session = Session("program", limits, mode="none", bwrap="", interpreter=interpreter, source=driver_source())
     yield session
     session.close()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except OSError:
-        return False
 
 
 @pytest.mark.slow
