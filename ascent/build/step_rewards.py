@@ -43,7 +43,7 @@ def refuse_stepless(config: Config, row: Row, prompts: Sequence[Prompt]) -> None
         )
 
 
-def task_of(rollout: Rollout) -> Task | Unscored:
+def task_of(rollout: Rollout) -> Task | Reasoning | Unscored:
     """The built-in task that a rollout's prompt comes from."""
     name = rollout.prompt.info.get("task")
     if name is None:
