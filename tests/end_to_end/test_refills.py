@@ -19,7 +19,7 @@ from ascent.rollouts.batch import cut, packed
 from ascent.rollouts.credit import credited
 from ascent.update.local import LocalLearner
 from ascent.update.objective import LOSS_SLOTS, objective_of
-from tests.rollouts.test_source import PLAN, make
+from tests.rollouts.test_source import PLAN, assert_goes_on, make
 
 
 def reads_groups(row: Row) -> bool:
@@ -90,3 +90,17 @@ def test_groups_of_several_draws_train_like_groups_of_one(folder: Path, row: Row
     ours, theirs = gradient(learner), gradient(other)
     assert float(theirs.norm()) > 0
     assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+
+
+def mixed(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Half of the groups have a signal, whichever draw they come from."""
+    return [
+        replace(each, reward=float(place % 3 == 0) if place // 4 % 2 else 0.0) for place, each in enumerate(rollouts)
+    ]
+
+
+@pytest.mark.parametrize("row", [each for each in ROWS if each.id in ("scale_rl", "real", "dapo-prompt_mean")])
+def test_groups_that_wait_in_a_checkpoint_are_still_the_same(folder: Path, row: Row) -> None:
+    """Refills, rollouts that lag, minibatches, micro-batches that cut through groups, and a restart, all at once."""
+    plan = replace(PLAN, refill_tries=5, staleness=1, minibatches=2, budget=24)
+    assert_goes_on(*(make(folder, row, plan, mixed) for _ in range(2)))
