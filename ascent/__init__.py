@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ascent.algorithms import TABLE as TABLE
     from ascent.algorithms import Row as Row
-    from ascent.build import Plan as Plan
-    from ascent.build import resolve as resolve
-    from ascent.build.use import resume as resume
-    from ascent.build.use import train as train
+    from ascent.api.use import resume as resume
+    from ascent.api.use import train as train
     from ascent.cells import Cell as Cell
     from ascent.config.load import load_config as load_config
     from ascent.config.schema import Config as Config
+    from ascent.plan import Plan as Plan
+    from ascent.plan import resolve as resolve
     from ascent.records import Completion as Completion
     from ascent.records import Example as Example
     from ascent.records import Group as Group
@@ -39,10 +39,10 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 _HOMES = {
     "TABLE": "ascent.algorithms",
     "Row": "ascent.algorithms",
-    "Plan": "ascent.build",
-    "resolve": "ascent.build",
-    "resume": "ascent.build.use",
-    "train": "ascent.build.use",
+    "Plan": "ascent.plan",
+    "resolve": "ascent.plan",
+    "resume": "ascent.api.use",
+    "train": "ascent.api.use",
     "Cell": "ascent.cells",
     "load_config": "ascent.config.load",
     "Config": "ascent.config.schema",

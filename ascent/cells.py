@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ascent.bounds import Number, Rule, check_number, check_order, number_rules, rare_numbers
+from ascent.parameter_ranges import Number, Rule, check_number, check_order, number_rules, rare_numbers
 
 
 @dataclass(frozen=True)

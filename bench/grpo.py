@@ -120,10 +120,10 @@ def ours(folder: Path) -> dict[str, Any]:
     """Source, learner and objective as `ascent train` builds them; saving and evaluating are left out."""
     import torch
 
-    from ascent.build.plan import resolve
-    from ascent.build.training import assemble
+    from ascent.api.training import assemble
     from ascent.config.load import nested
     from ascent.config.validate import validate
+    from ascent.plan.resolve import resolve
 
     torch.set_num_threads(1)
     asked = json.loads((folder / "work.json").read_text())
@@ -146,7 +146,7 @@ def ours(folder: Path) -> dict[str, Any]:
         batches = source.next(step)
         sampled, trained = time.perf_counter() - wall, 0
         while batches:
-            trained += sum(int(batch["trained_T"].sum()) for batch in batches)
+            trained += sum(int(batch["loss_mask_T"].sum()) for batch in batches)
             stats = training.learner.step(batches, training.objective)
             batches = source.more(stats)
         source.refresh(training.learner.weights())

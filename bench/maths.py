@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from ascent.advantages import group, normalise, returns
+from ascent.advantages import group_baselines, normalize, returns
 from ascent.algorithms import TABLE
 from ascent.losses.objective import policy_terms
 from ascent.maths.groups import Groups
@@ -45,7 +45,7 @@ def measure() -> dict[str, list[float]]:
     rewards = torch.rand(65_536, generator=rng).round()
 
     def advantages(groups: Groups) -> torch.Tensor:
-        return normalise.group_std(group.centre(rewards, groups).advantages_B, rewards, groups)
+        return normalize.group_std(group_baselines.centre(rewards, groups).advantages_B, rewards, groups)
 
     known = Groups.from_ids(ids)
     segments = Segments.from_lengths(torch.randint(1, 2048, (3907,), generator=rng))
@@ -54,7 +54,7 @@ def measure() -> dict[str, list[float]]:
     token_rewards, values, logprobs = torch.randn(3, segments.total, generator=rng)
     row = TABLE["grpo"]
     assert row.mismatch and row.ratio and row.gate and row.aggregate
-    batch = {"segments": segments, "trained_T": trained, "old_T": values, "reference_T": token_rewards}
+    batch = {"segments": segments, "loss_mask_T": trained, "old_logprobs_T": values, "ref_logprobs_T": token_rewards}
     batch |= {"logprobs_T": logprobs.requires_grad_(), "advantages_T": token_rewards}
 
     def loss() -> None:

@@ -96,10 +96,10 @@ def side(folder: Path, shape: str, name: str) -> dict[str, Any]:
     import torch
 
     from ascent import loop
-    from ascent.build.plan import resolve
-    from ascent.build.training import assemble
+    from ascent.api.training import assemble
     from ascent.config.load import nested
     from ascent.config.validate import validate
+    from ascent.plan.resolve import resolve
 
     torch.set_num_threads(1)
     work, idle = WORK[shape], peak_bytes()

@@ -40,7 +40,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
-from ascent.models import seams
+from ascent.models import layer_patching
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
@@ -183,7 +183,7 @@ def on_gpu(shape: str) -> LanguageModel:
     torch.manual_seed(0)
     with torch.device("cuda"):
         module = AutoModelForCausalLM.from_config(copy.deepcopy(SHAPES[shape]), dtype=torch.bfloat16).eval()
-    seams.install(module)
+    layer_patching.install(module)
     return LanguageModel(module, None)  # type: ignore[arg-type]
 
 
@@ -261,11 +261,11 @@ def distance(shape: str) -> dict[str, Any]:
         batch = {
             "tokens_T": tokens, "positions_T": torch.arange(len(tokens), device="cuda"),
             "segments": Segments.from_lengths(torch.tensor([len(tokens)], device="cuda")),
-            "trained_T": torch.ones_like(tokens, dtype=torch.bool),
+            "loss_mask_T": torch.ones_like(tokens, dtype=torch.bool),
         }  # fmt: skip
         with torch.no_grad():
-            trained_T = model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"][len(request.tokens) :]
-        gaps.append(trained_T.cpu() - torch.tensor(done.logprobs))
+            loss_mask_T = model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"][len(request.tokens) :]
+        gaps.append(loss_mask_T.cpu() - torch.tensor(done.logprobs))
     gap_T = torch.cat(gaps).double()
     found = {
         "model": shape, "tokens": gap_T.numel(), "mean": float(gap_T.abs().mean()), "largest": float(gap_T.abs().max()),

@@ -66,9 +66,9 @@ def ours(folder: Path) -> dict[str, Any]:
     """Our source, learner and objective, as `ascent train` builds them; saving and evaluating are left out."""
     import torch
 
-    from ascent.build.plan import resolve
-    from ascent.build.training import assemble
+    from ascent.api.training import assemble
     from ascent.config.validate import validate
+    from ascent.plan.resolve import resolve
 
     torch.set_num_threads(1)
     config = {

@@ -3,7 +3,7 @@
     python examples/language_model_is_an_mdp.py
 
 1. PPO trains CartPole (`ascent.classic.ppo`) and a tiny recurrent language model, with the same four functions:
-   `returns.gae`, `ratios.token`, `gates.clip` and `values.mse`. Only the state differs: a pole, or a text.
+   `returns.gae`, `ratios.token`, `policy_losses.clip` and `values.mse`. Only the state differs: a pole, or a text.
 2. The bandit view (one action: the whole completion) and the MDP view (one action: one token) have the same gradient on
    policy, and part as soon as the policy has moved. Both statements as numbers.
 
@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from ascent.advantages import returns
-from ascent.advantages.normalise import whiten_token
-from ascent.advantages.shape import on_last_token
-from ascent.losses import aggregate, gates, ratios, values
+from ascent.advantages.normalize import whiten_token
+from ascent.advantages.reward_shaping import on_last_token
+from ascent.losses import aggregation, policy_losses, ratios, values
 from ascent.maths import divergence
 from ascent.maths.logprobs import token_logprobs
 from ascent.maths.segments import Segments
@@ -62,7 +62,7 @@ class Episodes(NamedTuple):
         return self.completions_BL.reshape(-1)
 
     @property
-    def trained_T(self) -> Tensor:
+    def loss_mask_T(self) -> Tensor:
         return torch.ones(self.segments.total, dtype=torch.bool)
 
     @property
@@ -100,10 +100,10 @@ def read(model: TinyModel, episodes: Episodes) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def token_mean(loss_T: Tensor, episodes: Episodes) -> Tensor:
-    """`aggregate.token_mean` as one number, for a batch that is not cut."""
-    tokens_B = aggregate.tokens_per_sequence(episodes.trained_T, episodes.segments, loss_T.dtype)
-    weights = aggregate.token_mean(tokens_B)
-    total = aggregate.numerator(loss_T, episodes.trained_T, weights.weight_B, episodes.segments)
+    """`aggregation.token_mean` as one number, for a batch that is not cut."""
+    tokens_B = aggregation.tokens_per_sequence(episodes.loss_mask_T, episodes.segments, loss_T.dtype)
+    weights = aggregation.token_mean(tokens_B)
+    total = aggregation.numerator(loss_T, episodes.loss_mask_T, weights.weight_B, episodes.segments)
     return total / weights.share_B.sum()
 
 
@@ -121,16 +121,18 @@ def train_language_model(
         episodes = roll_out(model, batch, generator)
         scores.append(float(episodes.rewards_B.mean()))
         with torch.no_grad():
-            old_T, values_T, _ = read(model, episodes)
-        trained_T, segments = episodes.trained_T, episodes.segments
-        rewards_T = on_last_token(episodes.rewards_B, trained_T, segments)
-        credit = returns.gae(rewards_T, values_T, trained_T, segments, gamma=1.0, lam=0.95)
-        advantages_T = whiten_token(credit.advantages_T, trained_T)
+            old_logprobs_T, values_T, _ = read(model, episodes)
+        loss_mask_T, segments = episodes.loss_mask_T, episodes.segments
+        rewards_T = on_last_token(episodes.rewards_B, loss_mask_T, segments)
+        credit = returns.gae(rewards_T, values_T, loss_mask_T, segments, gamma=1.0, lam=0.95)
+        advantages_T = whiten_token(credit.advantages_T, loss_mask_T)
         assert credit.returns_T is not None
         for _ in range(epochs):
             logprobs_T, values_T, entropy_T = read(model, episodes)
-            gate = gates.clip(ratios.token(logprobs_T, old_T, trained_T), advantages_T, trained_T, low=0.2, high=0.2)
-            critic_T = values.mse(values_T, credit.returns_T, trained_T)
+            gate = policy_losses.clip(
+                ratios.token(logprobs_T, old_logprobs_T, loss_mask_T), advantages_T, loss_mask_T, low=0.2, high=0.2
+            )
+            critic_T = values.mse(values_T, credit.returns_T, loss_mask_T)
             loss = token_mean(gate.loss_T + 0.5 * critic_T - 0.003 * entropy_T, episodes)
             optimizer.zero_grad()
             loss.backward()
@@ -138,28 +140,30 @@ def train_language_model(
     return model, scores
 
 
-def bandit_gradient(model: TinyModel, episodes: Episodes, old_T: Tensor, baseline: float) -> Tensor:
+def bandit_gradient(model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor, baseline: float) -> Tensor:
     """One action, the whole completion: -(R - b) * ratio of the WHOLE completion, mean over completions."""
     logprobs_T, _, _ = read(model, episodes)
-    log_ratio_T = ratios.sequence_product(logprobs_T, old_T, episodes.trained_T, episodes.segments)
+    log_ratio_T = ratios.sequence_product(logprobs_T, old_logprobs_T, episodes.loss_mask_T, episodes.segments)
     # The product stands on every token of its completion; a bandit has one action, so one of them counts.
-    last_T = episodes.segments.last(episodes.trained_T)
+    last_T = episodes.segments.last(episodes.loss_mask_T)
     advantages_T = episodes.segments.spread(episodes.rewards_B - baseline)
-    loss_T = gates.surrogate(log_ratio_T, advantages_T, last_T).loss_T
+    loss_T = policy_losses.surrogate(log_ratio_T, advantages_T, last_T).loss_T
     return gradient(loss_T.sum() / episodes.segments.count, model)
 
 
-def mdp_gradient(model: TinyModel, episodes: Episodes, old_T: Tensor, baseline: float) -> Tensor:
+def mdp_gradient(model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor, baseline: float) -> Tensor:
     """One action, one token: GAE with gamma 1, lam 1 and a constant critic, a ratio per token, PPO's clip."""
     logprobs_T, _, _ = read(model, episodes)
-    trained_T, segments = episodes.trained_T, episodes.segments
-    rewards_T = on_last_token(episodes.rewards_B, trained_T, segments)
+    loss_mask_T, segments = episodes.loss_mask_T, episodes.segments
+    rewards_T = on_last_token(episodes.rewards_B, loss_mask_T, segments)
     constant_T = torch.full_like(rewards_T, baseline)
-    advantages_T = returns.gae(rewards_T, constant_T, trained_T, segments, gamma=1.0, lam=1.0).advantages_T
-    gate = gates.clip(ratios.token(logprobs_T, old_T, trained_T), advantages_T, trained_T, low=0.2, high=0.2)
-    tokens_B = aggregate.tokens_per_sequence(trained_T, segments, gate.loss_T.dtype)
-    weights = aggregate.sequence_mean_token_sum(tokens_B)
-    loss = aggregate.numerator(gate.loss_T, trained_T, weights.weight_B, segments) / weights.share_B.sum()
+    advantages_T = returns.gae(rewards_T, constant_T, loss_mask_T, segments, gamma=1.0, lam=1.0).advantages_T
+    gate = policy_losses.clip(
+        ratios.token(logprobs_T, old_logprobs_T, loss_mask_T), advantages_T, loss_mask_T, low=0.2, high=0.2
+    )
+    tokens_B = aggregation.tokens_per_sequence(loss_mask_T, segments, gate.loss_T.dtype)
+    weights = aggregation.sequence_mean_token_sum(tokens_B)
+    loss = aggregation.numerator(gate.loss_T, loss_mask_T, weights.weight_B, segments) / weights.share_B.sum()
     return gradient(loss, model)
 
 
@@ -184,11 +188,11 @@ def compare_views(*, moved: float, count: int = 256, seed: int = 0) -> Views:
     episodes = roll_out(model, count, torch.Generator().manual_seed(seed))
     episodes = episodes._replace(rewards_B=episodes.rewards_B.double())
     with torch.no_grad():
-        old_T, _, _ = read(model, episodes)
+        old_logprobs_T, _, _ = read(model, episodes)
         for weight, step in zip(model.parameters(), direction, strict=True):
             weight.add_(step, alpha=moved)
     baseline = float(episodes.rewards_B.mean())
-    bandit, mdp = (view(model, episodes, old_T, baseline) for view in (bandit_gradient, mdp_gradient))
+    bandit, mdp = (view(model, episodes, old_logprobs_T, baseline) for view in (bandit_gradient, mdp_gradient))
     return Views(float((bandit - mdp).norm() / bandit.norm()), float(torch.cosine_similarity(bandit, mdp, dim=0)))
 
 

@@ -43,16 +43,16 @@ def random_batch(seed: int, *, groups: int = 4, largest_group: int = 4, longest:
     count = ids_B.numel()
     segments = Segments.from_lengths(whole(0, longest + 1, count))
     tokens = segments.total
-    trained_T = torch.rand(tokens, generator=rng) < 0.8
-    old_T = -normal(tokens).abs() - 0.1
+    loss_mask_T = torch.rand(tokens, generator=rng) < 0.8
+    old_logprobs_T = -normal(tokens).abs() - 0.1
     batch: Batch = {
         "segments": segments,
         "groups": Groups.from_ids(ids_B),
-        "trained_T": trained_T,
-        "old_T": old_T,
-        "logprobs_T": old_T + 0.3 * normal(tokens),
-        "reference_T": old_T + 0.3 * normal(tokens),
-        "rollout_T": old_T + 0.1 * normal(tokens),
+        "loss_mask_T": loss_mask_T,
+        "old_logprobs_T": old_logprobs_T,
+        "logprobs_T": old_logprobs_T + 0.3 * normal(tokens),
+        "ref_logprobs_T": old_logprobs_T + 0.3 * normal(tokens),
+        "sampler_logprobs_T": old_logprobs_T + 0.1 * normal(tokens),
         "entropy_T": normal(tokens).abs(),
         "values_T": normal(tokens),
         "old_values_T": normal(tokens),
@@ -62,14 +62,14 @@ def random_batch(seed: int, *, groups: int = 4, largest_group: int = 4, longest:
         "rewards_B": whole(0, 3, count).double() + 0.25 * normal(count),
         "correct_B": whole(0, 2, count).double(),
         "greedy_rewards_B": normal(count),
-        "parts_BK": whole(0, 3, count, 3).double(),
+        "reward_components_BK": whole(0, 3, count, 3).double(),
         "truncated_B": torch.rand(count, generator=rng) < 0.3,
         "scores_B": normal(count),
         "desirable_B": torch.rand(count, generator=rng) < 0.5,
         "mismatched_score": normal(1)[0],
         "log_collision_T": -normal(tokens).abs(),
         "noise_T": torch.rand(tokens, generator=rng, dtype=torch.float64),
-        "teacher_T": old_T + 0.3 * normal(tokens),
+        "teacher_logprobs_T": old_logprobs_T + 0.3 * normal(tokens),
         "logits_TV": normal(tokens, 5),
         "teacher_TV": normal(tokens, 5),
         "step_logits_TC": normal(tokens, 2),
@@ -80,7 +80,7 @@ def random_batch(seed: int, *, groups: int = 4, largest_group: int = 4, longest:
         "pretraining_logprobs_X": -normal(9).abs(),
         "pretraining_trained_X": torch.rand(9, generator=rng) < 0.7,
     }
-    batch["chances_B"] = (batch["rewards_B"] - 1).sigmoid()
+    batch["win_prob_B"] = (batch["rewards_B"] - 1).sigmoid()
     return {**batch, **_orders(batch["groups"], rng)}
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from ascent.algorithms import SLOTS, TABLE, VOCABULARY, Row
-from ascent.bounds import number_rules
 from ascent.cells import Cell, cell, cell_numbers
-from ascent.losses import absolute, aggregate, focus, preferences, supervised
+from ascent.losses import aggregation, pointwise, preferences, supervised, token_weights
+from ascent.parameter_ranges import number_rules
 
 REQUIRED = [
     "rlvr",
@@ -62,11 +62,11 @@ NOUNS = set(
     [
         "segments",
         "groups",
-        "trained_T",
+        "loss_mask_T",
         "logprobs_T",
-        "old_T",
-        "reference_T",
-        "rollout_T",
+        "old_logprobs_T",
+        "ref_logprobs_T",
+        "sampler_logprobs_T",
         "log_ratio_T",
         "advantages_T",
         "advantages_B",
@@ -82,8 +82,8 @@ NOUNS = set(
         "lengths_B",
         "tokens_B",
         "greedy_rewards_B",
-        "parts_BK",
-        "part_weights_BK",
+        "reward_components_BK",
+        "component_weights_BK",
         "step_rewards_T",
         "step_ends_T",
         "potentials_T",
@@ -97,7 +97,7 @@ NOUNS = set(
         "desirable_B",
         "mismatched_score",
         "logprobs_B",
-        "reference_B",
+        "ref_logprobs_B",
         "pretraining_logprobs_X",
         "pretraining_trained_X",
         "coefficient",
@@ -107,14 +107,14 @@ NOUNS = set(
         "mismatch_T",
         "log_collision_T",
         "noise_T",
-        "teacher_T",
+        "teacher_logprobs_T",
         "logits_TV",
         "teacher_TV",
         "step_logits_TC",
         "step_labels_T",
         "optimal_values_B",
         "from_reference_B",
-        "chances_B",
+        "win_prob_B",
         "gold_B",
     ]
 )
@@ -149,7 +149,7 @@ def test_a_row_is_complete(row: Row) -> None:
 @pytest.mark.parametrize("row", TABLE.values(), ids=list(TABLE))
 def test_compositions_that_make_no_sense_do_not_ship(row: Row) -> None:
     if row.ratio is not None and row.ratio.name.startswith("sequence_geometric"):
-        assert row.aggregate is not None and row.aggregate.function in aggregate.PER_SEQUENCE
+        assert row.aggregate is not None and row.aggregate.function in aggregation.PER_SEQUENCE
     if "groups" in (row.credit.required if row.credit else ()):
         assert row.defaults["rollouts.group_size"] >= 2
     if row.kl is not None:
@@ -235,8 +235,8 @@ def test_a_function_stands_once_among_the_terms_and_once_among_the_focus_cells()
     with pytest.raises(ValueError, match=r"hold dpo, chosen_nll, chosen_nll, .*keep one cell of chosen_nll and set"):
         replace(dpo, auxiliary=(cell(supervised.chosen_nll), cell(supervised.chosen_nll, weight=2.0)))
     with pytest.raises(ValueError, match=r"algorithm grpo: focus hold probability, probability"):
-        replace(TABLE["grpo"], focus=(cell(focus.probability), cell(focus.probability)))
-    joined = replace(dpo, auxiliary=(cell(absolute.bco_pair, weight=0.5),))
+        replace(TABLE["grpo"], focus=(cell(token_weights.probability), cell(token_weights.probability)))
+    joined = replace(dpo, auxiliary=(cell(pointwise.bco_pair, weight=0.5),))
     assert joined.weights == {"dpo": 1.0, "bco_pair": 0.5}
 
 

@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("__main__",),
     ("cli", "dashboard"),
-    ("build",),
+    ("api",),
+    ("setup",),
+    ("plan",),
     ("loop",),
     ("rollouts", "scale", "feedback"),
     ("engines", "update"),
@@ -32,7 +34,7 @@ LAYERS = (
     ("protocols",),
     ("records", "config"),
     ("cells",),
-    ("bounds", "compiled", "http_client", "own_files"),
+    ("parameter_ranges", "c_extension", "http_client", "plugins"),
 )
 DEPTH = {part: depth for depth, layer in enumerate(LAYERS) for part in layer}
 
@@ -40,10 +42,10 @@ DEPTH = {part: depth for depth, layer in enumerate(LAYERS) for part in layer}
 ONLY = {
     "dashboard": {"runs"},
     "loop": {"protocols", "records"},
-    "algorithms": {"advantages", "losses", "maths", "cells", "bounds"},
-    "advantages": {"maths", "cells", "bounds"},
-    "losses": {"maths", "cells", "bounds"},
-    "maths": {"cells", "bounds"},
+    "algorithms": {"advantages", "losses", "maths", "cells", "parameter_ranges"},
+    "advantages": {"maths", "cells", "parameter_ranges"},
+    "losses": {"maths", "cells", "parameter_ranges"},
+    "maths": {"cells", "parameter_ranges"},
     "classic": {"maths", "advantages", "losses"},
 }
 
@@ -51,7 +53,9 @@ ONLY = {
 OUTSIDE: dict[str, set[str] | None] = {
     "cli": {"typer", "rich"},
     "dashboard": {"starlette", "uvicorn"},
-    "build": None,
+    "api": None,
+    "setup": None,
+    "plan": None,
     "rollouts": {"torch"},
     "scale": {"ray", "torch"},
     "engines": {"torch", "transformers", "numpy"},
@@ -69,10 +73,10 @@ OUTSIDE: dict[str, set[str] | None] = {
 }
 OUTSIDE_OF_FILES = {
     "engines/vllm.py": {"vllm"},
-    "engines/native/kernels.py": {"triton"},
-    "models/source.py": {"huggingface_hub", "httpx"},
+    "engines/native/sampling_triton.py": {"triton"},
+    "models/locate.py": {"huggingface_hub", "httpx"},
     "models/norm_cuda.py": {"triton"},
-    "models/paged_cuda.py": {"triton"},
+    "models/paged_attention_cuda.py": {"triton"},
     "models/rotary_cuda.py": {"triton"},
     "rewards/checker.py": {"math_verify"},
     "tasks/reasoning.py": {"reasoning_gym"},
@@ -238,7 +242,7 @@ PLANTED = [
     (
         import_violations,
         "ascent/losses/a.py",
-        "from ascent.advantages import group",
+        "from ascent.advantages import group_baselines",
         "losses may not import advantages",
     ),
     (import_violations, "ascent/losses/a.py", "from ascent.config import schema", "losses may not import config"),
@@ -246,20 +250,20 @@ PLANTED = [
     (import_violations, "ascent/losses/a.py", "import ascent", "not from ascent"),
     (import_violations, "ascent/data/a.py", "from ascent import rewards", "data may not import rewards"),
     (import_violations, "ascent/data/a.py", "from ascent.loop import run", "data may not import loop"),
-    (import_violations, "ascent/loop.py", "from ascent.update import local", "loop may not import update"),
+    (import_violations, "ascent/loop.py", "from ascent.update import learner", "loop may not import update"),
     (
         import_violations,
         "ascent/dashboard/a.py",
         "from ascent.records import Prompt",
         "dashboard may not import records",
     ),
-    (import_violations, "ascent/classic/a.py", "from ascent.update import local", "classic may not import update"),
+    (import_violations, "ascent/classic/a.py", "from ascent.update import learner", "classic may not import update"),
     (import_violations, "ascent/data/a.py", "from ascent.classic import maze", "data may not import classic"),
     (
         import_violations,
         "ascent/data/a.py",
-        "import importlib\nimportlib.import_module('ascent.build')",
-        "data may not import build",
+        "import importlib\nimportlib.import_module('ascent.plan')",
+        "data may not import plan",
     ),
     (
         import_violations,
@@ -272,7 +276,7 @@ PLANTED = [
     (import_violations, "ascent/cli/a.py", "import torch", "cli may not use torch"),
     (import_violations, "ascent/rewards/a.py", "import torch", "rewards may not use torch"),
     (import_violations, "ascent/engines/a.py", "import vllm", "engines may not use vllm"),
-    (import_violations, "ascent/bounds.py", "import numpy", "bounds may not use numpy"),
+    (import_violations, "ascent/parameter_ranges.py", "import numpy", "parameter_ranges may not use numpy"),
     (import_violations, "ascent/algorithms/a.py", "import torch", "algorithms may not use torch"),
     (import_violations, "ascent/__init__.py", "import torch", "ascent may not use torch"),
     (import_violations, "ascent/stray.py", "", "stray is in no layer"),
@@ -284,9 +288,9 @@ PLANTED = [
     (mirror_violations, "tests/maths/test_gone.py", "", "there is no ascent/maths/gone.py"),
 ]
 SOUND = {
-    "ascent/__init__.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ascent.build import resolve",
-    "ascent/build/__init__.py": "import torch, anything\nfrom ascent.algorithms import TABLE",
-    "ascent/cli/main.py": "import typer\nfrom ascent import __version__\nfrom ascent.build import resolve",
+    "ascent/__init__.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ascent.plan import resolve",
+    "ascent/plan/__init__.py": "import torch, anything\nfrom ascent.algorithms import TABLE",
+    "ascent/cli/main.py": "import typer\nfrom ascent import __version__\nfrom ascent.plan import resolve",
     "ascent/cli/doctor.py": "def gpu():\n    import torch",
     "ascent/engines/vllm.py": "import vllm",
     "ascent/losses/kl.py": "import math\nimport torch\nfrom ascent.losses import loss\nfrom ascent.maths import masked",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.bounds import Positive, checked, ordered
 from ascent.cells import cell, nearest
+from ascent.parameter_ranges import Positive, checked, ordered
 
 
 @checked

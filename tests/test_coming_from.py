@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from ascent.algorithms import TABLE
-from ascent.build import resolve
-from ascent.build.vocabulary import described
 from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Config, leaves
 from ascent.config.validate import validate
+from ascent.plan import resolve
+from ascent.plan.cell_schema import described
 
 ROOT = Path(__file__).parents[1] / "docs"
 PAGES = sorted((ROOT / "coming-from").glob("*.md"))

@@ -146,7 +146,7 @@ def test_padding_of_nan_does_not_matter(row: Row, seed: int, extra: int) -> None
 @pytest.mark.parametrize("row", TABLE.values(), ids=list(TABLE))
 def test_a_fully_masked_micro_batch_gives_zero_and_finite_gradients(row: Row) -> None:
     batch = with_statistics(row, random_batch(3))
-    batch["trained_T"] = torch.zeros_like(batch["trained_T"])
+    batch["loss_mask_T"] = torch.zeros_like(batch["loss_mask_T"])
     batch["pretraining_trained_X"] = torch.zeros_like(batch["pretraining_trained_X"])
     batch["step_ends_T"] = torch.zeros_like(batch["step_ends_T"])
     if row.source in ("pairs", "rankings") and "scores_B" in row.inputs:

@@ -16,15 +16,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascent.advantages import shape
+from ascent.advantages import reward_shaping
 from ascent.algorithms import TABLE, VOCABULARY, Row
 from ascent.algorithms.row import EXTRAS
-from ascent.bounds import OneOf
-from ascent.build import resolve
 from ascent.cells import Cell, cell, cell_numbers
 from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS
 from ascent.config.validate import validate
 from ascent.losses import kl
+from ascent.parameter_ranges import OneOf
+from ascent.plan import resolve
 from ascent.update.microbatch import step_of
 from tests.batches import LEAVES, Batch, random_batch, rows_of, with_padding
 from tests.recipes import least
@@ -48,7 +48,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "soft_overlong": {"rollouts": {"max_new_tokens": 6}},
 }
 # Cells that a recipe may have in no row: what only code can use, and an estimator that has no use as a loss.
-REFUSED = {"shape": shape.potential, "kl": kl.k1}
+REFUSED = {"shape": reward_shaping.potential, "kl": kl.k1}
 # They read numbers that were measured over the whole step, and no batch.
 OF_NUMBERS = ("controller",)
 
@@ -110,8 +110,10 @@ def awkward(seed: int) -> Batch:
     batch = random_batch(seed, groups=3)
     segments, rng = batch["segments"], torch.Generator().manual_seed(seed)
     apart_T = segments.spread(torch.arange(segments.count) % 2).double()
-    batch["rollout_T"] = batch["old_T"] + apart_T * torch.randn(segments.total, generator=rng, dtype=torch.float64)
-    batch["rollout_T"][-1] = float("nan")
+    batch["sampler_logprobs_T"] = batch["old_logprobs_T"] + apart_T * torch.randn(
+        segments.total, generator=rng, dtype=torch.float64
+    )
+    batch["sampler_logprobs_T"][-1] = float("nan")
     for name in ("rewards_B", "correct_B"):
         batch[name][1] = float("nan")
     batch["entropy_memory"] = torch.tensor([0.0, 0.4, 0.1], dtype=torch.float64)  # the step before was too sure

@@ -15,7 +15,7 @@ from itertools import islice
 
 import pytest
 
-from ascent.cli.person import harmless
+from ascent.cli.annotate import harmless
 from ascent.cli.samples import visible
 from ascent.data.render import Renderer
 from ascent.data.steps import step_ends
@@ -31,7 +31,7 @@ from ascent.rewards.extract import answer_in
 from ascent.rewards.judge import verdict
 from ascent.rewards.programs import source_in
 from ascent.rewards.text import exact, in_blocks, repetition
-from ascent.runs.answers import Change, Changes, markdown
+from ascent.runs.eval_diff import Change, Changes, markdown
 from ascent.tasks import TASKS
 from tests.rewards.rollouts import rollout
 

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from ascent.algorithms import TABLE
-from ascent.build import resolve
-from ascent.build.check import check
-from ascent.build.rounds import Folders, _plans
+from ascent.api.check import check
+from ascent.api.iterate import Folders, _plans
+from ascent.config.iterate import rounds_from
 from ascent.config.load import load_config, read_recipe, shipped_recipes
-from ascent.config.rounds import rounds_from
 from ascent.data.load import load as load_data
 from ascent.models.load import load
 from ascent.models.tiny import create
+from ascent.plan import resolve
 
 OURS = (
     "sft", "sort", "reward_model", "dpo", "rlhf", "rlvr", "grpo_gsm8k", "tldr_sft", "tldr_rm", "tldr_ppo", "tools",

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ascent.build import resolve
 from ascent.cli.main import app
 from ascent.config.load import load_config, shipped_recipes
+from ascent.plan import resolve
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "tutorial").glob("*.md"))
 COMMAND = re.compile(r"^ {4}\.venv/bin/ascent (.*)$", re.MULTILINE)

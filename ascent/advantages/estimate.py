@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ascent.advantages import group, shape
-from ascent.advantages.credit import SequenceCredit
+from ascent.advantages import group_baselines, reward_shaping
+from ascent.advantages.advantage import SequenceCredit
 from ascent.cells import Cell
+from ascent.maths.metrics import Tally, average, largest, spread
 from ascent.maths.segments import Segments
-from ascent.maths.tally import Tally, average, largest, spread
 
 
 class Estimate(NamedTuple):
@@ -29,18 +29,18 @@ class Estimate(NamedTuple):
 
 
 def estimate(available: Mapping[str, Any], *, shapes: Sequence[Cell], credit: Cell, normalise: Cell) -> Estimate:
-    """Advantages of a whole rollout batch. Needs at least rewards_B, trained_T and segments in `available`."""
+    """Advantages of a whole rollout batch. Needs at least rewards_B, loss_mask_T and segments in `available`."""
     known = dict(available)
-    segments, trained_T, raw_B = known["segments"], known["trained_T"], known["rewards_B"]
-    scored_B = group.scored(raw_B)
-    known.setdefault("lengths_B", segments.sum(trained_T))
+    segments, loss_mask_T, raw_B = known["segments"], known["loss_mask_T"], known["rewards_B"]
+    scored_B = group_baselines.scored(raw_B)
+    known.setdefault("lengths_B", segments.sum(loss_mask_T))
     known["scored_B"] = scored_B
     extra_T = _shaped(known, shapes, segments)
     known["rewards_T"] = _placed(known, raw_B) + extra_T
     known["rewards_B"] = known["rewards_B"] + segments.sum(extra_T)
     # What could not be scored takes no part in credit: its tokens are outside the mask that the estimators see.
-    credited_T = trained_T & segments.spread(scored_B)
-    known["trained_T"] = credited_T
+    credited_T = loss_mask_T & segments.spread(scored_B)
+    known["loss_mask_T"] = credited_T
     for rule in [rule for rule in shapes if "rewards_T" in rule.inputs]:
         known["rewards_T"] = rule(known)
         known["rewards_B"] = torch.where(scored_B, segments.sum(known["rewards_T"]), float("nan"))
@@ -79,17 +79,17 @@ def _placed(known: Mapping[str, Any], raw_B: Tensor) -> Tensor:
     Steps are rewarded as they were; what shaping made of their sum stands at the last token, so the total is the shaped
     one: steps 1 and .5 under an EOS rule of -1 are 1, then .5 - 2.5.
     """
-    segments, trained_T, shaped_B = known["segments"], known["trained_T"], known["rewards_B"]
-    whole_T = shape.on_last_token(torch.where(known["scored_B"], shaped_B, 0), trained_T, segments)
+    segments, loss_mask_T, shaped_B = known["segments"], known["loss_mask_T"], known["rewards_B"]
+    whole_T = reward_shaping.on_last_token(torch.where(known["scored_B"], shaped_B, 0), loss_mask_T, segments)
     if "step_rewards_T" not in known:
         return whole_T
-    changed_T = shape.on_last_token(torch.where(known["scored_B"], shaped_B - raw_B, 0), trained_T, segments)
+    changed_T = reward_shaping.on_last_token(torch.where(known["scored_B"], shaped_B - raw_B, 0), loss_mask_T, segments)
     stepwise_B = segments.sum(known["step_ends_T"]) > 0
     return torch.where(segments.spread(stepwise_B), known["step_rewards_T"] + changed_T, whole_T)
 
 
 def _metrics(result: Any, raw_B: Tensor, advantages_T: Tensor, credited_T: Tensor) -> dict[str, Tally]:
-    scored_B = group.scored(raw_B)
+    scored_B = group_baselines.scored(raw_B)
     return {
         **result.metrics,
         "reward": average(raw_B, scored_B),

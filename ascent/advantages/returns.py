@@ -17,30 +17,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascent.advantages.credit import TokenCredit
-from ascent.bounds import Count, Fraction, Positive, checked
-from ascent.maths.scan import from_the_right, next_in_segment
+from ascent.advantages.advantage import TokenCredit
+from ascent.maths.reverse_scan import from_the_right, next_in_segment
 from ascent.maths.segments import Segments
+from ascent.parameter_ranges import Count, Fraction, Positive, checked
 
 
 @checked
 def reward_to_go(
     rewards_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     segments: Segments,
     bootstrap_B: Tensor | None = None,
     *,
     gamma: Fraction = 1.0,
 ) -> TokenCredit:
     """Discounted sum of this and all later rewards of the sequence: REINFORCE's weight, no baseline."""
-    steps = _Steps(trained_T, segments)
+    steps = _Steps(loss_mask_T, segments)
     return steps.credit(_discounted(steps, rewards_T, bootstrap_B, gamma))
 
 
 @checked
-def whole_return(rewards_T: Tensor, trained_T: Tensor, segments: Segments, *, gamma: Fraction = 1.0) -> TokenCredit:
+def whole_return(rewards_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, gamma: Fraction = 1.0) -> TokenCredit:
     """Every token gets the return of its whole sequence: the basic policy gradient, without causality."""
-    steps = _Steps(trained_T, segments)
+    steps = _Steps(loss_mask_T, segments)
     to_go_S = _discounted(steps, rewards_T, None, gamma)
     first_S = torch.cat([steps.segments.ids_T.new_ones(1, dtype=torch.bool), steps.segments.ids_T.diff() > 0])
     return steps.credit(steps.segments.spread(steps.segments.sum(torch.where(first_S[: to_go_S.numel()], to_go_S, 0))))
@@ -50,14 +50,14 @@ def whole_return(rewards_T: Tensor, trained_T: Tensor, segments: Segments, *, ga
 def monte_carlo(
     rewards_T: Tensor,
     values_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     segments: Segments,
     bootstrap_B: Tensor | None = None,
     *,
     gamma: Fraction = 1.0,
 ) -> TokenCredit:
     """Reward-to-go minus the critic's value: unbiased, high variance; equals GAE with lam = 1."""
-    steps = _Steps(trained_T, segments)
+    steps = _Steps(loss_mask_T, segments)
     returns_S = _discounted(steps, rewards_T, bootstrap_B, gamma)
     return steps.credit(returns_S - steps.take(values_T), returns_S)
 
@@ -66,14 +66,14 @@ def monte_carlo(
 def td(
     rewards_T: Tensor,
     values_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     segments: Segments,
     bootstrap_B: Tensor | None = None,
     *,
     gamma: Fraction = 1.0,
 ) -> TokenCredit:
     """One-step temporal difference r + gamma V' - V (actor-critic); equals GAE with lam = 0."""
-    steps = _Steps(trained_T, segments)
+    steps = _Steps(loss_mask_T, segments)
     delta_S = _residuals(steps, rewards_T, values_T, bootstrap_B, gamma)
     return steps.credit(delta_S, delta_S + steps.take(values_T))
 
@@ -82,7 +82,7 @@ def td(
 def n_step(
     rewards_T: Tensor,
     values_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     segments: Segments,
     bootstrap_B: Tensor | None = None,
     *,
@@ -90,7 +90,7 @@ def n_step(
     gamma: Fraction = 1.0,
 ) -> TokenCredit:
     """n rewards, then the critic: the sum of n discounted TD residuals; n beyond the end is Monte Carlo."""
-    steps = _Steps(trained_T, segments)
+    steps = _Steps(loss_mask_T, segments)
     delta_S = _residuals(steps, rewards_T, values_T, bootstrap_B, gamma)
     # The sum of residuals t..t+n-1 is everything from t on minus gamma^n times everything from t+n on.
     ahead_S = from_the_right(delta_S, gamma, steps.segments)
@@ -105,7 +105,7 @@ def n_step(
 def gae(
     rewards_T: Tensor,
     values_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     segments: Segments,
     bootstrap_B: Tensor | None = None,
     *,
@@ -116,7 +116,7 @@ def gae(
 
     Schulman et al., 2015 (arXiv 1506.02438).
     """
-    steps = _Steps(trained_T, segments)
+    steps = _Steps(loss_mask_T, segments)
     delta_S = _residuals(steps, rewards_T, values_T, bootstrap_B, gamma)
     advantages_S = from_the_right(delta_S, gamma * lam, steps.segments)
     return steps.credit(advantages_S, advantages_S + steps.take(values_T))
@@ -126,7 +126,7 @@ def gae(
 def decoupled_gae(
     rewards_T: Tensor,
     values_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     segments: Segments,
     bootstrap_B: Tensor | None = None,
     *,
@@ -135,8 +135,8 @@ def decoupled_gae(
     critic_lam: Fraction = 1.0,
 ) -> TokenCredit:
     """GAE with one lam for the policy's advantages and another for the critic's targets (VC-PPO, VAPO)."""
-    policy = gae(rewards_T, values_T, trained_T, segments, bootstrap_B, gamma=gamma, lam=policy_lam)
-    critic = gae(rewards_T, values_T, trained_T, segments, bootstrap_B, gamma=gamma, lam=critic_lam)
+    policy = gae(rewards_T, values_T, loss_mask_T, segments, bootstrap_B, gamma=gamma, lam=policy_lam)
+    critic = gae(rewards_T, values_T, loss_mask_T, segments, bootstrap_B, gamma=gamma, lam=critic_lam)
     return TokenCredit(policy.advantages_T, critic.returns_T, {})
 
 
@@ -144,7 +144,7 @@ def decoupled_gae(
 def length_adaptive_gae(
     rewards_T: Tensor,
     values_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     segments: Segments,
     bootstrap_B: Tensor | None = None,
     *,
@@ -156,34 +156,36 @@ def length_adaptive_gae(
 
     At alpha .05 a sequence of 20 tokens or fewer has lam 0, one of 200 tokens .9, one of 2000 tokens .99.
     """
-    steps = _Steps(trained_T, segments)
-    lengths_B = segments.sum(trained_T).clamp(min=1).to(values_T.dtype)
+    steps = _Steps(loss_mask_T, segments)
+    lengths_B = segments.sum(loss_mask_T).clamp(min=1).to(values_T.dtype)
     lam_B = (1 - 1 / (alpha * lengths_B)).clamp(0, 1)
     delta_S = _residuals(steps, rewards_T, values_T, bootstrap_B, gamma)
     advantages_S = from_the_right(delta_S, gamma * steps.segments.spread(lam_B), steps.segments)
-    critic = gae(rewards_T, values_T, trained_T, segments, bootstrap_B, gamma=gamma, lam=critic_lam)
+    critic = gae(rewards_T, values_T, loss_mask_T, segments, bootstrap_B, gamma=gamma, lam=critic_lam)
     return TokenCredit(steps.credit(advantages_S).advantages_T, critic.returns_T, {})
 
 
 class _Steps:
     """The policy's own tokens with the holes closed up (axis S), and the way back to the flat axis."""
 
-    def __init__(self, trained_T: Tensor, segments: Segments) -> None:
-        segments.check(trained_T)
-        self.trained_T = trained_T
-        self.whole = bool(trained_T.all())
-        self.places_S = trained_T.new_zeros(0, dtype=torch.int64) if self.whole else trained_T.nonzero().squeeze(1)
-        self.segments = segments if self.whole else segments.select(trained_T)
+    def __init__(self, loss_mask_T: Tensor, segments: Segments) -> None:
+        segments.check(loss_mask_T)
+        self.loss_mask_T = loss_mask_T
+        self.whole = bool(loss_mask_T.all())
+        self.places_S = loss_mask_T.new_zeros(0, dtype=torch.int64) if self.whole else loss_mask_T.nonzero().squeeze(1)
+        self.segments = segments if self.whole else segments.select(loss_mask_T)
 
     def take(self, x_T: Tensor) -> Tensor:
-        if x_T.shape != self.trained_T.shape:
-            raise ValueError(f"{tuple(x_T.shape)} values for {tuple(self.trained_T.shape)} tokens; mismatched lengths")
+        if x_T.shape != self.loss_mask_T.shape:
+            raise ValueError(
+                f"{tuple(x_T.shape)} values for {tuple(self.loss_mask_T.shape)} tokens; mismatched lengths"
+            )
         return x_T.detach() if self.whole else x_T.detach()[self.places_S]
 
     def put(self, x_S: Tensor) -> Tensor:
         if self.whole:
             return x_S
-        return x_S.new_zeros(self.trained_T.shape).index_copy(0, self.places_S, x_S)
+        return x_S.new_zeros(self.loss_mask_T.shape).index_copy(0, self.places_S, x_S)
 
     def credit(self, advantages_S: Tensor, returns_S: Tensor | None = None) -> TokenCredit:
         return TokenCredit(self.put(advantages_S), None if returns_S is None else self.put(returns_S), {})

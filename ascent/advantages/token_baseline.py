@@ -15,13 +15,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.advantages.credit import TokenCredit
+from ascent.advantages.advantage import TokenCredit
 from ascent.advantages.returns import reward_to_go
-from ascent.bounds import RARE, Positive, checked
 from ascent.maths.groups import Groups
-from ascent.maths.scan import from_the_right
+from ascent.maths.metrics import average
+from ascent.maths.reverse_scan import from_the_right
 from ascent.maths.segments import Segments
-from ascent.maths.tally import average
+from ascent.parameter_ranges import RARE, Positive, checked
 
 GUARD = 20.0  # as `losses.ratios` has it: advantages and losses do not know each other
 
@@ -29,12 +29,12 @@ GUARD = 20.0  # as `losses.ratios` has it: advantages and losses do not know eac
 @checked
 def optimal_token_baseline(
     rewards_T: Tensor,
-    old_T: Tensor,
+    old_logprobs_T: Tensor,
     log_collision_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     segments: Segments,
     groups: Groups,
-    rollout_T: Tensor | None = None,
+    sampler_logprobs_T: Tensor | None = None,
     *,
     corrected: Annotated[bool, RARE] = False,
     lone_tail: Annotated[bool, RARE] = True,
@@ -49,41 +49,49 @@ def optimal_token_baseline(
     tokens; `by_position` counts observations too. A group of one gets 0 (with `lone_reward` its reward-to-go), and so
     does one that earned the same from every token on: its lone tail too.
     """
-    to_go_T = reward_to_go(rewards_T, trained_T, segments).advantages_T
-    energy_T = _energy(old_T, log_collision_T, trained_T, rollout_T, corrected)
+    to_go_T = reward_to_go(rewards_T, loss_mask_T, segments).advantages_T
+    energy_T = _energy(old_logprobs_T, log_collision_T, loss_mask_T, sampler_logprobs_T, corrected)
     weight_T = _so_far(energy_T, segments)
-    lengths_B = segments.sum(trained_T)
-    place_T = _places(trained_T, segments, by_position)
+    lengths_B = segments.sum(loss_mask_T)
+    place_T = _places(loss_mask_T, segments, by_position)
     slot_T = segments.spread(groups.ids_B) * (int(segments.lengths_B.max()) + 1) + place_T
     slots = Groups.from_ids(slot_T) if slot_T.numel() else None
     if slots is None:
         return TokenCredit(torch.zeros_like(to_go_T), None, {})
-    top_S = slots.sum(torch.where(trained_T, to_go_T * weight_T, 0))
-    baseline_T = slots.spread(top_S / (slots.sum(torch.where(trained_T, weight_T, 0)) + eps))
+    top_S = slots.sum(torch.where(loss_mask_T, to_go_T * weight_T, 0))
+    baseline_T = slots.spread(top_S / (slots.sum(torch.where(loss_mask_T, weight_T, 0)) + eps))
     members_G = groups.sum(lengths_B > 0)
     if lone_tail:
         baseline_T = torch.where(place_T >= segments.spread(_tail(lengths_B, groups)), 0, baseline_T)
     alone_G = members_G < 2
     tokens = groups.gather(segments.ids_T)
-    flat_G = tokens.spans_nothing(to_go_T, trained_T)
-    live_T = trained_T & ~tokens.spread(alone_G | flat_G)
+    flat_G = tokens.spans_nothing(to_go_T, loss_mask_T)
+    live_T = loss_mask_T & ~tokens.spread(alone_G | flat_G)
     metrics = {"groups_of_one": average(alone_G, torch.ones_like(alone_G))}
-    rest_T = torch.where(trained_T & tokens.spread(alone_G) & lone_reward, to_go_T, 0)
+    rest_T = torch.where(loss_mask_T & tokens.spread(alone_G) & lone_reward, to_go_T, 0)
     return TokenCredit(torch.where(live_T, to_go_T - baseline_T, rest_T).detach(), None, metrics)
 
 
 def _energy(
-    old_T: Tensor, log_collision_T: Tensor, trained_T: Tensor, rollout_T: Tensor | None, corrected: bool
+    old_logprobs_T: Tensor,
+    log_collision_T: Tensor,
+    loss_mask_T: Tensor,
+    sampler_logprobs_T: Tensor | None,
+    corrected: bool,
 ) -> Tensor:
-    old_T = torch.where(trained_T, old_T.detach(), 0)
-    energy_T = 1 - 2 * old_T.exp() + torch.where(trained_T, log_collision_T.detach(), 0).exp()
+    old_logprobs_T = torch.where(loss_mask_T, old_logprobs_T.detach(), 0)
+    energy_T = 1 - 2 * old_logprobs_T.exp() + torch.where(loss_mask_T, log_collision_T.detach(), 0).exp()
     if corrected:
-        if rollout_T is None:
-            raise ValueError("optimal_token_baseline: corrected=True needs the sampler's log-probs (rollout_T)")
+        if sampler_logprobs_T is None:
+            raise ValueError(
+                "optimal_token_baseline: corrected=True needs the sampler's log-probs (sampler_logprobs_T)"
+            )
         # As wherever a mismatch weight is used: 1 where the sampler gave no number, its log held against overflow.
-        log_T = torch.where(trained_T & ~rollout_T.isnan(), old_T - rollout_T, 0).clamp(-GUARD, GUARD)
+        log_T = torch.where(loss_mask_T & ~sampler_logprobs_T.isnan(), old_logprobs_T - sampler_logprobs_T, 0).clamp(
+            -GUARD, GUARD
+        )
         energy_T = energy_T * torch.exp(2 * log_T)
-    return torch.where(trained_T, energy_T, 0)
+    return torch.where(loss_mask_T, energy_T, 0)
 
 
 def _so_far(x_T: Tensor, segments: Segments) -> Tensor:
@@ -91,9 +99,9 @@ def _so_far(x_T: Tensor, segments: Segments) -> Tensor:
     return segments.spread(segments.sum(x_T)) - from_the_right(x_T, 1.0, segments) + x_T
 
 
-def _places(trained_T: Tensor, segments: Segments, by_position: bool) -> Tensor:
+def _places(loss_mask_T: Tensor, segments: Segments, by_position: bool) -> Tensor:
     """From 0: a token's index among its sequence's trained tokens, or among all of its tokens."""
-    counted_T = (torch.ones_like(trained_T) if by_position else trained_T).to(torch.int64).cumsum(0)
+    counted_T = (torch.ones_like(loss_mask_T) if by_position else loss_mask_T).to(torch.int64).cumsum(0)
     before_B = torch.cat([counted_T.new_zeros(1), counted_T])[segments.offsets[:-1]]
     return (counted_T - segments.spread(before_B) - 1).clamp(min=0)
 

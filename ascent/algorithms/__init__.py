@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ascent.algorithms import critics, files, groups, pairs, policies, teachers
+from ascent.algorithms import distillation, dpo_variants, grpo, grpo_variants, offline, ppo
 from ascent.algorithms.row import SLOTS, VOCABULARY, Row
 
 TABLE: dict[str, Row] = {
-    row.name: row for row in (*groups.ROWS, *policies.ROWS, *critics.ROWS, *files.ROWS, *pairs.ROWS, *teachers.ROWS)
+    row.name: row
+    for row in (*grpo.ROWS, *grpo_variants.ROWS, *ppo.ROWS, *offline.ROWS, *dpo_variants.ROWS, *distillation.ROWS)
 }
 # The two rows we recommend come first.
 TABLE = {name: TABLE[name] for name in ("rlvr", "rlhf", *TABLE)}

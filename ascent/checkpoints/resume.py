@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from ascent.checkpoints import manifest
 from ascent.checkpoints.manifest import CheckpointError
-from ascent.checkpoints.pieces import join
 from ascent.checkpoints.save import REPLACED, STATE, TENSORS
+from ascent.checkpoints.serialization import join
 
 _CANDIDATE = re.compile(rf"(\d+)|\.(\d+)\.{REPLACED}")
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ascent.checkpoints import disk, manifest
 from ascent.checkpoints.manifest import CheckpointError
-from ascent.checkpoints.pieces import split
+from ascent.checkpoints.serialization import split
 
 Writer = Callable[[Path], None]
 TENSORS, STATE = "optimizer.safetensors", "state.json"

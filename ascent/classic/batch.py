@@ -42,13 +42,13 @@ class Batch(NamedTuple):
     actions: Tensor
     advantages_T: Tensor
     returns_T: Tensor
-    old_T: Tensor
+    old_logprobs_T: Tensor
     old_outputs_TP: Tensor
-    trained_T: Tensor
+    loss_mask_T: Tensor
 
     def minibatches(self, size: int, shuffler: torch.Generator) -> Iterator[Batch]:
         """One epoch: every step once, in a new order. The order is applied once, so a minibatch is a set of views."""
-        order = torch.randperm(len(self.old_T), generator=shuffler)
+        order = torch.randperm(len(self.old_logprobs_T), generator=shuffler)
         for pieces in zip(*(x[order].split(size) for x in self), strict=True):
             yield Batch(*pieces)
 
@@ -63,15 +63,17 @@ def prepare(
     policy: StochasticPolicy, critic: nn.Module, rollout: Rollout, *, gamma: float, lam: float
 ) -> tuple[Batch, dict[str, float]]:
     """The rollout's batch, and how good the critic was before it sees the targets."""
-    trained_T = rollout.trained_T
+    loss_mask_T = rollout.loss_mask_T
     with torch.no_grad():
         values_T, bootstrap_B = run.judge(critic, rollout)
         credit = returns.gae(
-            rollout.rewards_T, values_T, trained_T, rollout.segments, bootstrap_B, gamma=gamma, lam=lam
+            rollout.rewards_T, values_T, loss_mask_T, rollout.segments, bootstrap_B, gamma=gamma, lam=lam
         )
         assert credit.returns_T is not None
         outputs_TP = policy(rollout.observations_TO)
-        old_T = policy.logprobs(outputs_TP, rollout.actions)
-    white_T = masked.whiten(credit.advantages_T, trained_T)
-    batch = Batch(rollout.observations_TO, rollout.actions, white_T, credit.returns_T, old_T, outputs_TP, trained_T)
+        old_logprobs_T = policy.logprobs(outputs_TP, rollout.actions)
+    white_T = masked.whiten(credit.advantages_T, loss_mask_T)
+    batch = Batch(
+        rollout.observations_TO, rollout.actions, white_T, credit.returns_T, old_logprobs_T, outputs_TP, loss_mask_T
+    )
     return batch, {"explained_variance": run.explained_variance(values_T, credit.returns_T)}

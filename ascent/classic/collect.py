@@ -47,7 +47,7 @@ class Rollout:
     terminated_B: Tensor
 
     @property
-    def trained_T(self) -> Tensor:
+    def loss_mask_T(self) -> Tensor:
         return torch.ones(self.segments.total, dtype=torch.bool)
 
 

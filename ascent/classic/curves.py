@@ -30,7 +30,7 @@ from ascent.classic.descent import FlatAdam
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
 from ascent.classic.run import start
-from ascent.losses import gates, ratios
+from ascent.losses import policy_losses, ratios
 from ascent.maths import masked
 
 Array = np.ndarray[Any, Any]
@@ -103,12 +103,14 @@ def interpolate(
         nn.utils.vector_to_parameters(here + share * (there - here), mover.parameters())
         with torch.inference_mode():
             outputs_TP = mover(batch.observations_TO)
-            log_ratio_T = ratios.token(mover.logprobs(outputs_TP, batch.actions), batch.old_T, batch.trained_T)
-            terms = (log_ratio_T, batch.advantages_T, batch.trained_T)
+            log_ratio_T = ratios.token(
+                mover.logprobs(outputs_TP, batch.actions), batch.old_logprobs_T, batch.loss_mask_T
+            )
+            terms = (log_ratio_T, batch.advantages_T, batch.loss_mask_T)
             found["kl"].append(float(mover.kl(batch.old_outputs_TP, outputs_TP).mean()))
-            found["cpi"].append(-float(masked.mean(gates.surrogate(*terms).loss_T, batch.trained_T)))
-            clipped = gates.clip(*terms, low=clip, high=clip)
-            found["clipped"].append(-float(masked.mean(clipped.loss_T, batch.trained_T)))
+            found["cpi"].append(-float(masked.mean(policy_losses.surrogate(*terms).loss_T, batch.loss_mask_T)))
+            clipped = policy_losses.clip(*terms, low=clip, high=clip)
+            found["clipped"].append(-float(masked.mean(clipped.loss_T, batch.loss_mask_T)))
     return found
 
 

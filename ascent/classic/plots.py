@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ascent.classic import estimation
 from ascent.classic.estimation import Collapse, Report
-from ascent.losses import gates
+from ascent.losses import policy_losses
 
 BLUE, RED, GREY = "#3465a4", "#b3392f", "#808080"
 
@@ -32,7 +32,7 @@ def clip_objective(*, low: float = 0.2, high: float = 0.2) -> Figure:
         ratio = torch.linspace(0.02, 2.0, 400, dtype=torch.float64)
         log_ratio = ratio.log().requires_grad_()
         advantages, every = torch.full_like(ratio, sign), torch.ones_like(ratio, dtype=torch.bool)
-        objective = -gates.clip(log_ratio, advantages, every, low=low, high=high).loss_T
+        objective = -policy_losses.clip(log_ratio, advantages, every, low=low, high=high).loss_T
         (slope,) = torch.autograd.grad(objective.sum(), log_ratio)
         axes.plot(ratio, sign * ratio, color=GREY, linewidth=1, linestyle=":", label="ratio * A")
         axes.plot(ratio, objective.detach(), color=BLUE, label="clipped objective")

@@ -28,7 +28,7 @@ from ascent.classic.collect import Rollout, collect_episodes
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
 from ascent.classic.run import Run, explained_variance, judge, recent_return
-from ascent.losses import aggregate, entropy, gates, values
+from ascent.losses import aggregation, entropy, policy_losses, values
 from ascent.maths import masked
 from ascent.maths.segments import Segments
 
@@ -47,13 +47,13 @@ class Evidence:
 def basic(seen: Evidence) -> Tensor:
     """Every action gets the return of its whole episode, past rewards included."""
     rollout = seen.rollout
-    return returns.whole_return(rollout.rewards_T, rollout.trained_T, rollout.segments, gamma=seen.gamma).advantages_T
+    return returns.whole_return(rollout.rewards_T, rollout.loss_mask_T, rollout.segments, gamma=seen.gamma).advantages_T
 
 
 def reward_to_go(seen: Evidence) -> Tensor:
     """An action is credited only with what came after it."""
     rollout = seen.rollout
-    return returns.reward_to_go(rollout.rewards_T, rollout.trained_T, rollout.segments, gamma=seen.gamma).advantages_T
+    return returns.reward_to_go(rollout.rewards_T, rollout.loss_mask_T, rollout.segments, gamma=seen.gamma).advantages_T
 
 
 def baseline(seen: Evidence) -> Tensor:
@@ -66,7 +66,7 @@ def vpg(seen: Evidence) -> Tensor:
     """Reward-to-go minus the critic's value: a Monte Carlo sample of the advantage."""
     rollout = seen.rollout
     return returns.monte_carlo(
-        rollout.rewards_T, seen.values_T, rollout.trained_T, rollout.segments, seen.bootstrap_B, gamma=seen.gamma
+        rollout.rewards_T, seen.values_T, rollout.loss_mask_T, rollout.segments, seen.bootstrap_B, gamma=seen.gamma
     ).advantages_T
 
 
@@ -74,7 +74,7 @@ def actor_critic(seen: Evidence) -> Tensor:
     """The one-step temporal difference of the critic."""
     rollout = seen.rollout
     return returns.td(
-        rollout.rewards_T, seen.values_T, rollout.trained_T, rollout.segments, seen.bootstrap_B, gamma=seen.gamma
+        rollout.rewards_T, seen.values_T, rollout.loss_mask_T, rollout.segments, seen.bootstrap_B, gamma=seen.gamma
     ).advantages_T
 
 
@@ -84,7 +84,7 @@ def gae(seen: Evidence) -> Tensor:
     return returns.gae(
         rollout.rewards_T,
         seen.values_T,
-        rollout.trained_T,
+        rollout.loss_mask_T,
         rollout.segments,
         seen.bootstrap_B,
         gamma=seen.gamma,
@@ -150,14 +150,14 @@ def ascend(run: Run, rollout: Rollout, optimizer: torch.optim.Optimizer, setting
     values_T, bootstrap_B = judge(run.critic, rollout)
     weights_T = WEIGHTS[settings.weight](Evidence(rollout, values_T, bootstrap_B, settings.gamma, settings.lam))
     if settings.whiten:
-        weights_T = masked.whiten(weights_T, rollout.trained_T)
+        weights_T = masked.whiten(weights_T, rollout.loss_mask_T)
     outputs_TP = run.policy(rollout.observations_TO)
     entropy_T = run.policy.entropy(outputs_TP)
     optimizer.zero_grad(set_to_none=True)
     loss = policy_loss(run.policy, rollout, weights_T, outputs_TP)
     if settings.entropy_weight:
         loss = loss + settings.entropy_weight * masked.mean(
-            entropy.bonus(entropy_T, rollout.trained_T), rollout.trained_T
+            entropy.bonus(entropy_T, rollout.loss_mask_T), rollout.loss_mask_T
         )
     loss.backward()
     norm = nn.utils.clip_grad_norm_(run.policy.parameters(), settings.grad_norm)
@@ -171,10 +171,10 @@ def policy_loss(
     """-mean over episodes of sum_t weight_t log pi(a_t | s_t); its gradient is minus the policy gradient."""
     outputs_TP = policy(rollout.observations_TO) if outputs_TP is None else outputs_TP
     logprobs_T = policy.logprobs(outputs_TP, rollout.actions)
-    loss_T = gates.plain(logprobs_T, weights_T, rollout.trained_T).loss_T
-    tokens_B = aggregate.tokens_per_sequence(rollout.trained_T, rollout.segments, loss_T.dtype)
-    weights = aggregate.sequence_mean_token_sum(tokens_B)
-    total = aggregate.numerator(loss_T, rollout.trained_T, weights.weight_B, rollout.segments)
+    loss_T = policy_losses.plain(logprobs_T, weights_T, rollout.loss_mask_T).loss_T
+    tokens_B = aggregation.tokens_per_sequence(rollout.loss_mask_T, rollout.segments, loss_T.dtype)
+    weights = aggregation.sequence_mean_token_sum(tokens_B)
+    total = aggregation.numerator(loss_T, rollout.loss_mask_T, weights.weight_B, rollout.segments)
     return total / weights.share_B.sum().clamp(min=1)
 
 
@@ -184,12 +184,12 @@ def fit_critic(
     """Regress the critic on the discounted rewards-to-go; a time limit's unseen future is its own estimate, frozen."""
     values_T, bootstrap_B = judge(critic, rollout)
     targets_T = returns.reward_to_go(
-        rollout.rewards_T, rollout.trained_T, rollout.segments, bootstrap_B, gamma=settings.gamma
+        rollout.rewards_T, rollout.loss_mask_T, rollout.segments, bootstrap_B, gamma=settings.gamma
     ).advantages_T.clone()
     for _ in range(settings.critic_steps):
         optimizer.zero_grad(set_to_none=True)
-        error_T = values.mse(critic(rollout.observations_TO), targets_T, rollout.trained_T)
-        masked.mean(error_T, rollout.trained_T).backward()
+        error_T = values.mse(critic(rollout.observations_TO), targets_T, rollout.loss_mask_T)
+        masked.mean(error_T, rollout.loss_mask_T).backward()
         optimizer.step()
     return {"explained_variance": explained_variance(values_T, targets_T)}
 

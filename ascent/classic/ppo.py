@@ -1,9 +1,9 @@
 """Proximal policy optimisation (arXiv 1707.06347): many small steps on one rollout, kept near the policy that made it.
 
 Axes: T flat steps, B pieces of episodes. Three objectives share everything but one line:
-  clip        gates.clip: no gain from a ratio outside 1 +- clip
-  unclipped   gates.surrogate: the ratio times the advantage, unbounded
-  penalty     gates.surrogate, plus beta times the exact KL(old || new); beta follows controllers.ppo_penalty
+  clip        policy_losses.clip: no gain from a ratio outside 1 +- clip
+  unclipped   policy_losses.surrogate: the ratio times the advantage, unbounded
+  penalty     policy_losses.surrogate, plus beta times the exact KL(old || new); beta follows kl_controllers.ppo_penalty
 
 The early stop uses KL(old || new), as the never-negative sample estimate ratio - 1 - log ratio.
 """
@@ -23,13 +23,13 @@ from ascent.classic.descent import FlatAdam
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
 from ascent.classic.run import Run, recent_return, start
-from ascent.losses import controllers, entropy, gates, kl, ratios, values
+from ascent.losses import entropy, kl, kl_controllers, policy_losses, ratios, values
 from ascent.maths import masked
 
-OBJECTIVES: Mapping[str, Callable[..., gates.Gated]] = {
-    "clip": gates.clip,
-    "unclipped": gates.surrogate,
-    "penalty": gates.surrogate,
+OBJECTIVES: Mapping[str, Callable[..., policy_losses.Gated]] = {
+    "clip": policy_losses.clip,
+    "unclipped": policy_losses.surrogate,
+    "penalty": policy_losses.surrogate,
 }
 
 
@@ -78,7 +78,7 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
         metrics |= {"epochs": float(epochs), "beta": beta, "return": recent_return(run.environments)}
         run.history.append(metrics | {"steps": float(run.environments.taken)})
         if settings.objective == "penalty":
-            beta = controllers.ppo_penalty(beta, metrics["kl"], target_per_token=settings.kl_target)
+            beta = kl_controllers.ppo_penalty(beta, metrics["kl"], target_per_token=settings.kl_target)
     return run.result()
 
 
@@ -96,36 +96,36 @@ def loss(policy: StochasticPolicy, critic: nn.Module, batch: Batch, settings: Se
     """Policy, value, entropy and KL terms of one minibatch, each a mean over its steps."""
     outputs_TP = policy(batch.observations_TO)
     logprobs_T = policy.logprobs(outputs_TP, batch.actions)
-    value_T = values.mse(critic(batch.observations_TO), batch.returns_T, batch.trained_T)
+    value_T = values.mse(critic(batch.observations_TO), batch.returns_T, batch.loss_mask_T)
     total_T = policy_loss(logprobs_T, batch, objective=settings.objective, clip=settings.clip)
     total_T = total_T + settings.value_weight * value_T
     if settings.entropy_weight:
-        total_T = total_T + settings.entropy_weight * entropy.bonus(policy.entropy(outputs_TP), batch.trained_T)
+        total_T = total_T + settings.entropy_weight * entropy.bonus(policy.entropy(outputs_TP), batch.loss_mask_T)
     if settings.objective == "penalty":
         total_T = total_T + beta * policy.kl(batch.old_outputs_TP, outputs_TP)
-    return masked.mean(total_T, batch.trained_T)
+    return masked.mean(total_T, batch.loss_mask_T)
 
 
 def policy_loss(logprobs_T: Tensor, batch: Batch, *, objective: str, clip: float) -> Tensor:
     """The chosen objective's loss per step; the same call serves an environment's actions and a model's tokens."""
-    log_ratio_T = ratios.token(logprobs_T, batch.old_T, batch.trained_T)
+    log_ratio_T = ratios.token(logprobs_T, batch.old_logprobs_T, batch.loss_mask_T)
     numbers = {"low": clip, "high": clip} if objective == "clip" else {}
-    return OBJECTIVES[objective](log_ratio_T, batch.advantages_T, batch.trained_T, **numbers).loss_T
+    return OBJECTIVES[objective](log_ratio_T, batch.advantages_T, batch.loss_mask_T, **numbers).loss_T
 
 
 @torch.inference_mode()
 def sampled_kl(policy: StochasticPolicy, batch: Batch) -> float:
     """KL(old || new) over the whole batch from the sampled actions alone."""
     logprobs_T = policy.logprobs(policy(batch.observations_TO), batch.actions)
-    return float(masked.mean(kl.to_old(logprobs_T, batch.old_T, batch.trained_T), batch.trained_T))
+    return float(masked.mean(kl.to_old(logprobs_T, batch.old_logprobs_T, batch.loss_mask_T), batch.loss_mask_T))
 
 
 @torch.inference_mode()
 def measure(policy: StochasticPolicy, batch: Batch, *, clip: float) -> dict[str, float]:
     """What an update did, over the whole batch: exact KL, entropy, ratios, the share of steps beyond the clip."""
     outputs_TP = policy(batch.observations_TO)
-    log_ratio_T = ratios.token(policy.logprobs(outputs_TP, batch.actions), batch.old_T, batch.trained_T)
-    marks = gates.clip(log_ratio_T, batch.advantages_T, batch.trained_T, low=clip, high=clip).marks
+    log_ratio_T = ratios.token(policy.logprobs(outputs_TP, batch.actions), batch.old_logprobs_T, batch.loss_mask_T)
+    marks = policy_losses.clip(log_ratio_T, batch.advantages_T, batch.loss_mask_T, low=clip, high=clip).marks
     return {
         "kl": float(policy.kl(batch.old_outputs_TP, outputs_TP).mean()),
         "entropy": float(policy.entropy(outputs_TP).mean()),

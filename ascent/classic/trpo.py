@@ -27,7 +27,7 @@ from ascent.classic.descent import FlatAdam
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
 from ascent.classic.run import Run, recent_return, start
-from ascent.losses import gates, ratios, values
+from ascent.losses import policy_losses, ratios, values
 from ascent.maths import masked
 
 
@@ -72,12 +72,16 @@ class Problem:
     def surrogate(self, outputs_TP: Tensor) -> Tensor:
         """L: the mean of ratio * advantage, to be maximised."""
         batch = self.batch
-        log_ratio_T = ratios.token(self.policy.logprobs(outputs_TP, batch.actions), batch.old_T, batch.trained_T)
-        return -masked.mean(gates.surrogate(log_ratio_T, batch.advantages_T, batch.trained_T).loss_T, batch.trained_T)
+        log_ratio_T = ratios.token(
+            self.policy.logprobs(outputs_TP, batch.actions), batch.old_logprobs_T, batch.loss_mask_T
+        )
+        return -masked.mean(
+            policy_losses.surrogate(log_ratio_T, batch.advantages_T, batch.loss_mask_T).loss_T, batch.loss_mask_T
+        )
 
     def kl(self, outputs_TP: Tensor) -> Tensor:
         """Mean exact KL(old || new) over the states of the rollout."""
-        return masked.mean(self.policy.kl(self.batch.old_outputs_TP, outputs_TP), self.batch.trained_T)
+        return masked.mean(self.policy.kl(self.batch.old_outputs_TP, outputs_TP), self.batch.loss_mask_T)
 
 
 def train(env_id: str, settings: Settings, *, seed: int) -> Result:
@@ -192,8 +196,8 @@ def fit_critic(run: Run, batch: Batch, optimizer: FlatAdam, settings: Settings) 
     """Regress the critic on its targets, in minibatches."""
     for _ in range(settings.critic_epochs):
         for piece in batch.minibatches(settings.critic_minibatch, run.shuffler):
-            error_T = values.mse(run.critic(piece.observations_TO), piece.returns_T, piece.trained_T)
-            optimizer.descend(masked.mean(error_T, piece.trained_T))
+            error_T = values.mse(run.critic(piece.observations_TO), piece.returns_T, piece.loss_mask_T)
+            optimizer.descend(masked.mean(error_T, piece.loss_mask_T))
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -141,12 +141,12 @@ def sharpen(policy: StochasticPolicy, factor: float) -> None:
 
 def fit(critic: Critic, rollout: Rollout, *, steps: int = 500, lr: float = 1e-2) -> None:
     """Regress the critic on the undiscounted rewards-to-go of other episodes."""
-    targets_T = returns.reward_to_go(rollout.rewards_T, rollout.trained_T, rollout.segments).advantages_T
+    targets_T = returns.reward_to_go(rollout.rewards_T, rollout.loss_mask_T, rollout.segments).advantages_T
     optimizer = torch.optim.Adam(critic.parameters(), lr=lr, fused=True)
     for _ in range(steps):
         optimizer.zero_grad(set_to_none=True)
-        error_T = values.mse(critic(rollout.observations_TO), targets_T, rollout.trained_T)
-        masked.mean(error_T, rollout.trained_T).backward()
+        error_T = values.mse(critic(rollout.observations_TO), targets_T, rollout.loss_mask_T)
+        masked.mean(error_T, rollout.loss_mask_T).backward()
         optimizer.step()
 
 

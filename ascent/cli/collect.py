@@ -11,7 +11,7 @@ import typer
 from ascent.cli.train import plain_errors, say
 
 if TYPE_CHECKING:
-    from ascent.build.collecting import Collected
+    from ascent.api.collect import Collected
 
 PERSON = "person"
 INTERRUPTED = 130
@@ -44,10 +44,10 @@ def collect(
 ) -> None:
     """Sample answers and gather preferences about them; the same command again goes on where it stopped."""
     with plain_errors():
-        from ascent.build.collecting import Asked
-        from ascent.build.collecting import collect as gather
-        from ascent.build.judging import judge_of
-        from ascent.cli.person import AtTerminal
+        from ascent.api.collect import Asked
+        from ascent.api.collect import collect as gather
+        from ascent.cli.annotate import AtTerminal
+        from ascent.setup.judges import judge_of
 
         shape: Any = form
         asked = Asked(

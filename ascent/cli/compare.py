@@ -10,8 +10,8 @@ import typer
 from ascent.cli.train import plain_errors
 
 if TYPE_CHECKING:
-    from ascent.build.comparing import Compared
-    from ascent.feedback.winning import Interval
+    from ascent.api.compare import Compared
+    from ascent.feedback.win_rate import Interval
 
 Model = Annotated[str, typer.Argument(help="A run, a model folder or a hub name.")]
 
@@ -37,8 +37,8 @@ def compare(
 ) -> None:
     """Compare two models: win rate in both orders, with an interval, and with lengths matched."""
     with plain_errors():
-        from ascent.build.comparing import compare as measure
-        from ascent.build.judging import judge_of
+        from ascent.api.compare import compare as measure
+        from ascent.setup.judges import judge_of
 
         found_judge = judge_of(judge, seed=seed)
         try:

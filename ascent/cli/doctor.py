@@ -71,7 +71,7 @@ def gpu() -> Finding:
 
 def compiler() -> Finding:
     """Without one, sampling on a CPU takes longer."""
-    from ascent.compiled import FIX, NotCompiled, load
+    from ascent.c_extension import FIX, NotCompiled, load
 
     try:
         load()

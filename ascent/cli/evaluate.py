@@ -36,9 +36,9 @@ def evaluate(
 ) -> None:
     """Measure a model: greedy accuracy, mean@k, pass@k, ROUGE-L, truncation, lengths."""
     with plain_errors():
-        from ascent.build.evaluating import evaluate as measure
-        from ascent.build.talking import as_section
-        from ascent.cli.evaluated import print_evaluated
+        from ascent.api.evaluate import evaluate as measure
+        from ascent.cli.evaluation_table import print_evaluated
+        from ascent.setup.environments import as_section
 
         found = measure(
             model, data, samples=samples, limit=limit, max_new_tokens=max_new_tokens, temperature=temperature,

@@ -93,7 +93,7 @@ def _count(console: Console, loaded: Loaded) -> None:
         from pathlib import Path
 
         from ascent.feedback.agreement import agreement
-        from ascent.feedback.ledger import read
+        from ascent.feedback.preference_log import read
         from ascent.feedback.summary import lines_of
 
         for line in lines_of(agreement(read(Path(loaded.name)))):

@@ -15,14 +15,14 @@ from ascent.cli import (
     doctor,
     evaluate,
     inspect,
+    iterate,
+    models,
     quickstart,
     recipes,
-    rounds,
     runs,
     serve_reward,
     show,
     train,
-    use,
 )
 
 app = typer.Typer(
@@ -37,14 +37,14 @@ app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
 app.command("resume")(train.resume)
 app.command("collect")(collect.collect)
-app.command("rounds")(rounds.rounds)
+app.command("rounds")(iterate.rounds)
 app.command("check")(train.check)
 app.command("runs")(runs.runs)
-app.command("sample")(use.sample)
+app.command("sample")(models.sample)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
-app.command("score")(use.score)
-app.command("export")(use.export)
+app.command("score")(models.score)
+app.command("export")(models.export)
 app.command("serve-reward")(serve_reward.serve_reward)
 app.command("recipes")(recipes.recipes)
 app.add_typer(show.app, name="show")

@@ -12,7 +12,7 @@ from ascent.cli.train import plain_errors, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ascent.build.quickstart import Outcome
+    from ascent.api.quickstart import Outcome
 
 EXAMPLES = 5
 
@@ -26,8 +26,8 @@ def quickstart(
 ) -> None:
     """Train a small policy from nothing in minutes: imitation, then rewards; with --rlhf, preferences."""
     with plain_errors():
-        from ascent.build import quickstart as stages
-        from ascent.build.stages import Stopped
+        from ascent.api import quickstart as stages
+        from ascent.api.stages import Stopped
 
         stages.one_thread()
         folder = run or Path("runs", "quickstart-rlhf" if rlhf else "quickstart")

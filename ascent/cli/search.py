@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ascent.algorithms import Row
-from ascent.cli.words import Choice
+from ascent.cli.cell_text import Choice
 
 # Where a word is found says how much the row or cell is about it.
 WEIGHTS = {"name": 8, "title": 5, "what it does": 5, "cell": 4, "formula": 3, "paper": 3, "needs": 3, "numbers": 3,

@@ -29,7 +29,7 @@ def serve_reward(
     serving = server(lambda items: scored(items), serves=model, host=host, port=port, token=token)
     try:
         with plain_errors():
-            from ascent.build.serving import RewardModel
+            from ascent.setup.reward_models import RewardModel
 
             scored = RewardModel(model)
         typer.echo(f"serving {model} at {serving.url}; Ctrl-C ends")

@@ -26,24 +26,24 @@ def algorithms(
 ) -> None:
     """Print every algorithm as a row of its cells, or the rows and cells that match some words."""
     from ascent.algorithms import TABLE
-    from ascent.build.rows import installed_rows
-    from ascent.cli import page, search, tables, words
+    from ascent.cli import algorithms_page, cell_text, search, tables
+    from ascent.plan.rows import installed_rows
 
     if markdown:
-        typer.echo(page.markdown(TABLE.values()), nl=False)
+        typer.echo(algorithms_page.markdown(TABLE.values()), nl=False)
         return
     rows = [*TABLE.values(), *installed_rows()]
     if like is None:
         tables.print_all(rows)
     else:
-        tables.print_found(search.like([*rows, *words.choices()], like))
+        tables.print_found(search.like([*rows, *cell_text.choices()], like))
 
 
 @app.command("algorithm")
 def algorithm(name: Annotated[str, typer.Argument(help="A name from ascent show algorithms, or file.py:ROW.")]) -> None:
     """Print one algorithm: formula, cells, defaults and their origin, needs, pitfalls."""
-    from ascent.build import find_row
     from ascent.cli import tables
+    from ascent.plan import find_row
 
     tables.print_one(find_row(name))
 
@@ -51,9 +51,9 @@ def algorithm(name: Annotated[str, typer.Argument(help="A name from ascent show 
 @app.command("config")
 def config(recipe: Recipe, overrides: Overrides = None) -> None:
     """Print the config that a recipe and overrides come to, with every effective key."""
-    from ascent.build import resolve
     from ascent.config.load import load_config
     from ascent.config.show import as_yaml
+    from ascent.plan import resolve
 
     typer.echo(as_yaml(resolve(load_config(recipe, overrides or [])).config), nl=False)
 
@@ -62,7 +62,7 @@ def config(recipe: Recipe, overrides: Overrides = None) -> None:
 def schema() -> None:
     """Print the JSON Schema of recipes, for editors."""
     from ascent.algorithms import TABLE
-    from ascent.build.vocabulary import described
     from ascent.config.show import json_schema
+    from ascent.plan.cell_schema import described
 
     typer.echo(json.dumps(json_schema(TABLE, described()), indent=2))

@@ -10,9 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 
 from ascent.algorithms import Row
-from ascent.cli import words
+from ascent.cli import cell_text
+from ascent.cli.cell_text import Choice
 from ascent.cli.search import Found
-from ascent.cli.words import Choice
 
 PIPE_WIDTH = 500
 # On a terminal long names break at their underscores, so that eight columns fit 100 characters.
@@ -21,9 +21,9 @@ CELL_WIDTH = 11
 
 def print_all(rows: Iterable[Row]) -> None:
     console = _console()
-    for title, columns, part in words.split(rows):
+    for title, columns, part in cell_text.split(rows):
         _heading(console, title)
-        texts = [[words.summary(row)[column] for column in columns] for row in part]
+        texts = [[cell_text.summary(row)[column] for column in columns] for row in part]
         _print_table(console, columns, _narrowed(texts) if console.is_terminal else texts)
         console.print()
     console.print("An empty cell does nothing. ascent show algorithm NAME explains a row.", highlight=False)
@@ -58,8 +58,8 @@ def print_one(row: Row) -> None:
     for label, text in (("Paper", row.paper), ("Learns from", row.source), ("Formula", row.formula)):
         _print_item(console, label, [text])
     _heading(console, "Cells")
-    _print_table(console, ("slot", "function", "numbers", "what it does"), words.cells(row))
-    _print_item(console, "Defaults", [f"{key}: {words.number(value)}" for key, value in row.defaults.items()])
+    _print_table(console, ("slot", "function", "numbers", "what it does"), cell_text.cells(row))
+    _print_item(console, "Defaults", [f"{key}: {cell_text.number(value)}" for key, value in row.defaults.items()])
     _print_item(console, "Numbers from", [row.origin])
     _print_item(console, "Needs besides the policy", [", ".join(sorted(row.needs)) or "nothing"])
     _print_item(console, "Pitfalls", row.pitfalls)

@@ -29,13 +29,13 @@ def train(
     if run is None:
         raise ValueError("train needs a run folder; add --run DIR, a folder that does not exist yet")
     from ascent import __version__
-    from ascent.build import resolve
     from ascent.config.load import load_config
+    from ascent.plan import resolve
 
     plan = resolve(load_config(recipe, overrides or []))
     header = f"# Resolved by ascent {__version__} from {recipe}; itself a recipe.\n"
     with plain_errors():
-        from ascent.build import training
+        from ascent.api import training
 
         training.train(plan, run, say=say, header=header)
 
@@ -48,20 +48,20 @@ def resume(
 ) -> None:
     """Continue a run from its newest whole checkpoint, to the same bits."""
     with plain_errors():
-        from ascent.build import training
+        from ascent.api import training
 
         training.resume(run, accept_changes=accept_changes, say=say)
 
 
 def check(recipe: Recipe, overrides: Overrides = None) -> None:
     """Do everything a run would do once, keep nothing: parse, render, one step, forecast of memory and time."""
-    from ascent.build import resolve
     from ascent.config.load import load_config
+    from ascent.plan import resolve
 
     plan = resolve(load_config(recipe, overrides or []))
     with plain_errors():
-        from ascent.build.check import check as run_check
-        from ascent.cli.checked import print_checked
+        from ascent.api.check import check as run_check
+        from ascent.cli.check_table import print_checked
 
         print_checked(run_check(plan), plan)
 
@@ -75,7 +75,7 @@ def plain_errors() -> Iterator[None]:
     """What a person can mend reaches them as one line; anything else is a bug and keeps its traceback."""
     from ascent.checkpoints.manifest import CheckpointError
     from ascent.runs.lock import Locked
-    from ascent.update.local import Diverged
+    from ascent.update.learner import Diverged
 
     try:
         yield

@@ -3,7 +3,7 @@
 A change counts from the next step on; what was trained before stays as it is. So a key may change unless the saved
 state would contradict it, or the change would have no effect. Keys that name an input (a model, data, a reward) may
 change as far as this table goes: whether the content behind the name is still the same is another question
-(`ascent.build.inputs`).
+(`ascent.setup.fingerprints`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 
 from ascent.cells import nearest
 from ascent.config import yaml_text
-from ascent.config.rounds import KEY as ROUNDS
+from ascent.config.iterate import KEY as ROUNDS
 from ascent.config.schema import Config
 from ascent.config.validate import shown, validate
 
@@ -20,7 +20,7 @@ DEEPEST_KEY = 20  # enough for a slip to be told by name
 
 
 def load_config(recipe: str, overrides: Sequence[str] = ()) -> Config:
-    """The recipe with the overrides on top, checked against the schema (`ascent.build.resolve` checks the rest)."""
+    """The recipe with the overrides on top, checked against the schema (`ascent.plan.resolve` checks the rest)."""
     base, over = read_recipe(recipe), parse_overrides(overrides)
     if ROUNDS in base:
         raise ValueError(f"{recipe} is a recipe of rounds; run it with ascent rounds {recipe} --run DIR")

@@ -1,7 +1,7 @@
 """Every key of a recipe, one sentence each. Numbers of cells are declared by the cells' own functions, not here.
 
 An unset key takes the algorithm's own default where its row has one, and the default below otherwise; `ascent show
-config RECIPE` prints the outcome. A key that has no effect for the chosen algorithm is an error (`ascent.build`).
+config RECIPE` prints the outcome. A key that has no effect for the chosen algorithm is an error (`ascent.plan`).
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class Rollouts(Section):
 
 class Chosen(BaseModel):
     """Something chosen by name. What else is written beside the name are its options, checked against the parameters of
-    what was named (`ascent.build`), so they are no keys of the schema."""
+    what was named (`ascent.plan`), so they are no keys of the schema."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_within)]] = Field(init=False)

@@ -8,7 +8,7 @@ from typing import Any
 from ascent.config import yaml_text
 from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Config
 
-# slot -> function -> {"description": ..., "numbers": {name: JSON Schema}}; `ascent.build.vocabulary` makes it
+# slot -> function -> {"description": ..., "numbers": {name: JSON Schema}}; `ascent.plan.cell_schema` makes it
 Vocabulary = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 

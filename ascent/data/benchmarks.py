@@ -14,11 +14,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ascent.data import fields as values
+from ascent.data import columns as values
+from ascent.data.columns import Fields
 from ascent.data.errors import RowError
-from ascent.data.fields import Fields
-from ascent.data.layouts import LAYOUTS, Layout
 from ascent.data.preferences import pair
+from ascent.data.schemas import LAYOUTS, Layout
 from ascent.records import Example, Message, Pair, Prompt
 
 HASHES = 'Reason step by step, then write "####" and the final answer.'

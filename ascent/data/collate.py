@@ -2,7 +2,7 @@
 
 Every item is a group of its own. Axes: T flat tokens, B sequences, P pairs.
 
-| items | fields besides tokens_T, positions_T, trained_T, segments, groups |
+| items | fields besides tokens_T, positions_T, loss_mask_T, segments, groups |
 |---|---|
 | examples | - |
 | pairs | chosen_P, rejected_P; margins_P where the data has margins; gold_B where a gold answer follows each pair |
@@ -62,7 +62,7 @@ def packed(sequences: Sequence[Rendered], owners: Sequence[int]) -> Batch:
     starts_T = segments.spread(segments.offsets[:-1])
     return {
         "tokens_T": torch.from_numpy(np.concatenate([sequence.tokens for sequence in sequences]).astype(np.int64)),
-        "trained_T": torch.from_numpy(np.concatenate([sequence.trained for sequence in sequences])),
+        "loss_mask_T": torch.from_numpy(np.concatenate([sequence.trained for sequence in sequences])),
         "positions_T": torch.arange(segments.total) - starts_T,
         "segments": segments,
         "groups": Groups.from_ids(list(owners)),
@@ -92,7 +92,7 @@ def _steps(items: Sequence[Item]) -> Batch:
         places = torch.tensor(item.ends) + start
         ends_T[places] = True
         labels_T[places] = torch.tensor([torch.nan if label is None else label for label in item.labels])
-    return {"step_ends_T": ends_T, "step_labels_T": labels_T, "trained_T": ends_T.clone()}
+    return {"step_ends_T": ends_T, "step_labels_T": labels_T, "loss_mask_T": ends_T.clone()}
 
 
 def _thumbs(items: Sequence[Item]) -> Batch:

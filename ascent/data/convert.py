@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from ascent.data.layouts import LAYOUTS, Layout, Record, Want
+from ascent.data.schemas import LAYOUTS, Layout, Record, Want
 from ascent.records import Example, Judged, Pair, Ranking
 
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from ascent.data import rows
 from ascent.data.benchmarks import layouts_of
+from ascent.data.columns import Fields
 from ascent.data.convert import CONVERSIONS, converted, recognise
 from ascent.data.errors import Place, Policy, Report, RowError
-from ascent.data.fields import Fields
-from ascent.data.layouts import Layout, Record, Want
 from ascent.data.rows import Row
+from ascent.data.schemas import Layout, Record, Want
 
 # How many rows decide which columns a file fills.
 LOOKED_AT = 100

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ascent.data import fields as values
+from ascent.data import columns as values
+from ascent.data.columns import Fields
 from ascent.data.errors import RowError
-from ascent.data.fields import Fields
 from ascent.records import Judged, Message, Pair, Prompt, Ranking
 
 Turns = tuple[Message, ...]

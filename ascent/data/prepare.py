@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
 
 from ascent.data.errors import Place, Policy, Report, RowError
-from ascent.data.layouts import Record, Want
 from ascent.data.load import Loaded
 from ascent.data.render import Rendered, Renderer
+from ascent.data.schemas import Record, Want
 from ascent.data.truncate import fit_messages
 from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
 

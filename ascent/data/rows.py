@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ascent.data.columns import encodable
 from ascent.data.errors import Place, RowError
-from ascent.data.fields import encodable
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 # A cell of a CSV file that starts like this in one of these columns holds JSON.

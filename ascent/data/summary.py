@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ascent.data.layouts import Record
+from ascent.data.schemas import Record
 from ascent.records import Example, Judged, Message, Pair, Prompt, Steps
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ascent.engines.noise import gumbel
+from ascent.engines.counter_rng import gumbel
 from ascent.models.model import LanguageModel
 from ascent.protocols import Weights
 from ascent.records import Completion, Request

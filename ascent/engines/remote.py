@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Literal, TypeVar
 
-from ascent.engines.noise import words
+from ascent.engines.counter_rng import words
 from ascent.http_client import Client, Flight, Patience, ServerFailed, checked_token, checked_url, read_object
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, Stop

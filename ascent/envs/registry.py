@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ascent.own_files import check_options, find_target
+from ascent.plugins import check_options, find_target
 from ascent.protocols import Env
 from ascent.records import Prompt
 

@@ -12,11 +12,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ascent.own_files import find_target
+from ascent.plugins import find_target
 from ascent.records import Message, Prompt, Reply, Role
 from ascent.sandbox.limits import Limits
 from ascent.sandbox.programs import Sandbox, Sandboxing
-from ascent.sandbox.waiting import shown, within
+from ascent.sandbox.timeouts import shown, within
 
 BUILT_IN = {"python": "a program; what it prints", "calculator": "arithmetic", "search": "words; passages"}
 MOST_CALLS = 64

@@ -15,7 +15,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from ascent.feedback.verdicts import CHOICES, numbers_in
-from ascent.feedback.winning import Interval, wilson
+from ascent.feedback.win_rate import Interval, wilson
 
 Unit = tuple[str, str, str]
 Row = Mapping[str, Any]

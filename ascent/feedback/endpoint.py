@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ascent.feedback.questions import Shown
+from ascent.feedback.comparisons import Shown
 from ascent.feedback.verdicts import Unjudged, Verdict
 from ascent.http_client import ServerFailed
 from ascent.rewards.judge import said

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ascent.feedback.questions import Answer
+from ascent.feedback.comparisons import Answer
 from ascent.records import Prompt
-from ascent.runs import lines
+from ascent.runs import jsonl
 
 SUFFIX = ".samples.jsonl"
 
@@ -33,8 +33,8 @@ class Samples:
     """The answers of each model (by its place) to each prompt, and the file they are in."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        found = lines.read(path)
-        self.path, self._lines = path, lines.Lines(path)  # cuts off half a line
+        found = jsonl.read(path)
+        self.path, self._lines = path, jsonl.Lines(path)  # cuts off half a line
         self._found: dict[tuple[int, str], list[Answer]] = {}
         self.wrote: dict[int, str] = {}  # which weights wrote a model's answers
         if not found.records:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from ascent.feedback.questions import Form, Shown
+from ascent.feedback.comparisons import Form, Shown
 from ascent.feedback.verdicts import Verdict, order_of
 from ascent.tasks.noise import Noise
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ascent.feedback.questions import Form, Shown
+from ascent.feedback.comparisons import Form, Shown
 from ascent.records import Message, Prompt
 
 CHOICES = ("first", "second")

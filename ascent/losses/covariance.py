@@ -16,17 +16,19 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.bounds import RARE, Fraction, NonNegative, checked, ordered
 from ascent.cells import coupled
-from ascent.losses.gates import Gated, clip
+from ascent.losses.policy_losses import Gated, clip
 from ascent.maths import masked
+from ascent.parameter_ranges import RARE, Fraction, NonNegative, checked, ordered
 
 
-def covariances(logprobs_T: Tensor, advantages_T: Tensor, trained_T: Tensor) -> Tensor:
+def covariances(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """(A - mean A) (log pi - mean log pi) of every trained token, 0 elsewhere."""
     logprobs_T, advantages_T = logprobs_T.detach(), advantages_T.detach()
-    off_T = (advantages_T - masked.mean(advantages_T, trained_T)) * (logprobs_T - masked.mean(logprobs_T, trained_T))
-    return masked.kept(off_T, trained_T)
+    off_T = (advantages_T - masked.mean(advantages_T, loss_mask_T)) * (
+        logprobs_T - masked.mean(logprobs_T, loss_mask_T)
+    )
+    return masked.kept(off_T, loss_mask_T)
 
 
 @checked
@@ -35,8 +37,8 @@ def draining(
     logprobs_T: Tensor,
     log_ratio_T: Tensor,
     advantages_T: Tensor,
-    trained_T: Tensor,
-    old_T: Tensor,
+    loss_mask_T: Tensor,
+    old_logprobs_T: Tensor,
     noise_T: Tensor | None = None,
     *,
     low: NonNegative = 0.2,
@@ -51,12 +53,12 @@ def draining(
     same however the step is cut. Many a log-prob rounds to exactly 0; the advantage tells those tokens apart by group.
     """
     candidates_T = candidates(
-        logprobs_T, log_ratio_T, advantages_T, trained_T, low=low, high=high, least=least, most=most
+        logprobs_T, log_ratio_T, advantages_T, loss_mask_T, low=low, high=high, least=least, most=most
     )
-    wanted = min(_number(trained_T, share), int(candidates_T.sum()))
-    chosen_T = torch.zeros_like(trained_T)
+    wanted = min(_number(loss_mask_T, share), int(candidates_T.sum()))
+    chosen_T = torch.zeros_like(loss_mask_T)
     if wanted:
-        noise_T = hashed(old_T, advantages_T) if noise_T is None else noise_T.double()
+        noise_T = hashed(old_logprobs_T, advantages_T) if noise_T is None else noise_T.double()
         order_T = torch.where(candidates_T, noise_T, float("inf")).argsort(stable=True)
         chosen_T[order_T[:wanted]] = True
     return chosen_T
@@ -66,7 +68,7 @@ def candidates(
     logprobs_T: Tensor,
     log_ratio_T: Tensor,
     advantages_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     *,
     low: float,
     high: float,
@@ -74,10 +76,10 @@ def candidates(
     most: float,
 ) -> Tensor:
     """Trained tokens that PPO's clip leaves alone and whose cov lies strictly between `least` and `most`."""
-    marks = clip(log_ratio_T, advantages_T, trained_T, low=low, high=high).marks
-    cov_T = covariances(logprobs_T, advantages_T, trained_T)
+    marks = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high).marks
+    cov_T = covariances(logprobs_T, advantages_T, loss_mask_T)
     clipped_T = marks["clipped_high"] | marks["clipped_low"]
-    return trained_T & ~clipped_T & (cov_T > least) & (cov_T < most)
+    return loss_mask_T & ~clipped_T & (cov_T > least) & (cov_T < most)
 
 
 @coupled(draining_T=draining)
@@ -85,7 +87,7 @@ def candidates(
 def clip_cov(
     log_ratio_T: Tensor,
     advantages_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     draining_T: Tensor,
     *,
     low: NonNegative = 0.2,
@@ -95,17 +97,17 @@ def clip_cov(
 
     Which of them is settled for the whole step (`draining`).
     """
-    inner = clip(log_ratio_T, advantages_T, trained_T, low=low, high=high)
+    inner = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high)
     return Gated(torch.where(draining_T, 0, inner.loss_T), {**inner.marks, "draining": draining_T})
 
 
 @checked
-def most_covariant(logprobs_T: Tensor, advantages_T: Tensor, trained_T: Tensor, *, share: Fraction = 2e-4) -> Tensor:
+def most_covariant(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, *, share: Fraction = 2e-4) -> Tensor:
     """The `share` of the step's trained tokens (at least one) with the largest covariance."""
-    chosen_T = torch.zeros_like(trained_T)
-    wanted = min(_number(trained_T, share), int(trained_T.sum()))
+    chosen_T = torch.zeros_like(loss_mask_T)
+    wanted = min(_number(loss_mask_T, share), int(loss_mask_T.sum()))
     if wanted:
-        cov_T = covariances(logprobs_T, advantages_T, trained_T).masked_fill(~trained_T, float("-inf"))
+        cov_T = covariances(logprobs_T, advantages_T, loss_mask_T).masked_fill(~loss_mask_T, float("-inf"))
         chosen_T[cov_T.topk(wanted).indices] = True
     return chosen_T
 
@@ -115,13 +117,13 @@ def most_covariant(logprobs_T: Tensor, advantages_T: Tensor, trained_T: Tensor, 
 def kl_cov(
     log_ratio_T: Tensor,
     advantages_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     most_covariant_T: Tensor,
     *,
     beta: NonNegative = 1.0,
 ) -> Gated:
     """-A ratio, plus beta * |log-ratio| on the few tokens with the largest covariance (arXiv 2505.22617)."""
-    loss_T = -masked.kept(advantages_T.detach(), trained_T) * log_ratio_T.exp()
+    loss_T = -masked.kept(advantages_T.detach(), loss_mask_T) * log_ratio_T.exp()
     charged_T = torch.where(most_covariant_T, beta * log_ratio_T.abs(), 0)
     return Gated(loss_T + charged_T, {"most_covariant": most_covariant_T})
 
@@ -146,5 +148,5 @@ def _shifted(bits_T: Tensor, by: int) -> Tensor:
     return (bits_T >> by) & (2 ** (64 - by) - 1)
 
 
-def _number(trained_T: Tensor, share: float) -> int:
-    return max(1, int(share * int(trained_T.sum())))
+def _number(loss_mask_T: Tensor, share: float) -> int:
+    return max(1, int(share * int(loss_mask_T.sum())))

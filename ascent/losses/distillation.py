@@ -11,17 +11,17 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.bounds import RARE, Fraction, Positive, checked
 from ascent.losses.loss import Each
 from ascent.maths import divergence
-from ascent.maths.tally import average
+from ascent.maths.metrics import average
+from ascent.parameter_ranges import RARE, Fraction, Positive, checked
 
 
 @checked
 def gkd(
     logits_TV: Tensor,
     teacher_TV: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     *,
     beta: Fraction = 0.5,
     temperature: Annotated[Positive, RARE] = 1.0,
@@ -30,25 +30,25 @@ def gkd(
 
     beta 0 is KL(teacher || student), which covers the teacher; 1 is KL(student || teacher), which picks one mode.
     """
-    student_TV, teacher_TV = _trained(logits_TV, trained_T), _trained(teacher_TV.detach(), trained_T)
+    student_TV, teacher_TV = _trained(logits_TV, loss_mask_T), _trained(teacher_TV.detach(), loss_mask_T)
     loss_T = divergence.jensen_shannon(student_TV, teacher_TV, beta=beta, temperature=temperature)
-    return Each(loss_T, trained_T, {"divergence": average(loss_T, trained_T)})
+    return Each(loss_T, loss_mask_T, {"divergence": average(loss_T, loss_mask_T)})
 
 
 @checked
 def kd(
-    logits_TV: Tensor, teacher_TV: Tensor, trained_T: Tensor, *, temperature: Annotated[Positive, RARE] = 1.0
+    logits_TV: Tensor, teacher_TV: Tensor, loss_mask_T: Tensor, *, temperature: Annotated[Positive, RARE] = 1.0
 ) -> Each:
     """Cross-entropy from the teacher's distribution to the student's: KL(teacher || student) plus a constant.
 
     Hinton et al., 2015 (arXiv 1503.02531). S = (.5, .5), T = (.9, .1): log 2 = .693147. Words whose student logit is
     -inf contribute 0: nothing the student does could give them mass.
     """
-    student_TV, teacher_TV = _trained(logits_TV, trained_T), _trained(teacher_TV.detach(), trained_T)
+    student_TV, teacher_TV = _trained(logits_TV, loss_mask_T), _trained(teacher_TV.detach(), loss_mask_T)
     loss_T = divergence.cross_entropy(teacher_TV, student_TV, temperature=temperature, skip_impossible=True)
-    return Each(loss_T, trained_T, {"cross_entropy": average(loss_T, trained_T)})
+    return Each(loss_T, loss_mask_T, {"cross_entropy": average(loss_T, loss_mask_T)})
 
 
-def _trained(logits_TV: Tensor, trained_T: Tensor) -> Tensor:
+def _trained(logits_TV: Tensor, loss_mask_T: Tensor) -> Tensor:
     """Zeros outside the mask: whatever lies there, NaN included, is not read and gets no gradient."""
-    return torch.where(trained_T.unsqueeze(-1), logits_TV, 0)
+    return torch.where(loss_mask_T.unsqueeze(-1), logits_TV, 0)

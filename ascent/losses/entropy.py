@@ -10,21 +10,21 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.bounds import RARE, NonNegative, Positive, checked, ordered
 from ascent.cells import coupled
 from ascent.maths import masked
+from ascent.parameter_ranges import RARE, NonNegative, Positive, checked, ordered
 
 
-def bonus(entropy_T: Tensor, trained_T: Tensor) -> Tensor:
+def bonus(entropy_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """Minus the exact entropy of each trained token's distribution: minimising it keeps the policy open."""
-    return -masked.kept(entropy_T, trained_T)
+    return -masked.kept(entropy_T, loss_mask_T)
 
 
 @checked
 @ordered("smallest", "largest")
 def thermostat(
     entropy_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     entropy_memory: Tensor | None = None,
     *,
     target: NonNegative = 0.2,
@@ -38,19 +38,19 @@ def thermostat(
     coefficient goes up by `change` after such a step and down after any other. Steps of entropy .1, .1, .3 with target
     .2 use 0, .005, .01 and leave .005 in store, which the step after .3 does not use.
     """
-    measured = masked.mean(entropy_T.detach(), trained_T)
+    measured = masked.mean(entropy_T.detach(), loss_mask_T)
     if entropy_memory is None:
         stored, before = measured.new_tensor(smallest), measured.new_tensor(float("inf"))
     else:
         _, stored, before = entropy_memory.to(measured)
     now = torch.where(before <= target, stored, 0)
-    if not bool(trained_T.any()):  # nothing was measured: the next step goes by the one before
+    if not bool(loss_mask_T.any()):  # nothing was measured: the next step goes by the one before
         return torch.stack([now, stored, before])
     step = torch.where(measured <= target, change, -change)
     return torch.stack([now, (stored + step).clamp(smallest, largest), measured])
 
 
 @coupled(entropy_memory=thermostat)
-def adaptive_bonus(entropy_T: Tensor, trained_T: Tensor, entropy_memory: Tensor) -> Tensor:
+def adaptive_bonus(entropy_T: Tensor, loss_mask_T: Tensor, entropy_memory: Tensor) -> Tensor:
     """The entropy bonus with a coefficient that rises while the policy is too sure and rests otherwise."""
-    return entropy_memory[0].detach() * bonus(entropy_T, trained_T)
+    return entropy_memory[0].detach() * bonus(entropy_T, loss_mask_T)

@@ -27,36 +27,38 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ascent.bounds import RARE, NonNegative, checked
 from ascent.losses.ratios import GUARD, Guard, differences
 from ascent.maths import masked
+from ascent.parameter_ranges import RARE, NonNegative, checked
 
 Cap = Annotated[NonNegative, RARE]
 
 
-def k1(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
+def k1(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """log pi - log ref: unbiased in value, useless as a loss; belongs in the reward."""
-    return differences(logprobs_T, reference_T, trained_T)
+    return differences(logprobs_T, ref_logprobs_T, loss_mask_T)
 
 
-def k2(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
+def k2(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """Half the squared log-ratio: slightly biased in value, exact in gradient on-policy."""
-    return 0.5 * differences(logprobs_T, reference_T, trained_T) ** 2
+    return 0.5 * differences(logprobs_T, ref_logprobs_T, loss_mask_T) ** 2
 
 
 @checked
-def k3(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, guard: Guard = GUARD, cap: Cap = 0.0) -> Tensor:
+def k3(
+    logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD, cap: Cap = 0.0
+) -> Tensor:
     """e^x - x - 1: unbiased and never negative; its gradient is that of the forward KL(ref || pi)."""
-    value_T = _bregman(-differences(logprobs_T, reference_T, trained_T), guard)
+    value_T = _bregman(-differences(logprobs_T, ref_logprobs_T, loss_mask_T), guard)
     return value_T.clamp(max=cap) if cap else value_T
 
 
 @checked
 def weighted_k3(
     logprobs_T: Tensor,
-    reference_T: Tensor,
+    ref_logprobs_T: Tensor,
     mismatch_T: Tensor,
-    trained_T: Tensor,
+    loss_mask_T: Tensor,
     *,
     guard: Guard = GUARD,
     cap: Cap = 0.0,
@@ -65,42 +67,42 @@ def weighted_k3(
 
     ms-swift's KL under rollout importance sampling. A token that the mismatch rejects has no KL either.
     """
-    weight_T = masked.kept(mismatch_T.detach(), trained_T)
-    return weight_T * k3(logprobs_T, reference_T, trained_T, guard=guard, cap=cap)
+    weight_T = masked.kept(mismatch_T.detach(), loss_mask_T)
+    return weight_T * k3(logprobs_T, ref_logprobs_T, loss_mask_T, guard=guard, cap=cap)
 
 
 @checked
 def rho_k3(
-    logprobs_T: Tensor, reference_T: Tensor, log_ratio_T: Tensor, trained_T: Tensor, *, guard: Guard = GUARD
+    logprobs_T: Tensor, ref_logprobs_T: Tensor, log_ratio_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD
 ) -> Tensor:
     """ratio * k3, gradient through both: unbiased in value and gradient even on old samples."""
-    return masked.kept(log_ratio_T, trained_T).exp() * k3(logprobs_T, reference_T, trained_T, guard=guard)
+    return masked.kept(log_ratio_T, loss_mask_T).exp() * k3(logprobs_T, ref_logprobs_T, loss_mask_T, guard=guard)
 
 
-def rho_k1(logprobs_T: Tensor, reference_T: Tensor, log_ratio_T: Tensor, trained_T: Tensor) -> Tensor:
+def rho_k1(logprobs_T: Tensor, ref_logprobs_T: Tensor, log_ratio_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """ratio * k1, gradient through both: unbiased, may be negative, noisier than rho_k3."""
-    return masked.kept(log_ratio_T, trained_T).exp() * k1(logprobs_T, reference_T, trained_T)
+    return masked.kept(log_ratio_T, loss_mask_T).exp() * k1(logprobs_T, ref_logprobs_T, loss_mask_T)
 
 
 @checked
 def k3_straight_through(
-    logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, *, guard: Guard = GUARD, cap: Cap = 0.0
+    logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD, cap: Cap = 0.0
 ) -> Tensor:
     """The value of k3 with the gradient of k2."""
-    slope_T = k2(logprobs_T, reference_T, trained_T)
-    return k3(logprobs_T, reference_T, trained_T, guard=guard, cap=cap).detach() + slope_T - slope_T.detach()
+    slope_T = k2(logprobs_T, ref_logprobs_T, loss_mask_T)
+    return k3(logprobs_T, ref_logprobs_T, loss_mask_T, guard=guard, cap=cap).detach() + slope_T - slope_T.detach()
 
 
-def k1_straight_through(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
+def k1_straight_through(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """The value of k1 with the gradient of k2: unbiased in value, exact in gradient on-policy; may be negative."""
-    slope_T = k2(logprobs_T, reference_T, trained_T)
-    return k1(logprobs_T, reference_T, trained_T).detach() + slope_T - slope_T.detach()
+    slope_T = k2(logprobs_T, ref_logprobs_T, loss_mask_T)
+    return k1(logprobs_T, ref_logprobs_T, loss_mask_T).detach() + slope_T - slope_T.detach()
 
 
 @checked
-def to_old(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, *, guard: Guard = GUARD) -> Tensor:
+def to_old(logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD) -> Tensor:
     """KL(old || pi) from old samples: ratio - 1 - log ratio; the trust region of PPO-penalty and of the early stop."""
-    return _bregman(differences(logprobs_T, old_T, trained_T), guard)
+    return _bregman(differences(logprobs_T, old_logprobs_T, loss_mask_T), guard)
 
 
 def _bregman(x_T: Tensor, guard: float) -> Tensor:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ascent.maths import masked
-from ascent.maths.tally import Metrics
+from ascent.maths.metrics import Metrics
 
 
 class Each(NamedTuple):

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell
-from ascent.losses import aggregate as aggregation
+from ascent.losses import aggregation as aggregation
 from ascent.losses import kl as estimators
-from ascent.losses import ratios, shared_length
+from ascent.losses import length_desensitized, ratios
 from ascent.losses.loss import Each, Loss, Terms, summed
-from ascent.losses.mismatch import log_weights
+from ascent.losses.rollout_correction import log_weights
 from ascent.maths import masked
+from ascent.maths.metrics import Explained, Share, Tally, average, largest, smallest, spread
 from ascent.maths.segments import Segments
-from ascent.maths.tally import Explained, Share, Tally, average, largest, smallest, spread
 
 # Focus cells of pairs that weigh tokens: they enter the sums of log-probs, and every loss of pairs reads those.
-WITHIN_SUMS = (shared_length.shared_length,)
+WITHIN_SUMS = (length_desensitized.shared_length,)
 
 
 def policy_terms(
@@ -45,25 +45,25 @@ def policy_terms(
 ) -> Terms:
     """Every term of a policy-gradient row on one micro-batch."""
     known = dict(available)
-    segments, trained_T = known["segments"], known["trained_T"]
-    tokens_B = aggregation.tokens_per_sequence(trained_T, segments, known["logprobs_T"].dtype)
+    segments, loss_mask_T = known["segments"], known["loss_mask_T"]
+    tokens_B = aggregation.tokens_per_sequence(loss_mask_T, segments, known["logprobs_T"].dtype)
     weights = aggregate({**known, "tokens_B": tokens_B})
 
     def over_sequences(loss_T: Tensor, metrics: Mapping[str, Tally]) -> Loss:
         """The row's own aggregation, for the policy term and for KL."""
         return Loss(
-            aggregation.numerator(loss_T, trained_T, weights.weight_B, segments), weights.share_B.sum(), metrics
+            aggregation.numerator(loss_T, loss_mask_T, weights.weight_B, segments), weights.share_B.sum(), metrics
         )
 
     def over_tokens(loss_T: Tensor, metrics: Mapping[str, Tally]) -> Loss:
         """The mean over trained tokens, whatever the row's aggregation."""
-        return Loss(masked.total(loss_T, trained_T), tokens_B.sum(), metrics)
+        return Loss(masked.total(loss_T, loss_mask_T), tokens_B.sum(), metrics)
 
-    known.setdefault("old_T", known["logprobs_T"].detach())
+    known.setdefault("old_logprobs_T", known["logprobs_T"].detach())
     focus_T, dropped = _focus(known, focus)
     correction = mismatch(known)
-    own_T = known["old_T"]  # the trainer's, whatever takes its place as the anchor
-    known |= {"old_T": correction.anchor_T, "mismatch_T": correction.weight_T}
+    own_T = known["old_logprobs_T"]  # the trainer's, whatever takes its place as the anchor
+    known |= {"old_logprobs_T": correction.anchor_T, "mismatch_T": correction.weight_T}
     known["log_ratio_T"] = ratio(known)
     gated = gate(known)
     marks = {**gated.marks, **correction.marks, **dropped}
@@ -72,7 +72,7 @@ def policy_terms(
     terms = {"policy": over_sequences(weight_T * gated.loss_T, _ratio_metrics(known, own_T, marks))}
     if kl is not None:
         kl_T = kl(known)
-        terms["kl"] = over_sequences(kl_T, {"kl_loss": average(kl_T, trained_T)})
+        terms["kl"] = over_sequences(kl_T, {"kl_loss": average(kl_T, loss_mask_T)})
     if entropy is not None:
         terms["entropy"] = over_tokens(entropy(known), {})
     if value is not None:
@@ -83,10 +83,10 @@ def policy_terms(
 
 def value_terms(available: Mapping[str, Any], *, value: Cell) -> dict[str, Loss]:
     """The critic's term, a mean over trained tokens whatever the row's aggregation; all there is for a second model."""
-    trained_T = available["trained_T"]
+    loss_mask_T = available["loss_mask_T"]
     loss_T = value(available)
-    tokens = trained_T.sum().to(loss_T.dtype)
-    return {"value": Loss(masked.total(loss_T, trained_T), tokens, _value_metrics(available, trained_T))}
+    tokens = loss_mask_T.sum().to(loss_T.dtype)
+    return {"value": Loss(masked.total(loss_T, loss_mask_T), tokens, _value_metrics(available, loss_mask_T))}
 
 
 def file_terms(
@@ -127,9 +127,9 @@ def step_statistics(
     """
     known = with_sums({name: x.detach() if isinstance(x, Tensor) else x for name, x in available.items()}, cells)
     if mismatch is not None and ratio is not None and "logprobs_T" in known:
-        known.setdefault("old_T", known["logprobs_T"])
+        known.setdefault("old_logprobs_T", known["logprobs_T"])
         anchors = {name: statistic(known) for name, statistic in mismatch.statistics.items()}
-        known["old_T"] = mismatch({**known, **anchors}).anchor_T
+        known["old_logprobs_T"] = mismatch({**known, **anchors}).anchor_T
         known["log_ratio_T"] = ratio(known)
     with torch.no_grad():
         return {name: statistic(known) for each in cells for name, statistic in each.statistics.items()}
@@ -144,7 +144,7 @@ def with_sums(available: Mapping[str, Any], cells: Sequence[Cell] = ()) -> dict[
     weights = [each(known) for each in cells if each.function in WITHIN_SUMS]
 
     def total(x_T: Tensor) -> Tensor:
-        kept_T = masked.kept(x_T, known["trained_T"])
+        kept_T = masked.kept(x_T, known["loss_mask_T"])
         for weight_T in weights:
             kept_T = kept_T * weight_T.to(kept_T.dtype)
         summed_B: Tensor = known["segments"].sum(kept_T)
@@ -152,9 +152,9 @@ def with_sums(available: Mapping[str, Any], cells: Sequence[Cell] = ()) -> dict[
 
     if "logprobs_T" in known:
         known["logprobs_B"] = total(known["logprobs_T"])
-        known["lengths_B"] = known["segments"].sum(known["trained_T"])
-    if "reference_T" in known:
-        known["reference_B"] = total(known["reference_T"].detach())
+        known["lengths_B"] = known["segments"].sum(known["loss_mask_T"])
+    if "ref_logprobs_T" in known:
+        known["ref_logprobs_B"] = total(known["ref_logprobs_T"].detach())
     if "chosen_P" in known and "segments" in known:
         chosen_B = torch.zeros(known["segments"].count, dtype=torch.bool, device=known["chosen_P"].device)
         known["chosen_B"] = chosen_B.index_fill(0, known["chosen_P"], True)
@@ -171,44 +171,48 @@ def _focus(known: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Tensor, dic
     return focus_T, dropped
 
 
-def mismatched_score(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor, segments: Segments) -> Tensor:
+def mismatched_score(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments) -> Tensor:
     """KTO's step statistic, as (sum, count): the log-ratio of completions put behind other prompts' questions.
 
     Sum the pairs over all micro-batches and ranks, divide once, and pass the quotient to every micro-batch's loss.
     """
-    score_B = segments.sum(ratios.differences(logprobs_T.detach(), reference_T, trained_T))
-    counted_B = segments.sum(trained_T) > 0
+    score_B = segments.sum(ratios.differences(logprobs_T.detach(), ref_logprobs_T, loss_mask_T))
+    counted_B = segments.sum(loss_mask_T) > 0
     return torch.stack([masked.total(score_B, counted_B), counted_B.sum().to(score_B.dtype)])
 
 
 def _ratio_metrics(known: Mapping[str, Any], own_T: Tensor, marks: Mapping[str, Tensor]) -> dict[str, Tally]:
-    trained_T = known["trained_T"]
+    loss_mask_T = known["loss_mask_T"]
     ratio_T = known["log_ratio_T"].detach().exp()
     logprobs_T = known["logprobs_T"].detach()
-    metrics: dict[str, Tally] = {name: average(mark_T, trained_T) for name, mark_T in marks.items()}
-    metrics["kl_to_old"] = average(estimators.to_old(logprobs_T, known["old_T"], trained_T), trained_T)
-    metrics["ratio_largest"] = largest(ratio_T, trained_T)
-    metrics["ratio_smallest"] = smallest(ratio_T, trained_T)
-    metrics["ratio_guarded"] = average(ratios.guarded(logprobs_T, known["old_T"], trained_T), trained_T)
-    if "reference_T" in known:
-        metrics["kl_to_reference_k1"] = average(estimators.k1(logprobs_T, known["reference_T"], trained_T), trained_T)
-        metrics["kl_to_reference_k3"] = average(estimators.k3(logprobs_T, known["reference_T"], trained_T), trained_T)
-    if "rollout_T" in known:
-        gap_T = torch.nan_to_num(own_T - known["rollout_T"], nan=0.0).abs()
-        metrics["mismatch"] = average(gap_T, trained_T)
-        metrics["mismatch_largest"] = largest(gap_T, trained_T)
-        weight_T = log_weights(own_T, known["rollout_T"], trained_T).exp()
-        metrics["mismatch_weight"] = average(weight_T, trained_T)
-        metrics["mismatch_effective"] = Share(spread(weight_T, trained_T))
+    metrics: dict[str, Tally] = {name: average(mark_T, loss_mask_T) for name, mark_T in marks.items()}
+    metrics["kl_to_old"] = average(estimators.to_old(logprobs_T, known["old_logprobs_T"], loss_mask_T), loss_mask_T)
+    metrics["ratio_largest"] = largest(ratio_T, loss_mask_T)
+    metrics["ratio_smallest"] = smallest(ratio_T, loss_mask_T)
+    metrics["ratio_guarded"] = average(ratios.guarded(logprobs_T, known["old_logprobs_T"], loss_mask_T), loss_mask_T)
+    if "ref_logprobs_T" in known:
+        metrics["kl_to_reference_k1"] = average(
+            estimators.k1(logprobs_T, known["ref_logprobs_T"], loss_mask_T), loss_mask_T
+        )
+        metrics["kl_to_reference_k3"] = average(
+            estimators.k3(logprobs_T, known["ref_logprobs_T"], loss_mask_T), loss_mask_T
+        )
+    if "sampler_logprobs_T" in known:
+        gap_T = torch.nan_to_num(own_T - known["sampler_logprobs_T"], nan=0.0).abs()
+        metrics["mismatch"] = average(gap_T, loss_mask_T)
+        metrics["mismatch_largest"] = largest(gap_T, loss_mask_T)
+        weight_T = log_weights(own_T, known["sampler_logprobs_T"], loss_mask_T).exp()
+        metrics["mismatch_weight"] = average(weight_T, loss_mask_T)
+        metrics["mismatch_effective"] = Share(spread(weight_T, loss_mask_T))
     if "entropy_T" in known:
-        metrics["entropy"] = average(known["entropy_T"], trained_T)
+        metrics["entropy"] = average(known["entropy_T"], loss_mask_T)
     return metrics
 
 
-def _value_metrics(known: Mapping[str, Any], trained_T: Tensor) -> dict[str, Tally]:
+def _value_metrics(known: Mapping[str, Any], loss_mask_T: Tensor) -> dict[str, Tally]:
     values_T, returns_T = known["values_T"].detach(), known["returns_T"]
     return {
-        "return": average(returns_T, trained_T),
-        "value_error": average(returns_T - values_T, trained_T),
-        "explained_variance": Explained(spread(returns_T - values_T, trained_T), spread(returns_T, trained_T)),
+        "return": average(returns_T, loss_mask_T),
+        "value_error": average(returns_T - values_T, loss_mask_T),
+        "explained_variance": Explained(spread(returns_T - values_T, loss_mask_T), spread(returns_T, loss_mask_T)),
     }

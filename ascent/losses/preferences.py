@@ -1,6 +1,6 @@
 """Preference losses on the margin between two responses, one loss per pair.
 
-Axes: B sequences, P pairs. `logprobs_B` and `reference_B` are sums over a sequence's trained tokens, `lengths_B` counts
+Axes: B sequences, P pairs. `logprobs_B` and `ref_logprobs_B` are sums over a sequence's trained tokens, `lengths_B` counts
 them, `chosen_P` and `rejected_P` say which sequences form pair p. With u = log pi - log ref of a sequence and
 h = u_chosen - u_rejected, the worked pair of the tests (log pi -10 over 5 tokens against -14 over 8; ref -11 and -12;
 beta .1) has u = 1 and -2, h = 3:
@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ascent.bounds import RARE, BelowHalf, NonNegative, OneOf, Positive, Range, checked
 from ascent.losses.loss import Each
 from ascent.maths.logprobs import log1mexp
-from ascent.maths.tally import Tally, average
+from ascent.maths.metrics import Tally, average
+from ascent.parameter_ranges import RARE, BelowHalf, NonNegative, OneOf, Positive, Range, checked
 
 Divergence = Annotated[str, OneOf(("reverse_kl", "forward_kl", "jensen_shannon", "alpha"))]
 Smoothing = Annotated[float, Range(above=0, below=0.5)]
@@ -39,7 +39,7 @@ Smoothing = Annotated[float, Range(above=0, below=0.5)]
 @checked
 def dpo(
     logprobs_B: Tensor,
-    reference_B: Tensor,
+    ref_logprobs_B: Tensor,
     lengths_B: Tensor,
     chosen_P: Tensor,
     rejected_P: Tensor,
@@ -50,15 +50,15 @@ def dpo(
     alpha: float = 0.5,
 ) -> Each:
     """-log sigmoid(beta h), DPO (arXiv 2305.18290); label_smoothing e > 0 mixes in the flipped pair (cDPO)."""
-    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
+    score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha)
     losses_P = smoothed(beta * (score_B[chosen_P] - score_B[rejected_P]), label_smoothing)
-    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * (logprobs_B - ref_logprobs_B), logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
 def dpo_mean(
     logprobs_B: Tensor,
-    reference_B: Tensor,
+    ref_logprobs_B: Tensor,
     lengths_B: Tensor,
     chosen_P: Tensor,
     rejected_P: Tensor,
@@ -71,15 +71,15 @@ def dpo_mean(
 
     The length-normalised DPO of Tulu 3 (arXiv 2411.15124); beta is larger there (5), for means are small.
     """
-    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha) / lengths_B.clamp(min=1)
+    score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha) / lengths_B.clamp(min=1)
     losses_P = -logsigmoid(beta * (score_B[chosen_P] - score_B[rejected_P]))
-    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * (logprobs_B - ref_logprobs_B), logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
 def robust(
     logprobs_B: Tensor,
-    reference_B: Tensor,
+    ref_logprobs_B: Tensor,
     lengths_B: Tensor,
     chosen_P: Tensor,
     rejected_P: Tensor,
@@ -93,17 +93,17 @@ def robust(
 
     Robust DPO (arXiv 2403.00409). e is `label_smoothing`; at 0 this is DPO. The loss can be negative.
     """
-    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
+    score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha)
     logits_P = beta * (score_B[chosen_P] - score_B[rejected_P])
     wrong = label_smoothing
     losses_P = (wrong * logsigmoid(-logits_P) - (1 - wrong) * logsigmoid(logits_P)) / (1 - 2 * wrong)
-    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * (logprobs_B - ref_logprobs_B), logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
 def exo(
     logprobs_B: Tensor,
-    reference_B: Tensor,
+    ref_logprobs_B: Tensor,
     lengths_B: Tensor,
     chosen_P: Tensor,
     rejected_P: Tensor,
@@ -117,17 +117,17 @@ def exo(
 
     EXO (arXiv 2402.00856). label_smoothing must be above 0: the KL to a hard label is infinite.
     """
-    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
+    score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha)
     logits_P = beta * (score_B[chosen_P] - score_B[rejected_P])
     losses_P = torch.sigmoid(logits_P) * (logsigmoid(logits_P) - math.log1p(-label_smoothing))
     losses_P = losses_P + torch.sigmoid(-logits_P) * (logsigmoid(-logits_P) - math.log(label_smoothing))
-    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * (logprobs_B - ref_logprobs_B), logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
 def discopop(
     logprobs_B: Tensor,
-    reference_B: Tensor,
+    ref_logprobs_B: Tensor,
     lengths_B: Tensor,
     chosen_P: Tensor,
     rejected_P: Tensor,
@@ -142,12 +142,12 @@ def discopop(
     DiscoPOP (arXiv 2406.08414). Not convex; the blend carries a gradient too. At z = 0 the slope in z is
     (1 - log 2) / (4 tau) - 3/4, which is +.784 at tau .05: there the loss falls when the rejected response gains.
     """
-    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
+    score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha)
     logits_P = beta * (score_B[chosen_P] - score_B[rejected_P])
     blend_P = torch.sigmoid(logits_P / tau)
     # blend * e^-z in one exponent: far below 0 it would be 0 times infinity.
     losses_P = -(1 - blend_P) * logsigmoid(logits_P) + torch.exp(logsigmoid(logits_P / tau) - logits_P)
-    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * (logprobs_B - ref_logprobs_B), logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
@@ -194,7 +194,7 @@ def reference_free_ipo(
 @checked
 def hinge(
     logprobs_B: Tensor,
-    reference_B: Tensor,
+    ref_logprobs_B: Tensor,
     lengths_B: Tensor,
     chosen_P: Tensor,
     rejected_P: Tensor,
@@ -204,15 +204,15 @@ def hinge(
     alpha: float = 0.5,
 ) -> Each:
     """max(0, 1 - beta h): the hinge of SLiC on DPO's log-ratios."""
-    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha)
+    score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha)
     losses_P = (1 - beta * (score_B[chosen_P] - score_B[rejected_P])).relu()
-    return paired(losses_P, beta * (logprobs_B - reference_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+    return paired(losses_P, beta * (logprobs_B - ref_logprobs_B), logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
 @checked
 def ipo_sum(
     logprobs_B: Tensor,
-    reference_B: Tensor,
+    ref_logprobs_B: Tensor,
     lengths_B: Tensor,
     chosen_P: Tensor,
     rejected_P: Tensor,
@@ -220,7 +220,7 @@ def ipo_sum(
     beta: Positive = 0.1,
 ) -> Each:
     """(h - 1/(2 beta))^2 on summed log-ratios: IPO as in the DPO authors' code and OpenRLHF."""
-    score_B = logprobs_B - reference_B.detach()
+    score_B = logprobs_B - ref_logprobs_B.detach()
     losses_P = (score_B[chosen_P] - score_B[rejected_P] - 1 / (2 * beta)) ** 2
     return paired(losses_P, beta * score_B, logprobs_B, lengths_B, chosen_P, rejected_P)
 
@@ -228,7 +228,7 @@ def ipo_sum(
 @checked
 def ipo_mean(
     logprobs_B: Tensor,
-    reference_B: Tensor,
+    ref_logprobs_B: Tensor,
     lengths_B: Tensor,
     chosen_P: Tensor,
     rejected_P: Tensor,
@@ -239,7 +239,7 @@ def ipo_mean(
 ) -> Each:
     """IPO on log-ratios averaged over each response's tokens: the IPO authors' reading, and TRL's; the same beta means
     something very different from `ipo_sum`."""
-    score_B = diverged(logprobs_B - reference_B.detach(), divergence, alpha) / lengths_B.clamp(min=1)
+    score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha) / lengths_B.clamp(min=1)
     losses_P = (score_B[chosen_P] - score_B[rejected_P] - 1 / (2 * beta)) ** 2
     return paired(losses_P, beta * score_B, logprobs_B, lengths_B, chosen_P, rejected_P)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ascent.losses.loss import Each
-from ascent.maths.tally import average
+from ascent.maths.metrics import average
 
 
 def prm_hard(step_logits_TC: Tensor, step_labels_T: Tensor, step_ends_T: Tensor) -> Each:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ascent.bounds import NonNegative, checked
 from ascent.losses.loss import Each
 from ascent.maths.groups import Groups
-from ascent.maths.tally import Tally, average
+from ascent.maths.metrics import Tally, average
+from ascent.parameter_ranges import NonNegative, checked
 
 
 @checked

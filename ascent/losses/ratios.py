@@ -19,60 +19,60 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ascent.bounds import RARE, Positive, checked
 from ascent.maths import masked
 from ascent.maths.segments import Segments
+from ascent.parameter_ranges import RARE, Positive, checked
 
 GUARD = 20.0
 Guard = Annotated[Positive, RARE]
 
 
-def none(logprobs_T: Tensor, trained_T: Tensor) -> Tensor:
+def none(logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """No ratio: exactly 1 in value, with the gradient of the log-prob (on-policy by assumption)."""
-    kept_T = masked.kept(logprobs_T, trained_T)
+    kept_T = masked.kept(logprobs_T, loss_mask_T)
     return kept_T - kept_T.detach()
 
 
 @checked
-def token(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, *, guard: Guard = GUARD) -> Tensor:
+def token(logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD) -> Tensor:
     """Each token on its own: log pi - log pi_old (PPO, GRPO)."""
-    return differences(logprobs_T, old_T, trained_T).clamp(-guard, guard)
+    return differences(logprobs_T, old_logprobs_T, loss_mask_T).clamp(-guard, guard)
 
 
 @checked
 def sequence_product(
-    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Guard = GUARD
+    logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, guard: Guard = GUARD
 ) -> Tensor:
     """The whole completion as one action: the sum over its tokens (bandit view, RLOO); explodes with length."""
-    summed_B = segments.sum(differences(logprobs_T, old_T, trained_T))
-    return masked.kept(segments.spread(summed_B.clamp(-guard, guard)), trained_T)
+    summed_B = segments.sum(differences(logprobs_T, old_logprobs_T, loss_mask_T))
+    return masked.kept(segments.spread(summed_B.clamp(-guard, guard)), loss_mask_T)
 
 
 @checked
 def sequence_geometric(
-    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Guard = GUARD
+    logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, guard: Guard = GUARD
 ) -> Tensor:
     """The mean over the completion's tokens: the geometric-mean ratio of GSPO (arXiv 2507.18071)."""
-    mean_B = segments.mean(differences(logprobs_T, old_T, trained_T), trained_T)
-    return masked.kept(segments.spread(mean_B.clamp(-guard, guard)), trained_T)
+    mean_B = segments.mean(differences(logprobs_T, old_logprobs_T, loss_mask_T), loss_mask_T)
+    return masked.kept(segments.spread(mean_B.clamp(-guard, guard)), loss_mask_T)
 
 
 @checked
 def sequence_geometric_token(
-    logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, segments: Segments, *, guard: Guard = GUARD
+    logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, guard: Guard = GUARD
 ) -> Tensor:
     """GSPO-token: the sequence's mean in value, each token's own log-prob in gradient; allows per-token advantages."""
-    level_T = sequence_geometric(logprobs_T, old_T, trained_T, segments, guard=guard).detach()
-    return level_T + none(logprobs_T, trained_T)
+    level_T = sequence_geometric(logprobs_T, old_logprobs_T, loss_mask_T, segments, guard=guard).detach()
+    return level_T + none(logprobs_T, loss_mask_T)
 
 
-def differences(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor) -> Tensor:
+def differences(logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """log pi - log pi_old on trained tokens, an exact 0 elsewhere; no gradient reaches the old policy."""
-    if logprobs_T.shape != old_T.shape:
-        raise ValueError(f"log-probs of shape {tuple(logprobs_T.shape)} against old ones {tuple(old_T.shape)}")
-    return masked.kept(logprobs_T, trained_T) - masked.kept(old_T.detach(), trained_T)
+    if logprobs_T.shape != old_logprobs_T.shape:
+        raise ValueError(f"log-probs of shape {tuple(logprobs_T.shape)} against old ones {tuple(old_logprobs_T.shape)}")
+    return masked.kept(logprobs_T, loss_mask_T) - masked.kept(old_logprobs_T.detach(), loss_mask_T)
 
 
-def guarded(logprobs_T: Tensor, old_T: Tensor, trained_T: Tensor, guard: float = GUARD) -> Tensor:
+def guarded(logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, guard: float = GUARD) -> Tensor:
     """Which tokens the guard of `token` would cut (for the metric that must stay 0)."""
-    return differences(logprobs_T.detach(), old_T, trained_T).abs() > guard
+    return differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T).abs() > guard

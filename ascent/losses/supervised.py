@@ -11,28 +11,28 @@ from torch import Tensor
 
 from ascent.losses.loss import Each
 from ascent.maths import masked
+from ascent.maths.metrics import average
 from ascent.maths.segments import Segments
-from ascent.maths.tally import average
 
 
-def nll(logprobs_T: Tensor, trained_T: Tensor) -> Each:
+def nll(logprobs_T: Tensor, loss_mask_T: Tensor) -> Each:
     """Negative log-likelihood of every trained token (SFT)."""
-    return _nll(logprobs_T, trained_T, "nll")
+    return _nll(logprobs_T, loss_mask_T, "nll")
 
 
-def correct_nll(logprobs_T: Tensor, correct_B: Tensor, trained_T: Tensor, segments: Segments) -> Each:
+def correct_nll(logprobs_T: Tensor, correct_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> Each:
     """Negative log-likelihood of the completions that were right (VAPO's positive-example loss)."""
-    return _nll(logprobs_T, trained_T & segments.spread(correct_B > 0), "correct_nll")
+    return _nll(logprobs_T, loss_mask_T & segments.spread(correct_B > 0), "correct_nll")
 
 
-def chosen_nll(logprobs_T: Tensor, chosen_B: Tensor, trained_T: Tensor, segments: Segments) -> Each:
+def chosen_nll(logprobs_T: Tensor, chosen_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> Each:
     """Negative log-likelihood of the preferred responses (ORPO, CPO)."""
-    return _nll(logprobs_T, trained_T & segments.spread(chosen_B), "chosen_nll")
+    return _nll(logprobs_T, loss_mask_T & segments.spread(chosen_B), "chosen_nll")
 
 
-def gold_nll(logprobs_T: Tensor, gold_B: Tensor, trained_T: Tensor, segments: Segments) -> Each:
+def gold_nll(logprobs_T: Tensor, gold_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> Each:
     """Negative log-likelihood of a third, gold answer beside a pair (TPO)."""
-    return _nll(logprobs_T, trained_T & segments.spread(gold_B), "gold_nll")
+    return _nll(logprobs_T, loss_mask_T & segments.spread(gold_B), "gold_nll")
 
 
 def reference_likelihood(

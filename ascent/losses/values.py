@@ -9,31 +9,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascent.bounds import Positive, checked
 from ascent.maths import masked
+from ascent.parameter_ranges import Positive, checked
 
 
-def mse(values_T: Tensor, returns_T: Tensor, trained_T: Tensor) -> Tensor:
+def mse(values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """Half the squared error."""
-    return 0.5 * _error(values_T, returns_T, trained_T) ** 2
+    return 0.5 * _error(values_T, returns_T, loss_mask_T) ** 2
 
 
 @checked
 def clipped(
-    values_T: Tensor, old_values_T: Tensor, returns_T: Tensor, trained_T: Tensor, *, radius: Positive = 0.2
+    values_T: Tensor, old_values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor, *, radius: Positive = 0.2
 ) -> Tensor:
     """The worse of the squared error and that of the value held within `radius` of the old one (PPO's value clip)."""
-    old_T = old_values_T.detach()
-    near_T = old_T + (values_T - old_T).clamp(-radius, radius)
-    return torch.maximum(mse(values_T, returns_T, trained_T), mse(near_T, returns_T, trained_T))
+    old_logprobs_T = old_values_T.detach()
+    near_T = old_logprobs_T + (values_T - old_logprobs_T).clamp(-radius, radius)
+    return torch.maximum(mse(values_T, returns_T, loss_mask_T), mse(near_T, returns_T, loss_mask_T))
 
 
 @checked
-def huber(values_T: Tensor, returns_T: Tensor, trained_T: Tensor, *, delta: Positive = 10.0) -> Tensor:
+def huber(values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor, *, delta: Positive = 10.0) -> Tensor:
     """Squared near 0, linear beyond `delta`: one wild return cannot dominate the step."""
-    size_T = _error(values_T, returns_T, trained_T).abs()
+    size_T = _error(values_T, returns_T, loss_mask_T).abs()
     return torch.where(size_T <= delta, 0.5 * size_T**2, delta * (size_T - 0.5 * delta))
 
 
-def _error(values_T: Tensor, returns_T: Tensor, trained_T: Tensor) -> Tensor:
-    return masked.kept(values_T, trained_T) - masked.kept(returns_T.detach(), trained_T)
+def _error(values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor) -> Tensor:
+    return masked.kept(values_T, loss_mask_T) - masked.kept(returns_T.detach(), loss_mask_T)

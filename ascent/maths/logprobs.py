@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascent.bounds import Positive, checked
 from ascent.maths.segments import Segments
+from ascent.parameter_ranges import Positive, checked
 
 
 @checked

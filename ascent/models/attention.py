@@ -25,7 +25,7 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 from ascent.maths.segments import Segments
-from ascent.models.alike import Alike, Moves, moved, moves
+from ascent.models.shared_prefix import Alike, Moves, moved, moves
 
 NAME = "ascent"
 LARGEST_FLASH_HEAD = 256

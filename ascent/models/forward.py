@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ascent.maths.segments import Segments
-from ascent.models import alike
+from ascent.models import shared_prefix
 from ascent.models.attention import attending, packed
-from ascent.models.distributions import Distributions
+from ascent.models.chunked_logits import Distributions
+from ascent.models.fused_logprobs import BUDGET_BYTES, Head, token_scores
+from ascent.models.layer_patching import wide_product
 from ascent.models.routing import Replay, as_now, routing
-from ascent.models.seams import wide_product
-from ascent.models.token_scores import BUDGET_BYTES, Head, token_scores
 
 Batch = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ def hidden_states(
     tokens_T: Tensor = batch["tokens_T"]
     positions_T: Tensor = batch["positions_T"]
     segments.check(tokens_T, positions_T)
-    same = alike.find(tokens_T, segments, None if replay is None else replay.given_TLC)
+    same = shared_prefix.find(tokens_T, segments, None if replay is None else replay.given_TLC)
     context = packed(segments, tokens_T.device, same)
     if longest is not None and context.longest > longest:
         raise ValueError(
@@ -52,7 +52,11 @@ def hidden_states(
     with attending(context), nullcontext() if replay is None else routing(replay):
         out = decoder(input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False)
     hidden_UD: Tensor = out.last_hidden_state[0]
-    return hidden_UD if same is None else alike.moved(hidden_UD, alike.moves(same.places_T, same.kept_U.numel()))
+    return (
+        hidden_UD
+        if same is None
+        else shared_prefix.moved(hidden_UD, shared_prefix.moves(same.places_T, same.kept_U.numel()))
+    )
 
 
 def inside(segments: Segments) -> Tensor:
@@ -74,7 +78,7 @@ def token_outputs(
 ) -> dict[str, Tensor]:
     """Log-probs, entropy and collision on the flat axis, by name.
 
-    The head runs only where `trained_T` (if the batch has one) asks for it; 0 elsewhere.
+    The head runs only where `loss_mask_T` (if the batch has one) asks for it; 0 elsewhere.
     """
     rows_N = predicted(batch)
     scores = token_scores(
@@ -91,8 +95,8 @@ def token_outputs(
 def predicted(batch: Batch) -> Tensor:
     """Places of the tokens whose distribution is wanted: the trained ones, or all that have a token before them."""
     wanted_T = inside(batch["segments"])
-    if "trained_T" in batch:
-        wanted_T = wanted_T & batch["trained_T"]
+    if "loss_mask_T" in batch:
+        wanted_T = wanted_T & batch["loss_mask_T"]
     return wanted_T.nonzero()[:, 0]
 
 

@@ -22,13 +22,13 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ascent.models import attention, heads, seams
-from ascent.models.check import check_model, check_routing, embedding_rows, refuse_config
+from ascent.models import attention, heads, layer_patching
 from ascent.models.dropout import silence_config, silence_modules
+from ascent.models.fused_logprobs import BUDGET_BYTES, CUDA_BUDGET_BYTES
+from ascent.models.hf_logging import quiet
+from ascent.models.locate import reached, resolve
 from ascent.models.model import LanguageModel, output_head
-from ascent.models.quiet import quiet
-from ascent.models.source import reached, resolve
-from ascent.models.token_scores import BUDGET_BYTES, CUDA_BUDGET_BYTES
+from ascent.models.probe import check_model, check_routing, embedding_rows, refuse_config
 from ascent.models.tokenizer import first_line, load_tokenizer, separate_padding
 
 logger = logging.getLogger("ascent.models")
@@ -81,7 +81,7 @@ def load(
     if not dropout:
         silence_modules(module.modules())
     nn.Module.to(module, device)
-    seams.install(module)
+    layer_patching.install(module)
     check_model(module, None if head == "scalar" else output_head(module))
     routes = check_routing(module.eval()) if routing_replay else None
     value_head = None

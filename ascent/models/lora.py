@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ascent.models import heads, seams
+from ascent.models import heads, layer_patching
 from ascent.models.forward import Batch
 from ascent.models.model import ADAPTER, LanguageModel
 
@@ -54,7 +54,7 @@ def attach(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         adapter = get_peft_model(model.module, config)
-    seams.install(model.module)
+    layer_patching.install(model.module)
     if model.module.get_output_embeddings() is None:
         heads.score_layer(model.module).weight.requires_grad_(True)
     return replace(model, adapter=adapter)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from transformers import PreTrainedConfig
 
-from ascent.models.token_scores import BUDGET_BYTES
+from ascent.models.fused_logprobs import BUDGET_BYTES
 
 BYTES = {"float32": 4, "bfloat16": 2}
 

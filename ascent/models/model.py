@@ -12,11 +12,11 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ascent.models import forward, heads
+from ascent.models.fused_logprobs import BUDGET_BYTES, Head
+from ascent.models.hf_logging import quiet
+from ascent.models.layer_patching import FAST
 from ascent.models.merge import merged_state
-from ascent.models.quiet import quiet
 from ascent.models.routing import CHANGED, EXPERTS, Replay, Routes
-from ascent.models.seams import FAST
-from ascent.models.token_scores import BUDGET_BYTES, Head
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -58,7 +58,7 @@ class LanguageModel:
         return (TOKENS | WHOLE if tokens else frozenset()) | (SCALARS if self._scalar() is not None else frozenset())
 
     def outputs(self, batch: forward.Batch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Any]:
-        """One forward over a packed batch (`tokens_T`, `positions_T`, `segments`, and `trained_T` if only those count).
+        """One forward over a packed batch (`tokens_T`, `positions_T`, `segments`, and `loss_mask_T` if only those count).
 
         Log-probs, entropy and collision are those of softmax(logits / temperature), in float32, aligned with tokens.
         Where recorded experts were taken (`routed_experts_TLC`), `routes_changed` comes along: how many of them the

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Tokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ascent.models.quiet import quiet
+from ascent.models.hf_logging import quiet
 
 PAD, END = "<pad>", "<eos>"
 BYTES = 256

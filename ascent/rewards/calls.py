@@ -21,7 +21,7 @@ from typing import Any, get_args
 from ascent.records import Rollout
 from ascent.rewards.outcome import Outcome, RewardFailed, StopOn, Tally, Unscored, failed, outcome
 from ascent.rewards.registry import Batch, Reward
-from ascent.sandbox.waiting import Box, shown
+from ascent.sandbox.timeouts import Box, shown
 
 MOST_ABANDONED = 32
 # Plain functions side by side: enough to hide a wait, few enough that computing ones do not make each other late.

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ascent.own_files import check_options, find_target
+from ascent.plugins import check_options, find_target
 from ascent.protocols import Score
 from ascent.records import Prompt, Rollout
 from ascent.rewards.outcome import Unscored

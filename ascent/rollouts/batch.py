@@ -29,8 +29,8 @@ def packed(rollouts: Sequence[Rollout]) -> Batch:
     tokens = [token for each in rollouts for turn in each.turns for token in (*turn.observed, *turn.completion.tokens)]
     return {
         "tokens_T": torch.tensor(tokens),
-        "trained_T": torch.tensor(_per_token(rollouts, lambda turn: [True] * len(turn.completion.tokens), False)),
-        "rollout_T": torch.tensor(_per_token(rollouts, lambda turn: turn.completion.logprobs, 0.0)),
+        "loss_mask_T": torch.tensor(_per_token(rollouts, lambda turn: [True] * len(turn.completion.tokens), False)),
+        "sampler_logprobs_T": torch.tensor(_per_token(rollouts, lambda turn: turn.completion.logprobs, 0.0)),
         "versions_T": torch.tensor(_per_token(rollouts, lambda turn: turn.completion.versions, 0)),
         "positions_T": torch.arange(segments.total) - segments.spread(segments.offsets[:-1]),
         "segments": segments,
@@ -79,8 +79,8 @@ def counted_parts(rollouts: Sequence[Rollout], names: Sequence[str]) -> Batch:
     weights = [max((each.weights.get(name, 0.0) for each in rollouts), key=abs, default=0.0) for name in names]
     shape = (len(rollouts), len(names))
     return {
-        "parts_BK": torch.tensor(parts, dtype=torch.float32).view(shape),
-        "part_weights_BK": torch.tensor(weights, dtype=torch.float32).expand(shape).clone(),
+        "reward_components_BK": torch.tensor(parts, dtype=torch.float32).view(shape),
+        "component_weights_BK": torch.tensor(weights, dtype=torch.float32).expand(shape).clone(),
     }
 
 
@@ -167,14 +167,14 @@ def correctness(rollout: Rollout) -> float:
 
 def steps_of(rollouts: Sequence[Rollout], whole: Batch) -> Batch:
     """Step rewards where they were given: `StepReward.token` counts sampled tokens, the batch counts all of them."""
-    trained_T, segments = whole["trained_T"], whole["segments"]
+    loss_mask_T, segments = whole["loss_mask_T"], whole["segments"]
     rewards_T = torch.zeros(segments.total)
     ends_T = torch.zeros(segments.total, dtype=torch.bool)
     starts = segments.offsets.tolist()
     for row, each in enumerate(rollouts):
         if not each.steps:
             continue
-        sampled = trained_T[starts[row] : starts[row + 1]].nonzero()[:, 0] + starts[row]
+        sampled = loss_mask_T[starts[row] : starts[row + 1]].nonzero()[:, 0] + starts[row]
         for step in each.steps:
             rewards_T[sampled[step.token]] += step.value
             ends_T[sampled[step.token]] = True

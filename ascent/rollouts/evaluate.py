@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from ascent.protocols import Sampler
 from ascent.records import Rollout
+from ascent.rollouts.advantages import described
 from ascent.rollouts.batch import packed, parts_of
-from ascent.rollouts.collect import GREEDY, Arriving, Asked, Settings, ask
-from ascent.rollouts.credit import described
-from ascent.rollouts.told import told
+from ascent.rollouts.episode_metrics import told
+from ascent.rollouts.generate import GREEDY, Arriving, Asked, Settings, ask
 
 
 class Evaluation:

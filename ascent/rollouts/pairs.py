@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from ascent.maths.groups import Groups
-from ascent.maths.tally import Mean, Tally, average
+from ascent.maths.metrics import Mean, Tally, average
 from ascent.protocols import Sampler
 from ascent.records import Rollout
+from ascent.rollouts.advantages import described, outputs
 from ascent.rollouts.batch import Batch, cut, pick
-from ascent.rollouts.collect import Asked, ask
-from ascent.rollouts.control import to_reference
-from ascent.rollouts.credit import described, outputs
+from ascent.rollouts.generate import Asked, ask
+from ascent.rollouts.kl_control import to_reference
 from ascent.rollouts.source import LOGPROBS, RolloutSource
 
 OWN, OTHER = 0, 1  # sample numbers of the policy's answer and of the reference's
@@ -63,20 +63,20 @@ class PairSource(RolloutSource):
         reference = self.models.reference
         if "reference" in self.row.needs:
             assert reference is not None, f"row {self.row.name} needs a reference"
-            whole["reference_T"] = outputs(whole, reference.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
+            whole["ref_logprobs_T"] = outputs(whole, reference.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
             if self.plan.stop_at_kl is not None and not bool(whole["from_reference_B"].all()):
                 self._drift = self._apart(_own(whole))
         places, signs = whole.pop("places_B").tolist(), torch.where(whole["chosen_B"], 1.0, -1.0).tolist()
-        lengths = whole["segments"].sum(whole["trained_T"]).tolist()
+        lengths = whole["segments"].sum(whole["loss_mask_T"]).tolist()
         self._now.advantages = {at: [sign] * count for at, sign, count in zip(places, signs, lengths, strict=True)}
         return whole
 
     def _apart(self, own: Batch) -> float:
         """How far the policy is from the reference, by those of its answers that are in pairs."""
         if self.models.recorded:
-            own["old_T"] = own["rollout_T"]
+            own["old_logprobs_T"] = own["sampler_logprobs_T"]
         else:
-            own["old_T"] = outputs(own, self.models.policy.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
+            own["old_logprobs_T"] = outputs(own, self.models.policy.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
         return to_reference(own)["kl_k3_per_token"]
 
     def _units(self, batch: Batch) -> list[list[int]]:

@@ -18,21 +18,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ascent.advantages import normalise, returns
+from ascent.advantages import normalize, returns
 from ascent.algorithms.row import Row
 from ascent.cells import cell
 from ascent.data.mix import Mixture, Stream
 from ascent.data.sources import FileSource
-from ascent.maths.tally import Mean, Tally, average, largest
+from ascent.maths.metrics import Mean, Tally, average, largest
 from ascent.protocols import Sampler, State, Stats, Weights
 from ascent.records import Rollout
+from ascent.rollouts.advantages import bootstrapped, credited, described, informative, outputs, step_rewards
 from ascent.rollouts.batch import Batch, counted_parts, cut, joined, packed, parts_of, pick, steps_of
-from ascent.rollouts.collapse import nothing_to_learn, update_kl
-from ascent.rollouts.collect import GREEDY, Arriving, Asked, Settings, ask
-from ascent.rollouts.control import Steering, to_old, to_reference
-from ascent.rollouts.credit import bootstrapped, credited, described, informative, outputs, step_rewards
-from ascent.rollouts.told import told
-from ascent.rollouts.waiting import Waiting
+from ascent.rollouts.buffer import Waiting
+from ascent.rollouts.episode_metrics import told
+from ascent.rollouts.generate import GREEDY, Arriving, Asked, Settings, ask
+from ascent.rollouts.kl_control import Steering, to_old, to_reference
+from ascent.rollouts.update_kl import nothing_to_learn, update_kl
 
 LOGPROBS, VALUES = frozenset({"logprobs_T"}), frozenset({"values_T"})
 COLLISION = frozenset({"log_collision_T"})
@@ -158,8 +158,8 @@ class RolloutSource:
         if whole is not None:
             if self.plan.staleness:
                 lag_T = step - 1 - whole["versions_T"]
-                self._now.report["staleness"] = average(lag_T, whole["trained_T"])
-                self._now.report["staleness_largest"] = largest(lag_T.double(), whole["trained_T"])
+                self._now.report["staleness"] = average(lag_T, whole["loss_mask_T"])
+                self._now.report["staleness_largest"] = largest(lag_T.double(), whole["loss_mask_T"])
             self._now.batch = self._finished(whole)
             self._now.updates = self._updates(self._now.batch, step)
         return self._pop()
@@ -189,7 +189,9 @@ class RolloutSource:
         if self.plan.staleness:  # the policy that samples will be gone when these are trained on
             whole["places_B"] = torch.full_like(whole["places_B"], -1)
             if not self.models.recorded:
-                whole["old_T"] = outputs(whole, self.models.policy.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
+                whole["old_logprobs_T"] = outputs(whole, self.models.policy.infer, LOGPROBS, self.plan.budget)[
+                    "logprobs_T"
+                ]
             whole |= self._collisions(whole)
         return whole
 
@@ -305,20 +307,26 @@ class RolloutSource:
         before = (*self.row.shape, self.row.credit, self.row.normalise)  # they read the batch before any loss does
         read = {name for each in before if each is not None for name in each.required}
         if models.recorded:
-            whole["old_T"] = whole["rollout_T"]
-        elif "old_T" in whole:
+            whole["old_logprobs_T"] = whole["sampler_logprobs_T"]
+        elif "old_logprobs_T" in whole:
             pass  # computed when it was sampled
-        elif several or watched or "old_T" in read or self.row.mismatch is None or self.row.mismatch.name != "none":
-            whole["old_T"] = outputs(whole, models.policy.infer, LOGPROBS, budget)["logprobs_T"]
+        elif (
+            several
+            or watched
+            or "old_logprobs_T" in read
+            or self.row.mismatch is None
+            or self.row.mismatch.name != "none"
+        ):
+            whole["old_logprobs_T"] = outputs(whole, models.policy.infer, LOGPROBS, budget)["logprobs_T"]
         if "reference" in self.row.needs:
             assert models.reference is not None, f"row {self.row.name} needs a reference"
-            whole["reference_T"] = outputs(whole, models.reference.infer, LOGPROBS, budget)["logprobs_T"]
-            if "old_T" in whole:
+            whole["ref_logprobs_T"] = outputs(whole, models.reference.infer, LOGPROBS, budget)["logprobs_T"]
+            if "old_logprobs_T" in whole:
                 self._drift = to_reference(whole)["kl_k3_per_token"]
         whole |= self._collisions(whole)
         if "teacher" in self.row.needs:
             assert models.teacher is not None, f"row {self.row.name} needs a teacher"
-            whole["teacher_T"] = outputs(whole, models.teacher.infer, LOGPROBS, budget)["logprobs_T"]
+            whole["teacher_logprobs_T"] = outputs(whole, models.teacher.infer, LOGPROBS, budget)["logprobs_T"]
         if "critic" in self.row.needs:
             assert models.critic is not None, f"row {self.row.name} needs a critic"
             want = VALUES | {"scores_B"} if self.plan.bootstrap else VALUES  # a score is the value after the last token
@@ -328,8 +336,10 @@ class RolloutSource:
         places = whole.pop("places_B").tolist()
         batch, said = credited(whole, self._row())
         lengths = batch["segments"].lengths_B.tolist()
-        pieces = zip(places, *(batch[name].split(lengths) for name in ("advantages_T", "trained_T")), strict=True)
-        self._now.advantages = {at: own_T[trained_T].tolist() for at, own_T, trained_T in pieces if trained_T.any()}
+        pieces = zip(places, *(batch[name].split(lengths) for name in ("advantages_T", "loss_mask_T")), strict=True)
+        self._now.advantages = {
+            at: own_T[loss_mask_T].tolist() for at, own_T, loss_mask_T in pieces if loss_mask_T.any()
+        }
         self._now.report |= {name: each for name, each in said.items() if name not in self._now.report}
         return batch
 
@@ -340,7 +350,7 @@ class RolloutSource:
             return row
         assert row.credit is not None, f"row {row.name} has no credit"
         whole_returns = cell(returns.monte_carlo, gamma=row.credit.numbers.get("gamma", 1.0))
-        return replace(row, credit=whole_returns, normalise=cell(normalise.none))
+        return replace(row, credit=whole_returns, normalise=cell(normalize.none))
 
     def _measured(self) -> dict[str, float]:
         """KL as the controller wants it: after the updates from the policy that sampled, or to the reference."""

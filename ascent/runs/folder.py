@@ -2,7 +2,7 @@
 
 config.yaml        the resolved recipe, as text
 environment.json   versions, hardware, commit, command; one entry per start of the run
-inputs.json        the recipe at the start, and every input with the sha256 of its content (ascent.build.resuming)
+inputs.json        the recipe at the start, and every input with the sha256 of its content (ascent.api.input_changes)
 changes.jsonl      one line for each change of them since, with the first step that it counts for
 metrics.jsonl      one line per logged step
 samples.jsonl      one line per kept sample
@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from ascent.runs import environment as environments
-from ascent.runs import lines
+from ascent.runs import jsonl
 from ascent.runs.curves import chosen, draw
 from ascent.runs.lock import NAME as LOCK
 from ascent.runs.lock import Lock, holder
@@ -58,8 +58,8 @@ class RunFolder:
 
     def __init__(self, path: Path, lock: Lock) -> None:
         self.path, self._lock = path, lock
-        self._metrics, self._samples = lines.Lines(path / METRICS), lines.Lines(path / SAMPLES)
-        self._opened: dict[str, lines.Lines] = {}  # files that not every run has
+        self._metrics, self._samples = jsonl.Lines(path / METRICS), jsonl.Lines(path / SAMPLES)
+        self._opened: dict[str, jsonl.Lines] = {}  # files that not every run has
 
     @classmethod
     def create(
@@ -109,10 +109,10 @@ class RunFolder:
         lock = lock or Lock(path, say=say)
         try:
             for name in HISTORY:
-                note = lines.read(path / name).note
+                note = jsonl.read(path / name).note
                 if note is not None:
                     say(note)
-                dropped = lines.keep_until(path / name, step or -1)
+                dropped = jsonl.keep_until(path / name, step or -1)
                 if dropped:
                     say(f"{name}: {dropped} lines from after step {step} are dropped; those steps are run again")
             starts = read_json(path / ENVIRONMENT)
@@ -147,13 +147,13 @@ class RunFolder:
         """A number that has left its range."""
         self._lines(WARNINGS).append({"step": step, **record})
 
-    def history(self, name: str = METRICS) -> list[lines.Record]:
+    def history(self, name: str = METRICS) -> list[jsonl.Record]:
         """What was logged so far, in this start of the run and those before."""
-        return lines.read(self.path / name).records
+        return jsonl.read(self.path / name).records
 
-    def _lines(self, name: str) -> lines.Lines:
+    def _lines(self, name: str) -> jsonl.Lines:
         if name not in self._opened:
-            self._opened[name] = lines.Lines(self.path / name)
+            self._opened[name] = jsonl.Lines(self.path / name)
         return self._opened[name]
 
     def write(self, name: str, text: str) -> None:
@@ -164,7 +164,7 @@ class RunFolder:
         """Say how the run ended, and draw its curves."""
         outcome = {"ending": ending, "step": step, "message": message, "time": round(time.time(), 3)}
         _replace(self.path / OUTCOME, json.dumps(outcome, indent=1) + "\n")
-        records = [lines.numbers(record) for record in self.history()]
+        records = [jsonl.numbers(record) for record in self.history()]
         if chosen(records):
             draw(records, self.path / CURVES, title=self.path.name)
 
@@ -262,7 +262,7 @@ def read_run(path: Path) -> Run:
     """Read everything but the checkpoints' content; safe while the run is being written."""
     if not (path / CONFIG).exists():
         raise FileNotFoundError(f"{path} is no run folder: it has no {CONFIG}; ascent runs lists the runs of a folder")
-    metrics, samples, answers, warnings = (lines.read(path / name) for name in HISTORY)
+    metrics, samples, answers, warnings = (jsonl.read(path / name) for name in HISTORY)
     state, message = _state(path)
     saved = path / CHECKPOINTS
     steps = sorted(int(each.name) for each in saved.iterdir() if each.name.isdecimal()) if saved.is_dir() else []
@@ -270,8 +270,8 @@ def read_run(path: Path) -> Run:
         path=path,
         config=(path / CONFIG).read_text(encoding="utf-8"),
         environment=read_json(path / ENVIRONMENT),
-        changes=lines.read(path / CHANGES).records,
-        metrics=[lines.numbers(record) for record in metrics.records],
+        changes=jsonl.read(path / CHANGES).records,
+        metrics=[jsonl.numbers(record) for record in metrics.records],
         samples=samples.records,
         answers=answers.records,
         warnings=warnings.records,
@@ -289,19 +289,19 @@ def list_runs(folder: Path) -> list[Summary]:
     found = []
     for path in sorted(each for each in folder.iterdir() if (each / CONFIG).is_file()):
         try:
-            records = lines.read(path / METRICS).records
+            records = jsonl.read(path / METRICS).records
             state, _ = _state(path)
         except ValueError:
             records, state = [], "damaged"
-        latest = lines.numbers(records[-1]) if records else {}
+        latest = jsonl.numbers(records[-1]) if records else {}
         found.append(Summary(path.name, path, state, int(latest.get("step", 0)), latest))
     return found
 
 
-def _within(file: lines.Lines, step: int, records: Iterable[Mapping[str, Any]], of: int, budget: int) -> int:
+def _within(file: jsonl.Lines, step: int, records: Iterable[Mapping[str, Any]], of: int, budget: int) -> int:
     kept = 0
     for record in records:
-        whole = lines.line({"step": step, **record, "of": of}, compact=True)
+        whole = jsonl.line({"step": step, **record, "of": of}, compact=True)
         budget -= len(whole)
         if kept and budget < 0:
             break
@@ -322,10 +322,10 @@ def read_json(path: Path) -> Any:
 
 def _record(path: Path, step: int, changes: Iterable[Mapping[str, Any]]) -> None:
     """Changes for this step; those of later steps belong to what is run again."""
-    lines.keep_until(path, step)
+    jsonl.keep_until(path, step)
     new = list(changes)
     if new:
-        file = lines.Lines(path)
+        file = jsonl.Lines(path)
         for each in new:
             file.append({"time": round(time.time(), 3), **each})
         file.close()

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from ascent.runs.spark import sparkline
+from ascent.runs.sparkline import sparkline
 
 # Shown in this order, where logged, under these words.
 SHOWN = {

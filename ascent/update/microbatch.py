@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ascent.losses.loss import Terms
-from ascent.maths.tally import Tally, merge
+from ascent.maths.metrics import Tally, merge
 
 
 class Step(NamedTuple):

@@ -15,7 +15,7 @@ from ascent.algorithms import Row
 from ascent.cells import Cell
 from ascent.losses.loss import Terms, summed
 from ascent.losses.objective import file_terms, mismatched_score, policy_terms, step_statistics, value_terms
-from ascent.update import taught
+from ascent.update import chunked_distillation
 
 # What a model can be asked for. Axes: T flat tokens, B sequences.
 MODEL_OUTPUTS = frozenset({"logprobs_T", "entropy_T", "log_collision_T", "scores_B", "values_T", "logits_TV"})
@@ -87,7 +87,7 @@ class Objective:
 
 
 def _mismatched_pair(available: Mapping[str, Any]) -> Tensor:
-    names = ("logprobs_T", "reference_T", "trained_T", "segments")
+    names = ("logprobs_T", "ref_logprobs_T", "loss_mask_T", "segments")
     return mismatched_score(*(available[name] for name in names))
 
 
@@ -118,7 +118,7 @@ def objective_of(row: Row, *, critic: bool = True) -> Objective:
 
 def _beside(texts: Sequence[Cell]) -> Beside | None:
     def terms(known: Mapping[str, Any]) -> Terms:
-        own = {PRETRAINING_LOGPROBS: known["logprobs_T"], "pretraining_trained_X": known["trained_T"]}
+        own = {PRETRAINING_LOGPROBS: known["logprobs_T"], "pretraining_trained_X": known["loss_mask_T"]}
         return {each.name: summed(each(own)) for each in texts}
 
     return Beside(PRETRAINING, frozenset({"logprobs_T"}), terms) if texts else None
@@ -151,7 +151,7 @@ def _objective_of(row: Row) -> Objective:
 def _terms_of(row: Row) -> Callable[[Mapping[str, Any]], Terms]:
     if row.loss is not None:
         loss = row.loss
-        how = taught.in_pieces if taught.STUDENT in loss.inputs else Cell.__call__
+        how = chunked_distillation.in_pieces if chunked_distillation.STUDENT in loss.inputs else Cell.__call__
         return lambda available: file_terms(
             available, loss=loss, focus=row.focus, auxiliary=row.auxiliary, evaluate=how
         )

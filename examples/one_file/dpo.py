@@ -122,13 +122,13 @@ def paired(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase) -> Batch:
     )
 
 
-def dpo_loss(logprobs_B: Tensor, reference_B: Tensor, *, beta: float) -> Tensor:
+def dpo_loss(logprobs_B: Tensor, ref_logprobs_B: Tensor, *, beta: float) -> Tensor:
     """-log sigmoid(reward of the chosen answer - reward of the rejected one), the reward being beta * log-ratio.
 
     At the start policy and reference are one, every reward is 0 and the loss is log 2. Its gradient pushes the two
     answers apart; it is largest where the policy has the pair the wrong way round.
     """
-    rewards_B = beta * (logprobs_B - reference_B)
+    rewards_B = beta * (logprobs_B - ref_logprobs_B)
     chosen_P, rejected_P = rewards_B.chunk(2)
     return -logsigmoid(chosen_P - rejected_P).mean()
 
@@ -137,17 +137,17 @@ def update(
     policy: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
     batch: Batch,
-    reference_B: Tensor,
+    ref_logprobs_B: Tensor,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
     """One step of the optimizer; the loss before it, and the rewards that the policy stood for."""
     logprobs_B = logprobs_of(policy, batch).sum(1)  # of whole answers: not divided by their length
-    loss = dpo_loss(logprobs_B, reference_B, beta=settings.beta)
+    loss = dpo_loss(logprobs_B, ref_logprobs_B, beta=settings.beta)
     optimizer.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm)
     optimizer.step()
-    return loss.detach(), settings.beta * (logprobs_B - reference_B).detach()
+    return loss.detach(), settings.beta * (logprobs_B - ref_logprobs_B).detach()
 
 
 # --- the loop --------------------------------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ def train(
         began = time.perf_counter()
         batch = paired(pairs[settings.pairs * step : settings.pairs * (step + 1)], tokenizer)
         with torch.no_grad():
-            reference_B = logprobs_of(reference, batch).sum(1)
-        loss, rewards_B = update(policy, optimizer, batch, reference_B, settings)
+            ref_logprobs_B = logprobs_of(reference, batch).sum(1)
+        loss, rewards_B = update(policy, optimizer, batch, ref_logprobs_B, settings)
         chosen_P, rejected_P = rewards_B.chunk(2)
         print(
             f"step {step + 1:3d}  loss {loss:.4f}  pairs ranked rightly {(chosen_P > rejected_P).float().mean():.2f}  "

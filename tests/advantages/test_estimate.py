@@ -7,37 +7,37 @@ from typing import Any
 import pytest
 import torch
 
-from ascent.advantages import group, normalise, returns, shape
+from ascent.advantages import group_baselines, normalize, returns, reward_shaping
 from ascent.advantages.estimate import estimate
 from ascent.cells import cell
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 
-NONE = cell(normalise.none)
+NONE = cell(normalize.none)
 
 
 def batch() -> dict[str, Any]:
     return {
         "segments": Segments.from_lengths([2, 1, 2]),
         "groups": Groups.from_ids([0, 0, 0]),
-        "trained_T": torch.ones(5, dtype=torch.bool),
+        "loss_mask_T": torch.ones(5, dtype=torch.bool),
         "rewards_B": torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64),
-        "old_T": torch.tensor([-1.0, -1.0, -2.0, -1.0, -1.0], dtype=torch.float64),
-        "reference_T": torch.full((5,), -1.0, dtype=torch.float64),
+        "old_logprobs_T": torch.tensor([-1.0, -1.0, -2.0, -1.0, -1.0], dtype=torch.float64),
+        "ref_logprobs_T": torch.full((5,), -1.0, dtype=torch.float64),
         "truncated_B": torch.tensor([False, False, True]),
     }
 
 
 def test_the_eos_rule_comes_before_the_baseline_and_kl_enters_the_sequence_reward() -> None:
-    shapes = (cell(shape.eos_replace, score=-1.0), cell(shape.kl_penalty, beta=0.1))
-    result = estimate(batch(), shapes=shapes, credit=cell(group.leave_one_out), normalise=NONE)
+    shapes = (cell(reward_shaping.eos_replace, score=-1.0), cell(reward_shaping.kl_penalty, beta=0.1))
+    result = estimate(batch(), shapes=shapes, credit=cell(group_baselines.leave_one_out), normalise=NONE)
     assert result.rewards_B.tolist() == pytest.approx([1.0, 0.1, -1.0])
     assert result.advantages_T.tolist() == pytest.approx([1.45, 1.45, 0.1, -1.55, -1.55])
 
 
 def test_token_credit_sees_the_score_on_the_last_token_plus_kl() -> None:
     result = estimate(
-        batch(), shapes=(cell(shape.kl_penalty, beta=0.1),), credit=cell(returns.reward_to_go), normalise=NONE
+        batch(), shapes=(cell(reward_shaping.kl_penalty, beta=0.1),), credit=cell(returns.reward_to_go), normalise=NONE
     )
     assert result.advantages_T.tolist() == pytest.approx([1.0, 1.0, 0.1, 0.5, 0.5])
 
@@ -45,7 +45,7 @@ def test_token_credit_sees_the_score_on_the_last_token_plus_kl() -> None:
 def test_an_unscored_sequence_gets_zero_and_does_not_enter_token_statistics() -> None:
     known = batch()
     known["rewards_B"][1] = float("nan")
-    result = estimate(known, shapes=(), credit=cell(returns.reward_to_go), normalise=cell(normalise.whiten_token))
+    result = estimate(known, shapes=(), credit=cell(returns.reward_to_go), normalise=cell(normalize.whiten_token))
     assert float(result.advantages_T[2]) == 0
     assert result.advantages_T[[0, 1, 3, 4]].tolist() == pytest.approx([0.8660254, 0.8660254, -0.8660254, -0.8660254])
     assert result.metrics["reward"].value() == 0.75
@@ -54,21 +54,25 @@ def test_an_unscored_sequence_gets_zero_and_does_not_enter_token_statistics() ->
 def test_the_eos_rule_does_not_score_what_could_not_be_scored() -> None:
     known = batch()
     known["rewards_B"][2] = float("nan")
-    result = estimate(known, shapes=(cell(shape.eos_replace),), credit=cell(group.centre), normalise=NONE)
+    result = estimate(
+        known, shapes=(cell(reward_shaping.eos_replace),), credit=cell(group_baselines.centre), normalise=NONE
+    )
     assert result.advantages_T.tolist() == pytest.approx([0.5, 0.5, -0.5, 0, 0])
 
 
 def test_an_empty_completion_stays_in_the_baseline() -> None:
     known = batch()
-    known["trained_T"] = torch.tensor([True, True, False, True, True])
-    result = estimate(known, shapes=(), credit=cell(group.centre), normalise=NONE)
+    known["loss_mask_T"] = torch.tensor([True, True, False, True, True])
+    result = estimate(known, shapes=(), credit=cell(group_baselines.centre), normalise=NONE)
     assert result.advantages_T.tolist() == pytest.approx([0.5, 0.5, 0, 0, 0])
 
 
 def test_everything_is_frozen() -> None:
     known = batch()
-    known["old_T"].requires_grad_()
-    result = estimate(known, shapes=(cell(shape.kl_penalty, beta=0.1),), credit=cell(group.centre), normalise=NONE)
+    known["old_logprobs_T"].requires_grad_()
+    result = estimate(
+        known, shapes=(cell(reward_shaping.kl_penalty, beta=0.1),), credit=cell(group_baselines.centre), normalise=NONE
+    )
     assert not result.advantages_T.requires_grad and not result.rewards_B.requires_grad
 
 
@@ -82,7 +86,7 @@ def test_rewards_are_whitened_last_with_the_kl_in_them_and_without_what_is_unsco
     """Token rewards 0 1 | .1 | 0 .5 with KL; the third sequence unscored leaves 0 1 .1: mean .36667, std .55076."""
     known = batch()
     known["rewards_B"][2] = float("nan")
-    shapes = (cell(shape.kl_penalty, beta=0.1), cell(shape.whiten_rewards))
+    shapes = (cell(reward_shaping.kl_penalty, beta=0.1), cell(reward_shaping.whiten_rewards))
     result = estimate(known, shapes=shapes, credit=cell(returns.reward_to_go), normalise=NONE)
     white = [0.366667 + (each - 0.366667) / 0.550757 for each in (0.0, 1.0, 0.1)]
     assert result.advantages_T.tolist() == pytest.approx([white[0] + white[1], white[1], white[2], 0, 0], abs=1e-5)
@@ -95,14 +99,14 @@ def stepwise() -> dict[str, Any]:
     return {
         "segments": Segments.from_lengths([4, 4]),
         "groups": Groups.from_ids([0, 1]),
-        "trained_T": torch.ones(8, dtype=torch.bool),
+        "loss_mask_T": torch.ones(8, dtype=torch.bool),
         "rewards_B": torch.tensor([1.5, 2.0], dtype=torch.float64),
         "step_rewards_T": torch.tensor([0, 1, 0, 0.5, 0, 0, 0, 0], dtype=torch.float64),
         "step_ends_T": torch.tensor([0, 1, 0, 1, 0, 0, 0, 0], dtype=torch.bool),
         "values_T": torch.tensor([0.5, 0.5, 0.25, 0.25, 0, 0, 0, 0], dtype=torch.float64),
         "truncated_B": torch.tensor([True, False]),
-        "old_T": torch.full((8,), -1.0, dtype=torch.float64),
-        "reference_T": torch.full((8,), -1.5, dtype=torch.float64),
+        "old_logprobs_T": torch.full((8,), -1.0, dtype=torch.float64),
+        "ref_logprobs_T": torch.full((8,), -1.5, dtype=torch.float64),
     }
 
 
@@ -118,7 +122,7 @@ def test_gae_reads_step_rewards_where_the_steps_end() -> None:
 
 def test_reward_to_go_of_steps_and_what_shaping_adds_to_them() -> None:
     """The EOS rule makes -1 of the first total, 1.5: the 2.5 between stand at the last token. KL adds .05 a token."""
-    shapes = (cell(shape.eos_replace, score=-1.0), cell(shape.kl_penalty, beta=0.1))
+    shapes = (cell(reward_shaping.eos_replace, score=-1.0), cell(reward_shaping.kl_penalty, beta=0.1))
     to_go = cell(returns.reward_to_go)
     plain = estimate(stepwise(), shapes=(), credit=to_go, normalise=NONE)
     assert plain.advantages_T.tolist() == pytest.approx([1.5, 1.5, 0.5, 0.5, 2, 2, 2, 2])
@@ -132,6 +136,6 @@ def test_without_steps_every_bit_is_as_without_their_names() -> None:
     known = stepwise()
     known["step_rewards_T"], known["step_ends_T"] = torch.zeros(8), torch.zeros(8, dtype=torch.bool)
     without = {name: value for name, value in known.items() if not name.startswith("step_")}
-    shapes = (cell(shape.eos_replace, score=-0.3), cell(shape.kl_penalty, beta=0.07))
+    shapes = (cell(reward_shaping.eos_replace, score=-0.3), cell(reward_shaping.kl_penalty, beta=0.07))
     both = [estimate(each, shapes=shapes, credit=cell(returns.gae), normalise=NONE) for each in (known, without)]
     assert torch.equal(both[0].advantages_T, both[1].advantages_T)

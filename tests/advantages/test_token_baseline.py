@@ -51,7 +51,7 @@ def test_positions_are_counted_in_trained_tokens_unless_asked() -> None:
 
 def test_mismatch_weights_scale_the_energy_by_their_square() -> None:
     rollout = torch.tensor([math.log(0.25), math.log(0.5)], dtype=torch.float64)  # w = 2 and 1
-    found = of([1, 1], [1, 0], [0.5, 0.5], corrected=True, rollout_T=rollout)
+    found = of([1, 1], [1, 0], [0.5, 0.5], corrected=True, sampler_logprobs_T=rollout)
     assert found.tolist() == pytest.approx([1 - 0.8, -0.8], abs=1e-6)
     with pytest.raises(ValueError, match="needs the sampler's log-probs"):
         of([1, 1], [1, 0], [0.5, 0.5], corrected=True)
@@ -59,10 +59,16 @@ def test_mismatch_weights_scale_the_energy_by_their_square() -> None:
 
 def test_a_sampler_without_a_number_weighs_one_and_a_wild_one_stays_finite() -> None:
     nan = torch.tensor([math.nan, math.log(0.25)], dtype=torch.float64)  # w = 1 and 2
-    found = of([1, 1], [1, 0], [0.5, 0.5], corrected=True, rollout_T=nan)
+    found = of([1, 1], [1, 0], [0.5, 0.5], corrected=True, sampler_logprobs_T=nan)
     assert found.tolist() == pytest.approx([1 - 0.2, -0.2], abs=1e-6)
     held = [
-        of([1, 1], [1, 0], [0.5, 0.5], corrected=True, rollout_T=torch.tensor([far, -20.0], dtype=torch.float64))
+        of(
+            [1, 1],
+            [1, 0],
+            [0.5, 0.5],
+            corrected=True,
+            sampler_logprobs_T=torch.tensor([far, -20.0], dtype=torch.float64),
+        )
         for far in (-400.0, -float("inf"))
     ]
     w = [math.exp(2 * 20), math.exp(2 * (20 - math.log(2)))]  # the first at its bound, e^20

@@ -22,7 +22,7 @@ def test_the_old_policy_is_the_one_that_acted():
     run, batch, _ = gathered()
     outputs_TP = run.policy(batch.observations_TO)
     assert torch.equal(outputs_TP, batch.old_outputs_TP)
-    assert torch.equal(run.policy.logprobs(outputs_TP, batch.actions), batch.old_T)
+    assert torch.equal(run.policy.logprobs(outputs_TP, batch.actions), batch.old_logprobs_T)
 
 
 def test_advantages_are_white_and_targets_are_not_built_from_the_white_ones():
@@ -37,7 +37,7 @@ def test_advantages_are_white_and_targets_are_not_built_from_the_white_ones():
 def test_an_epoch_visits_every_step_once_and_keeps_rows_together():
     _, batch, _ = gathered()
     pieces = list(batch.minibatches(100, torch.Generator().manual_seed(0)))
-    assert [len(piece.old_T) for piece in pieces] == [100, 100, 56]
+    assert [len(piece.old_logprobs_T) for piece in pieces] == [100, 100, 56]
     rows = torch.cat([torch.cat([p.observations_TO, p.advantages_T[:, None]], 1) for p in pieces])
     whole = torch.cat([batch.observations_TO, batch.advantages_T[:, None]], 1)
     assert sorted(rows.tolist()) == sorted(whole.tolist())

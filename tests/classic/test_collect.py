@@ -100,7 +100,7 @@ def test_gae_on_packed_pieces_equals_a_loop_over_each_environment():
     rollout = collect_steps(policy, environments, 13, rng)
     values_T, bootstrap_B = judge(Oracle(), rollout)
     found_T = returns.gae(
-        rollout.rewards_T, values_T, rollout.trained_T, rollout.segments, bootstrap_B, gamma=0.9, lam=0.8
+        rollout.rewards_T, values_T, rollout.loss_mask_T, rollout.segments, bootstrap_B, gamma=0.9, lam=0.8
     ).advantages_T
     # Replay the clock by hand, backwards, one environment.
     steps = [(0, age, age == 3, age == 3) for age in range(4)] + [(1, age, age == 5, False) for age in range(6)]

@@ -36,7 +36,7 @@ def policy_gradient(run, batch, objective, beta=5.0):
 def test_at_the_old_policy_all_objectives_have_the_policy_gradient(env_id, hold):
     run, batch = prepared(env_id, dataclasses.replace(SMALL, hold=hold))
     logprobs_T = run.policy.logprobs(run.policy(batch.observations_TO), batch.actions)
-    assert torch.equal(logprobs_T, batch.old_T)
+    assert torch.equal(logprobs_T, batch.old_logprobs_T)
     plain = torch.autograd.grad(-(logprobs_T * batch.advantages_T).mean(), list(run.policy.parameters()))
     expected = torch.cat([g.reshape(-1) for g in plain])
     for objective in ppo.OBJECTIVES:

@@ -31,11 +31,11 @@ def small_problem(action_space, steps=200):
     actions = torch.from_numpy(policy.choose(observations_TO.numpy(), rng))
     with torch.no_grad():
         outputs_TP = policy(observations_TO)
-        old_T = policy.logprobs(outputs_TP, actions)
+        old_logprobs_T = policy.logprobs(outputs_TP, actions)
     advantages_T = torch.from_numpy(rng.normal(size=steps))
     keep_T = torch.ones(steps, dtype=torch.bool)
     targets_T = torch.zeros(steps, dtype=torch.float64)
-    batch = Batch(observations_TO, actions, advantages_T, targets_T, old_T, outputs_TP, keep_T)
+    batch = Batch(observations_TO, actions, advantages_T, targets_T, old_logprobs_T, outputs_TP, keep_T)
     return trpo.Problem(policy, batch)
 
 

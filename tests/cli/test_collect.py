@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ascent.cli.main import app
-from ascent.feedback.ledger import read
+from ascent.feedback.preference_log import read
 from ascent.models.tiny import create
 
 pytestmark = pytest.mark.slow

@@ -1,8 +1,8 @@
 import pytest
 
 from ascent.algorithms import TABLE
+from ascent.cli.cell_text import Choice, choices
 from ascent.cli.search import like
-from ascent.cli.words import Choice, choices
 
 
 def names(text):

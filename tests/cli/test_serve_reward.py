@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ascent.build.training import train
+from ascent.api.training import train
 from ascent.rewards import find
 from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import Tally
-from tests.build.runs import tiny_plan
 from tests.rewards.rollouts import rollout
+from tests.setup.runs import tiny_plan
 
 
 @pytest.mark.slow

@@ -5,10 +5,10 @@ import pytest
 from typer.testing import CliRunner
 
 from ascent.algorithms import TABLE
-from ascent.build import resolve
 from ascent.cli.main import app
 from ascent.config.load import load_config
 from ascent.config.show import as_yaml
+from ascent.plan import resolve
 
 
 def shown(*arguments):

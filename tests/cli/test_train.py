@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ascent.build import resolve
 from ascent.cli.main import app
 from ascent.config.load import load_config
-from tests.build.runs import tiny_recipe
+from ascent.plan import resolve
+from tests.setup.runs import tiny_recipe
 
 
 def call(*words: str):

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ascent.build.plan import resolve
 from ascent.config.changes import ABSENT, DATA, MODELS, ON_RESUME, Change, changes, flat, reason, refuse
 from ascent.config.schema import leaves
 from ascent.config.validate import validate
+from ascent.plan.resolve import resolve
 from tests.recipes import least
 
 

@@ -1,7 +1,7 @@
 import pytest
 
+from ascent.config.iterate import KEY as ROUNDS
 from ascent.config.load import load_config, merged, parse_overrides, read_recipe, shipped_recipes
-from ascent.config.rounds import KEY as ROUNDS
 
 LEAST = "algorithm: rlvr\nmodel: {policy: p}\ndata: {train: t}\n"
 
@@ -35,7 +35,7 @@ def test_shipped_recipes_are_found_by_name_and_described():
     assert {"rlvr", "rlhf", "sft"} <= set(found)
     for name, line in found.items():
         assert len(line) > 20, f"{name} needs a first comment line that says what it is"
-        if ROUNDS not in read_recipe(name):  # those are read by ascent.config.rounds
+        if ROUNDS not in read_recipe(name):  # those are read by ascent.config.iterate
             assert load_config(name).algorithm
 
 

@@ -4,7 +4,7 @@ import pytest
 from annotated_types import Le, Lt
 from pydantic import BaseModel
 
-from ascent.config import rounds, schema
+from ascent.config import iterate, schema
 from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, Config, Section, leaves
 
 SECTIONS = [each for each in vars(schema).values() if isinstance(each, type) and issubclass(each, BaseModel)]
@@ -20,7 +20,7 @@ def test_every_key_has_one_sentence(section):
 
 NUMBERS = [
     (section, name)
-    for section in [*SECTIONS, *(each for each in vars(rounds).values() if each in Section.__subclasses__())]
+    for section in [*SECTIONS, *(each for each in vars(iterate).values() if each in Section.__subclasses__())]
     for name, field in section.model_fields.items()
     if {int, float} & {field.annotation, *(get_args(each)[0] for each in get_args(field.annotation) if get_args(each))}
 ]

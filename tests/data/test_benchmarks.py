@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ascent.data.benchmarks import BOXED, HASHES, layouts_of
-from ascent.data.layouts import LAYOUTS
 from ascent.data.load import load
+from ascent.data.schemas import LAYOUTS
 from ascent.records import Example, Message, Pair, Prompt
 from tests.data import files
 

@@ -14,8 +14,8 @@ from tests.data import made
 LATER = {
     "logprobs_T",
     "logprobs_B",
-    "reference_T",
-    "reference_B",
+    "ref_logprobs_T",
+    "ref_logprobs_B",
     "lengths_B",
     "scores_B",
     "chosen_B",
@@ -40,11 +40,11 @@ def test_one_flat_axis() -> None:
     batch = collate(items)
     sequences = [sequence for item in items for sequence in item.sequences]
     assert batch["tokens_T"].tolist() == [int(token) for sequence in sequences for token in sequence.tokens]
-    assert batch["trained_T"].tolist() == [bool(mark) for sequence in sequences for mark in sequence.trained]
+    assert batch["loss_mask_T"].tolist() == [bool(mark) for sequence in sequences for mark in sequence.trained]
     assert batch["positions_T"].tolist() == [*range(4), *range(3), *range(2), *range(5)]
     assert batch["segments"].lengths_B.tolist() == [4, 3, 2, 5]
     assert batch["groups"].ids_B.tolist() == [0, 0, 1, 1]
-    assert (batch["tokens_T"].dtype, batch["trained_T"].dtype) == (torch.int64, torch.bool)
+    assert (batch["tokens_T"].dtype, batch["loss_mask_T"].dtype) == (torch.int64, torch.bool)
 
 
 def test_pairs_rankings_and_thumbs() -> None:
@@ -62,7 +62,7 @@ def test_pairs_rankings_and_thumbs() -> None:
 def test_judged_steps_carry_their_verdicts_at_their_ends() -> None:
     batch = collate(SAMPLES["steps"])
     assert batch["step_ends_T"].nonzero()[:, 0].tolist() == [2, 4, 7]
-    assert torch.equal(batch["trained_T"], batch["step_ends_T"])
+    assert torch.equal(batch["loss_mask_T"], batch["step_ends_T"])
     assert batch["step_labels_T"][[2, 7]].tolist() == [1.0, 0.25]
     assert batch["step_labels_T"].isnan().nonzero().tolist() == [[4]]
 
@@ -89,7 +89,7 @@ def test_first_tokens_are_never_trained() -> None:
     for items in SAMPLES.values():
         batch = collate(items)
         for part in (batch, batch.get("mismatched", batch)):
-            assert not part["trained_T"][part["positions_T"] == 0].any()
+            assert not part["loss_mask_T"][part["positions_T"] == 0].any()
 
 
 def test_companions_carry_the_same_answer_behind_another_prompt() -> None:

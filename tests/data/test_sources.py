@@ -174,7 +174,7 @@ def test_from_a_file_to_batches(tmp_path) -> None:
     whole: Source = FileSource([ready], batch_size=3, tokens_per_microbatch=200, max_tokens=64, seed=0)
     (batch,) = whole.next(0)
     first = batch["segments"].ids_T == batch["chosen_P"][0]
-    answer = renderer.tokenizer.decode(batch["tokens_T"][first & batch["trained_T"]].tolist())
+    answer = renderer.tokenizer.decode(batch["tokens_T"][first & batch["loss_mask_T"]].tolist())
     assert answer.removesuffix("<|end|>").isdigit()
     assert answer.endswith("<|end|>")
     assert isinstance(whole, FileSource)

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import ascent.runs.folder
-from ascent.build import training
-from ascent.build.plan import resolve
+from ascent.api import training
 from ascent.checkpoints import disk
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read
+from ascent.plan.resolve import resolve
 
 STEPS, SAVED_EVERY, EPOCH = 6, 2, 2.5  # 20 records in batches of 8: step 3 begins in one epoch and ends in the next
 DATA = {"sft": "sort_digits", "reward_model": "style", "dpo": "style"}

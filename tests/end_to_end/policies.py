@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from ascent.algorithms import TABLE
-from ascent.build import resolve
-from ascent.build.evaluating import answered, evaluate
-from ascent.build.stages import stage
+from ascent.api.evaluate import answered, evaluate
+from ascent.api.stages import stage
 from ascent.config.load import merged, nested, read_recipe
 from ascent.config.validate import validate
+from ascent.plan import resolve
 from ascent.records import Prompt
-from ascent.rollouts.collect import GREEDY, Settings
+from ascent.rollouts.generate import GREEDY, Settings
 from ascent.tasks import TASKS
 from ascent.tasks.sort_digits import SORT_DIGITS, between
 from ascent.tasks.task import Split

@@ -16,17 +16,17 @@ from typing import Any
 
 import torch
 
-from ascent.build.collecting import Asked, collect
-from ascent.build.comparing import compare
-from ascent.build.evaluating import answered, evaluate
-from ascent.build.judging import judge_of
-from ascent.build.rewarding import ModelScorer
+from ascent.api.collect import Asked, collect
+from ascent.api.compare import compare
+from ascent.api.evaluate import answered, evaluate
 from ascent.config.load import merged, nested, read_recipe
 from ascent.models.load import load
 from ascent.records import Prompt, Rollout
 from ascent.rollouts.batch import packed
-from ascent.rollouts.collect import GREEDY, Settings
+from ascent.rollouts.generate import GREEDY, Settings
 from ascent.runs.folder import read_run
+from ascent.setup.judges import judge_of
+from ascent.setup.rewards import ModelScorer
 from ascent.tasks import TASKS
 from ascent.tasks.emphasis import EMPHASIS, LOUD_WHEN_RIGHT, LOUD_WHEN_WRONG, MOST_MARKS
 from ascent.tasks.noise import Noise
@@ -66,8 +66,8 @@ def said(model: Path, prompts: Sequence[Prompt], seed: int) -> list[Rollout]:
 def nats(answers: Sequence[Rollout], start: Path) -> float:
     """KL to the start, in nats an answer: the mean over drawn answers of log pi - log start, as sampled."""
     batch = packed(answers)
-    reference_T = load(start).outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"]
-    return float((batch["rollout_T"] - reference_T)[batch["trained_T"]].sum() / len(answers))
+    ref_logprobs_T = load(start).outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"]
+    return float((batch["sampler_logprobs_T"] - ref_logprobs_T)[batch["loss_mask_T"]].sum() / len(answers))
 
 
 def measured(task: Task, model: Path, judge: Path, start: Path, seed: int) -> dict[str, float]:

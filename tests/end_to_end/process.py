@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ascent.build.evaluating import evaluate
+from ascent.api.evaluate import evaluate
 from ascent.config.load import merged
 from ascent.models import tiny
 from ascent.records import Rollout

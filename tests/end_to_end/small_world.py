@@ -21,11 +21,11 @@ from transformers import PreTrainedTokenizerFast
 
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
+from ascent.models.hf_logging import quiet
 from ascent.models.model import LanguageModel
-from ascent.models.quiet import quiet
 from ascent.models.tiny import tiny_model
 from ascent.records import Message, Prompt, Rollout
-from ascent.rollouts.collect import Asked, Settings
+from ascent.rollouts.generate import Asked, Settings
 
 WORDS = ("<pad>", "<eos>", "a", "b", "c", "d", "e", "f")
 END, BUDGET = 1, 4

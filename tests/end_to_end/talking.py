@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascent.build.evaluating import evaluate
+from ascent.api.evaluate import evaluate
 from ascent.envs import find
 from ascent.models import tiny
 from ascent.records import Example, Message, Prompt

@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ascent.build.evaluating import answered, evaluate
-from ascent.build.rewarding import ModelScorer
-from ascent.build.rounds import rounds
+from ascent.api.evaluate import answered, evaluate
+from ascent.api.iterate import rounds
+from ascent.config.iterate import rounds_from
 from ascent.config.load import merged, read_recipe
-from ascent.config.rounds import rounds_from
 from ascent.models import tiny
-from ascent.rollouts.collect import GREEDY, Settings
+from ascent.rollouts.generate import GREEDY, Settings
 from ascent.runs.folder import read_run
+from ascent.setup.rewards import ModelScorer
 from ascent.tasks import TASKS
 from tests.end_to_end.policies import REWARDED, Practice, alone, quietly, recipe_of
 from tests.end_to_end.preferring import nats

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from ascent.build.plan import resolve
-from ascent.build.training import train
+from ascent.api.training import train
 from ascent.config.load import nested
 from ascent.config.validate import validate
+from ascent.plan.resolve import resolve
 from ascent.rewards.outcome import RewardFailed
 from ascent.runs.folder import Run, read_run
 from tests.rewards.servers import misbehaving

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascent.build.plan import resolve
-from ascent.build.training import assemble
+from ascent.api.training import assemble
 from ascent.config.validate import validate
 from ascent.data import sources
 from ascent.data.prepare import Item
 from ascent.maths.segments import Segments
+from ascent.plan.resolve import resolve
 
 pytestmark = pytest.mark.slow
 DATA = {"sft": "sort_digits:64", "reward_model": "style:64", "dpo": "style:64"}

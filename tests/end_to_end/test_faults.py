@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from ascent.build.plan import resolve
-from ascent.build.training import train
+from ascent.api.training import train
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.models.load import load
 from ascent.models.tiny import create
+from ascent.plan.resolve import resolve
 from ascent.rewards.outcome import RewardFailed
 from ascent.rollouts.source import MOST_IDLE
 from ascent.runs.folder import Run, read_run

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
-from ascent.build import use
-from ascent.build.plan import resolve
-from ascent.build.training import resume, train
+from ascent.api import use
+from ascent.api.training import resume, train
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.models.load import load
-from tests.build.world import SMALL, create
+from ascent.plan.resolve import resolve
 from tests.end_to_end.crashing import REWARD
+from tests.setup.world import SMALL, create
 
 pytest.importorskip("peft")
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from ascent.advantages import normalise, returns
+from ascent.advantages import normalize, returns
 from ascent.algorithms import TABLE
-from ascent.build.critic import Critic
 from ascent.cells import cell
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.rollouts.source import Models, Plan, RolloutSource
-from ascent.update.local import LocalLearner
+from ascent.setup.critic import Critic
+from ascent.update.learner import LocalLearner
 from ascent.update.objective import critic_objective, objective_of
 from ascent.update.schedule import Schedule
 from tests.end_to_end import small_world
@@ -77,7 +77,7 @@ def test_with_the_true_values_one_step_advantages_are_exact(folder: Path) -> Non
     """Text moves on by appending, so r + V(next) - V is Q - V of the sampled token itself, not a sample of it."""
     model = load(folder)
     truth = Truth(model)
-    row = replace(PPO, credit=cell(returns.td), normalise=cell(normalise.none))
+    row = replace(PPO, credit=cell(returns.td), normalise=cell(normalize.none))
     source = source_of(model, learner_of(model), Oracle(truth), row, replace(PLAN, epochs=1, minibatches=1))
     seen = 0
     for batch in source.next(1):
@@ -102,15 +102,15 @@ def test_with_the_true_values_gae_is_exact_on_average(folder: Path) -> None:
     said = _completions(truth, prompt)
     batch = small_world.packed([(*prompt, *each) for each in said])
     segments = batch["segments"]
-    batch["trained_T"] = batch["positions_T"] >= len(prompt)
+    batch["loss_mask_T"] = batch["positions_T"] >= len(prompt)
     batch |= Oracle(truth).infer(batch, frozenset({"values_T"}))
-    ends_T = segments.last(batch["trained_T"])
+    ends_T = segments.last(batch["loss_mask_T"])
     rewards_T = torch.zeros(segments.total, dtype=torch.float64)
     rewards_T[ends_T] = torch.tensor([small_world.worth(each) for each in said], dtype=torch.float64)
     chances = [_chance(truth, prompt, each) for each in said]
     assert math.fsum(chances) == pytest.approx(1, abs=1e-5)
     for lam in (0.0, 0.5, 0.95, 1.0):
-        found = returns.gae(rewards_T, batch["values_T"], batch["trained_T"], segments, lam=lam)
+        found = returns.gae(rewards_T, batch["values_T"], batch["loss_mask_T"], segments, lam=lam)
         first = (segments.offsets[:-1] + len(prompt)).tolist()
         assert found.returns_T is not None
         target = math.fsum(c * float(found.returns_T[place]) for c, place in zip(chances, first, strict=True))

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ascent.algorithms import TABLE, Row
-from ascent.build.overrides import with_cells
 from ascent.config.schema import Cells
 from ascent.models.tiny import create
+from ascent.plan.overrides import with_cells
 from ascent.records import Rollout
+from ascent.rollouts.advantages import credited
 from ascent.rollouts.batch import cut, packed
-from ascent.rollouts.credit import credited
-from ascent.update.local import LocalLearner
+from ascent.update.learner import LocalLearner
 from ascent.update.objective import LOSS_SLOTS, objective_of
 from tests.rollouts.test_source import PLAN, assert_goes_on, make
 
@@ -80,10 +80,10 @@ def test_groups_of_several_draws_train_like_groups_of_one(folder: Path, row: Row
     assert len(trained) == 11 and len(set(names)) == 3
     whole = packed(trained)
     assert whole["groups"].ids_B.tolist() == [0] * 3 + [1] * 4 + [2] * 4
-    whole["old_T"] = whole["rollout_T"]
+    whole["old_logprobs_T"] = whole["sampler_logprobs_T"]
     if "reference" in row.needs:
         assert source.models.reference is not None
-        whole["reference_T"] = source.models.reference.infer(whole, frozenset({"logprobs_T"}))["logprobs_T"]
+        whole["ref_logprobs_T"] = source.models.reference.infer(whole, frozenset({"logprobs_T"}))["logprobs_T"]
     batch, _ = credited(whole, row)
     _, other = make(folder, "rlvr")
     other.step(cut(batch, [[place] for place in range(len(trained))], plan.budget), objective_of(row))

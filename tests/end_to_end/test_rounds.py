@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import ascent.runs.folder
-from ascent.build import rounds as building
+from ascent.api import iterate as building
 from ascent.checkpoints import disk
-from ascent.config.rounds import rounds_from
-from ascent.feedback.ledger import Ledger
+from ascent.config.iterate import rounds_from
+from ascent.feedback.preference_log import Ledger
 from ascent.feedback.samples import Samples
 from tests.end_to_end import crashing
 

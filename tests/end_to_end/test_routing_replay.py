@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ascent.build.plan import resolve
-from ascent.build.training import resume, train
+from ascent.api.training import resume, train
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.models.tiny import create
+from ascent.plan.resolve import resolve
 from ascent.records import Rollout
 from ascent.runs.folder import read_run
 from tests.end_to_end import rewarded

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ascent.build import resolve
-from ascent.build.evaluation import evaluated
-from ascent.build.training import assemble
+from ascent.api.training import assemble
 from ascent.cli.main import app
 from ascent.config.load import load_config
 from ascent.data.render import Renderer, load_tokenizer
+from ascent.plan import resolve
 from ascent.records import Message
 from ascent.runs.folder import read_run
+from ascent.setup.evaluation import evaluated
 
 SMOLLM2 = os.environ.get("ASCENT_SMOLLM2", "")
 pytestmark = [

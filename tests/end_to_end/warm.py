@@ -8,11 +8,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from ascent.build import training
-from ascent.build.plan import resolve
+from ascent.api import training
 from ascent.checkpoints.save import save
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read
+from ascent.plan.resolve import resolve
 from tests.end_to_end.crashing import recipe
 
 with tempfile.TemporaryDirectory() as folder:

@@ -56,7 +56,7 @@ def test_recorded_log_probs_equal_the_packed_training_forward(model: LanguageMod
             "tokens_T": tokens,
             "positions_T": torch.arange(tokens.numel()),
             "segments": Segments.from_lengths([tokens.numel()]),
-            "trained_T": torch.ones(tokens.numel(), dtype=torch.bool),
+            "loss_mask_T": torch.ones(tokens.numel(), dtype=torch.bool),
         }
         with torch.no_grad():
             trained = model.outputs(batch, frozenset({"logprobs_T"}), 0.7)["logprobs_T"]

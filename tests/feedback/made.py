@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascent.feedback.questions import Answer, Question, Shown
+from ascent.feedback.comparisons import Answer, Question, Shown
 from ascent.records import Message, Prompt
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ascent.data.load import load
-from ascent.feedback.questions import Question, Shown
+from ascent.feedback.comparisons import Question, Shown
 from ascent.feedback.verdicts import Verdict, order_of, row_of
 from ascent.records import Message, Pair, Prompt, Ranking
 from tests.feedback.made import answers, shown

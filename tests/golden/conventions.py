@@ -19,10 +19,10 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from ascent.advantages import group
+from ascent.advantages import group_baselines
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, mismatch
-from ascent.losses.aggregate import Weights
+from ascent.losses import aggregation, rollout_correction
+from ascent.losses.aggregation import Weights
 from ascent.maths.groups import Groups
 from tests.golden.cases import COUNT_PLUS_1E8, Case, Tolerance
 
@@ -73,12 +73,12 @@ def mean_in_rows(case: Case, *, count_empty: bool = False) -> Cell:
     """Token mean inside a sequence, as sum / (n + 1e-8) (verl, OpenRLHF)."""
 
     def plus_1e8(tokens_B: Tensor) -> Weights:
-        ours = aggregate.sequence_mean_token_mean(tokens_B, count_empty=count_empty)
+        ours = aggregation.sequence_mean_token_mean(tokens_B, count_empty=count_empty)
         return Weights(ours.weight_B * tokens_B / (tokens_B + 1e-8), ours.share_B)
 
     if case.follows(Convention.PLUS_1E8):
         return cell(plus_1e8)
-    return cell(aggregate.sequence_mean_token_mean, count_empty=count_empty)
+    return cell(aggregation.sequence_mean_token_mean, count_empty=count_empty)
 
 
 def room_for_1e8(case: Case) -> Tolerance:
@@ -88,12 +88,12 @@ def room_for_1e8(case: Case) -> Tolerance:
 
 
 # A mismatch cell that finds the weights of `sampler_of` again. A weight of 0 was rejected; others are never so small.
-READY_MADE = cell(mismatch.token_mask, low=1e-8, high=NO_BOUND)
+READY_MADE = cell(rollout_correction.token_mask, low=1e-8, high=NO_BOUND)
 
 
-def sampler_of(old_T: Tensor, weight_T: Tensor) -> Tensor:
+def sampler_of(old_logprobs_T: Tensor, weight_T: Tensor) -> Tensor:
     """The sampler's log-probs from which our cells compute mismatch weights that a case gives ready-made."""
-    return old_T.detach() - weight_T.log()
+    return old_logprobs_T.detach() - weight_T.log()
 
 
 def rounding_of_flat_groups(advantages_B: Tensor, rewards_B: Tensor, groups: Groups, eps: float) -> Tensor:
@@ -102,7 +102,7 @@ def rounding_of_flat_groups(advantages_B: Tensor, rewards_B: Tensor, groups: Gro
     A peer divides (reward - mean) by (std + eps). The mean of n equal numbers is not that number to the last bit,
     unless few bits are set in it; what is left of it, over eps, is all the peer's answer consists of.
     """
-    scored_B = group.scored(rewards_B)
+    scored_B = group_baselines.scored(rewards_B)
     flat_G = groups.spans_nothing(rewards_B, scored_B) & (groups.sum(scored_B) > 1)
     flat_B = groups.spread(flat_G) & scored_B
     if not bool((advantages_B[flat_B] == 0).all()):
@@ -119,11 +119,11 @@ def room_for_flat_groups(case: Case, advantages_B: Tensor, rewards_B: Tensor, gr
 
 
 def room_for_flat_parts(
-    usual: Tolerance, parts_BK: Tensor, weights: Sequence[float], groups: Groups, eps: float
+    usual: Tolerance, reward_components_BK: Tensor, weights: Sequence[float], groups: Groups, eps: float
 ) -> Tolerance:
     """The same for rewards in parts: their rounding is added up and then shifts every row through the batch's mean."""
     room = usual.absolute
-    for part_B, weight in zip(parts_BK.unbind(1), weights, strict=True):
-        rounding_B = rounding_of_flat_groups(group.centre(part_B, groups).advantages_B, part_B, groups, eps)
+    for part_B, weight in zip(reward_components_BK.unbind(1), weights, strict=True):
+        rounding_B = rounding_of_flat_groups(group_baselines.centre(part_B, groups).advantages_B, part_B, groups, eps)
         room = room + abs(weight) * float(rounding_B.max())
     return Tolerance(usual.relative, room, usual.of_largest)

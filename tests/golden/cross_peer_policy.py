@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ascent.losses import mismatch
+from ascent.losses import rollout_correction
 from tests.golden.cases import as_tensor
 
 Values = Mapping[str, Any]
@@ -128,7 +128,7 @@ def _tokens(x: Values) -> int:
 
 def _truncated(x: Values, cap: float) -> list[list[float]]:
     old, sampled, keep = (as_tensor(x[name]) for name in ("old_log_prob", "rollout_log_prob", "mask"))
-    return mismatch.token_truncate(old, sampled, keep > 0, cap=cap).weight_T.tolist()
+    return rollout_correction.token_truncate(old, sampled, keep > 0, cap=cap).weight_T.tolist()
 
 
 def verl_advantage(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from ascent.advantages import group
+from ascent.advantages import group_baselines
 from ascent.maths.groups import Groups
 from tests.golden.cases import EXACT, Case, Ours, as_tensor
 from tests.golden.swift import WINDOW
@@ -65,7 +65,7 @@ def _not_zero_when_alone(case: Case, ours: Ours) -> list[str]:
     rewards_B, groups = _rewards_and_groups(case)
     alone_B = groups.spread(groups.sum(torch.ones_like(groups.ids_B))) == 1
     wrong = []
-    for credit in (group.centre(rewards_B, groups), group.leave_one_out(rewards_B, groups)):
+    for credit in (group_baselines.centre(rewards_B, groups), group_baselines.leave_one_out(rewards_B, groups)):
         if not bool((credit.advantages_B[alone_B] == 0).all()) or bool((credit.advantages_B[~alone_B] == 0).any()):
             wrong.append(f"a group of one must get an advantage of exactly 0: {credit.advantages_B.tolist()}")
         if credit.metrics["groups_of_one"].value() == 0:

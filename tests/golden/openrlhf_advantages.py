@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ascent.advantages import group, normalise, returns, shape
+from ascent.advantages import group_baselines, normalize, returns, reward_shaping
 from ascent.cells import cell
 from ascent.losses import kl
-from ascent.losses.aggregate import token_mean
+from ascent.losses.aggregation import token_mean
 from ascent.maths import masked
 from ascent.maths.groups import Groups
 from tests.golden import conventions
@@ -36,17 +36,17 @@ def advantages(case: Case) -> Ours:
     shaped_B = judged_B = _shaped(case)
     groups = consecutive(rows.count, case.params["n_samples_per_prompt"])
     kl_T, beta = rows.pack(case.tensor("kl")), max(case.params["kl_coef"], 0.0)
-    penalty_T = shape.kl_penalty(kl_T, torch.zeros_like(kl_T), rows.trained_T, beta=beta)
+    penalty_T = reward_shaping.kl_penalty(kl_T, torch.zeros_like(kl_T), rows.loss_mask_T, beta=beta)
     if kind in NO_BASELINE or case.follows(Convention.AFTER_BASELINE):
         credit_B = _clipped(case, _against_group(kind, shaped_B, groups))
     else:
         judged_B = _clipped(case, shaped_B) + rows.segments.sum(penalty_T)
         credit_B, penalty_T = _against_group(kind, judged_B, groups), torch.zeros_like(penalty_T)
-    rewards_T = shape.on_last_token(credit_B, rows.trained_T, rows.segments) + penalty_T
-    every_T = torch.ones_like(rows.trained_T) if case.follows(Convention.OBSERVATIONS) else rows.trained_T
+    rewards_T = reward_shaping.on_last_token(credit_B, rows.loss_mask_T, rows.segments) + penalty_T
+    every_T = torch.ones_like(rows.loss_mask_T) if case.follows(Convention.OBSERVATIONS) else rows.loss_mask_T
     gamma = case.params["gamma"]
     if kind == "gae":
-        values_T = masked.kept(rows.pack(case.tensor("values")), rows.trained_T)
+        values_T = masked.kept(rows.pack(case.tensor("values")), rows.loss_mask_T)
         found = returns.gae(rewards_T, values_T, every_T, rows.segments, gamma=gamma, lam=case.params["lambd"])
         advantages_T, returns_T = found.advantages_T, found.returns_T
     else:
@@ -70,11 +70,11 @@ def _shaped(case: Case) -> Tensor:
     buffer, coefficient = case.params["overlong_buffer_len"], case.params["stop_properly_penalty_coef"]
     longest, truncated_B = case.params["max_new_tokens"], case.flags("truncated")
     if buffer is not None:
-        rewards_B = shape.soft_overlong(rewards_B, lengths_B, max_length=longest, cache=int(buffer))
+        rewards_B = reward_shaping.soft_overlong(rewards_B, lengths_B, max_length=longest, cache=int(buffer))
     if coefficient is not None and coefficient < 0:
-        rewards_B = shape.eos_replace(rewards_B, truncated_B, score=coefficient)
+        rewards_B = reward_shaping.eos_replace(rewards_B, truncated_B, score=coefficient)
     elif coefficient is not None:
-        rewards_B = shape.eos_scale(rewards_B, truncated_B, factor=coefficient)
+        rewards_B = reward_shaping.eos_scale(rewards_B, truncated_B, factor=coefficient)
     return rewards_B
 
 
@@ -82,19 +82,19 @@ def _clipped(case: Case, rewards_B: Tensor) -> Tensor:
     if case.params["reward_clip_range"] is None:
         return rewards_B
     low, high = case.params["reward_clip_range"]
-    return shape.clip(rewards_B, low=low, high=high)
+    return reward_shaping.clip(rewards_B, low=low, high=high)
 
 
 def _against_group(kind: str, rewards_B: Tensor, groups: Groups) -> Tensor:
     if kind in NO_BASELINE:
         return rewards_B
     if kind == "rloo":
-        return group.leave_one_out(rewards_B, groups).advantages_B
-    centred_B = group.centre(rewards_B, groups).advantages_B
+        return group_baselines.leave_one_out(rewards_B, groups).advantages_B
+    centred_B = group_baselines.centre(rewards_B, groups).advantages_B
     if kind in ("reinforce_baseline", "dr_grpo"):
         return centred_B
     if kind == "group_norm":
-        return normalise.group_std(centred_B, rewards_B, groups, eps=GROUP_EPS)
+        return normalize.group_std(centred_B, rewards_B, groups, eps=GROUP_EPS)
     raise KeyError(f"estimator {kind!r} is not one this adapter knows")
 
 
@@ -102,8 +102,8 @@ def _whitened(case: Case, advantages_T: Tensor, rows: Rows) -> Tensor:
     if case.params["no_std_norm"]:
         if not case.follows(Convention.CENTRED_ONLY):
             return advantages_T
-        return masked.kept(advantages_T - masked.mean(advantages_T, rows.trained_T), rows.trained_T)
-    return normalise.whiten_token(advantages_T, rows.trained_T, ddof=0, eps=NO_EPS)
+        return masked.kept(advantages_T - masked.mean(advantages_T, rows.loss_mask_T), rows.loss_mask_T)
+    return normalize.whiten_token(advantages_T, rows.loss_mask_T, ddof=0, eps=NO_EPS)
 
 
 def compute_reward(case: Case) -> Ours:
@@ -112,14 +112,14 @@ def compute_reward(case: Case) -> Ours:
     every_BL, beta = torch.ones_like(mask_BL), max(case.params["kl_coef"], 0.0)
     mask_BL[~mask_BL.any(1), -1] = True
     rows, kl_BL = Rows(mask_BL), case.tensor("kl")
-    placed_BL = rows.unpack(shape.on_last_token(rewards_B, rows.trained_T, rows.segments))
-    return Ours({"reward": placed_BL + shape.kl_penalty(kl_BL, torch.zeros_like(kl_BL), every_BL, beta=beta)})
+    placed_BL = rows.unpack(reward_shaping.on_last_token(rewards_B, rows.loss_mask_T, rows.segments))
+    return Ours({"reward": placed_BL + reward_shaping.kl_penalty(kl_BL, torch.zeros_like(kl_BL), every_BL, beta=beta)})
 
 
 def approx_kl(case: Case) -> Ours:
     """Float32, and every estimator held within +-10."""
     logprobs, reference = case.leaf("log_probs"), case.tensor("log_probs_base")
-    known = {"logprobs_T": logprobs, "reference_T": reference, "trained_T": torch.ones_like(reference).bool()}
+    known = {"logprobs_T": logprobs, "ref_logprobs_T": reference, "loss_mask_T": torch.ones_like(reference).bool()}
     kind = case.params["kl_estimator"]
     estimators = {"k1": cell(kl.k1), "k2": cell(kl.k2), "k3": cell(kl.k3, cap=LARGEST_KL)}
     found = estimators[kind](known)
@@ -135,8 +135,8 @@ def masked_stats(case: Case) -> Ours:
     by_row = [masked.whiten(x, keep, ddof=0, eps=NO_EPS) for x, keep in zip(values_BL, mask_BL, strict=True)]
     return Ours(
         {
-            "masked_mean": masked.mean(x_T, rows.trained_T),
-            "masked_mean_dim_last": rows.segments.mean(x_T, rows.trained_T),
+            "masked_mean": masked.mean(x_T, rows.loss_mask_T),
+            "masked_mean_dim_last": rows.segments.mean(x_T, rows.loss_mask_T),
             "masked_normalize_dim1": torch.stack(by_row),
             "aggregate_token": mean_of(spread_out(x_T, rows, cell(token_mean))),
             "aggregate_sample": mean_of(spread_out(x_T, rows, conventions.mean_in_rows(case))),

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from ascent.cells import Cell, cell
 from ascent.losses import (
-    aggregate,
+    aggregation,
     distillation,
-    gates,
-    mismatch,
+    kto_bco,
+    policy_losses,
     preferences,
     process,
     ranking,
     ratios,
+    rollout_correction,
     supervised,
-    unpaired,
     values,
 )
 from ascent.losses.loss import Each, Loss, summed
@@ -43,43 +43,49 @@ EVERY_LENGTH = 1  # these losses take sums of log-probs and never a length
 
 def policy_loss(case: Case) -> Ours:
     rows, logprobs = Rows(case.flags("action_mask")), case.leaf("log_probs")
-    known = rows.known(logprobs_T=logprobs, old_T=case.tensor("old_log_probs"), advantages_T=case.tensor("advantages"))
+    known = rows.known(
+        logprobs_T=logprobs, old_logprobs_T=case.tensor("old_log_probs"), advantages_T=case.tensor("advantages")
+    )
     if case.has("rollout_log_probs"):
-        known["rollout_T"] = rows.pack(case.tensor("rollout_log_probs"))
+        known["sampler_logprobs_T"] = rows.pack(case.tensor("rollout_log_probs"))
     gspo = case.params["policy_loss_type"] == "gspo"
     if not gspo:
         case.expects(policy_loss_type="ppo")
     ratio = cell(ratios.sequence_geometric, guard=NO_GUARD) if gspo else cell(ratios.token, guard=PPO_CLAMP)
     low, high, cap = (case.params[name] for name in ("clip_eps_low", "clip_eps_high", "dual_clip"))
-    gate = cell(gates.clip, low=low, high=high) if cap is None else cell(gates.dual_clip, low=low, high=high, cap=cap)
+    gate = (
+        cell(policy_losses.clip, low=low, high=high)
+        if cap is None
+        else cell(policy_losses.dual_clip, low=low, high=high, cap=cap)
+    )
     mode, count, ranks = _reduction(case, per_token=case.params["token_level_loss"] and not gspo)
     terms = policy_terms(known, mismatch=_correction(case, gspo), ratio=ratio, gate=gate, aggregate=mode)
     loss, found = reduced(terms, count=count, ranks=ranks), terms["policy"].metrics
-    moved_T = ratios.differences(known["logprobs_T"].detach(), known["old_T"], rows.trained_T)
+    moved_T = ratios.differences(known["logprobs_T"].detach(), known["old_logprobs_T"], rows.loss_mask_T)
     answer: dict[str, Any] = {
         "loss": loss,
         "grad_log_probs": gradient(loss, logprobs),
         "clip_ratio": found["clipped_low"].value() + found["clipped_high"].value(),
-        "ppo_kl": masked.mean(-moved_T, rows.trained_T),
+        "ppo_kl": masked.mean(-moved_T, rows.loss_mask_T),
     }
     answer["vllm_kl"] = None
     if case.params["enable_vllm_is_correction"] and not gspo:
-        gap_T = ratios.differences(known["rollout_T"], known["old_T"], rows.trained_T)
-        answer["vllm_kl"] = masked.mean(gap_T, rows.trained_T)
+        gap_T = ratios.differences(known["sampler_logprobs_T"], known["old_logprobs_T"], rows.loss_mask_T)
+        answer["vllm_kl"] = masked.mean(gap_T, rows.loss_mask_T)
     return Ours(answer, tolerances={"clip_ratio": METRIC})
 
 
 def _correction(case: Case, gspo: bool) -> Cell:
     if not case.params["enable_vllm_is_correction"]:
-        return cell(mismatch.none)
+        return cell(rollout_correction.none)
     if gspo:
         case.peer_ignores("vllm_is_truncated_threshold", "vllm_is_correction_type")
-        return cell(mismatch.bypass)
+        return cell(rollout_correction.bypass)
     low, high = case.params["vllm_is_truncated_threshold"]
     cells: dict[str, Callable[[], Cell]] = {
-        "tis": lambda: cell(mismatch.token_truncate, floor=low, cap=high),
-        "icepop": lambda: cell(mismatch.token_mask, low=low, high=high),
-        "seq-mask-tis": lambda: cell(mismatch.geometric_mask, low=low, high=high, cap=NO_GUARD),
+        "tis": lambda: cell(rollout_correction.token_truncate, floor=low, cap=high),
+        "icepop": lambda: cell(rollout_correction.token_mask, low=low, high=high),
+        "seq-mask-tis": lambda: cell(rollout_correction.geometric_mask, low=low, high=high, cap=NO_GUARD),
     }
     return cells[case.params["vllm_is_correction_type"]]()
 
@@ -89,7 +95,7 @@ def _reduction(case: Case, *, per_token: bool) -> tuple[Cell, float | None, int]
     tokens, samples = case.params.get("batch_num_tokens"), case.params.get("global_batch_size")
     ranks = case.params.get("dp_size") or 1
     if per_token:
-        return cell(aggregate.token_mean), tokens, ranks
+        return cell(aggregation.token_mean), tokens, ranks
     return conventions.mean_in_rows(case), samples, ranks
 
 
@@ -98,17 +104,17 @@ def value_loss(case: Case) -> Ours:
     values_T, returns_T = rows.pack(predicted), rows.pack(case.tensor("returns"))
     if case.params["clip_eps"] is None:
         case.peer_ignores("old_values")
-        loss_T = values.mse(values_T, returns_T, rows.trained_T)
+        loss_T = values.mse(values_T, returns_T, rows.loss_mask_T)
     else:
-        old_T = rows.pack(case.tensor("old_values"))
-        loss_T = values.clipped(values_T, old_T, returns_T, rows.trained_T, radius=case.params["clip_eps"])
+        old_logprobs_T = rows.pack(case.tensor("old_values"))
+        loss_T = values.clipped(values_T, old_logprobs_T, returns_T, rows.loss_mask_T, radius=case.params["clip_eps"])
     loss = _aggregated(case, rows, loss_T, Convention.LIKE_POLICY)
     return Ours({"loss": loss, "grad_values": gradient(loss, predicted)})
 
 
 def sft_loss(case: Case) -> Ours:
     rows, logprobs = Rows(case.flags("loss_mask")), case.leaf("per_token_logps")
-    loss_T = supervised.nll(rows.pack(logprobs), rows.trained_T).losses
+    loss_T = supervised.nll(rows.pack(logprobs), rows.loss_mask_T).losses
     loss = _aggregated(case, rows, loss_T, Convention.SFT_PER_ROW)
     return Ours({"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)})
 
@@ -116,9 +122,9 @@ def sft_loss(case: Case) -> Ours:
 def _aggregated(case: Case, rows: Rows, loss_T: Tensor, per_row: Convention) -> Tensor:
     """A token mean, which is ours; or a mean over rows, which would be a convention."""
     mode, count, ranks = _reduction(case, per_token=case.params["token_level_loss"] or not case.follows(per_row))
-    tokens_B = aggregate.tokens_per_sequence(rows.trained_T, rows.segments, loss_T.dtype)
+    tokens_B = aggregation.tokens_per_sequence(rows.loss_mask_T, rows.segments, loss_T.dtype)
     weights = mode({"tokens_B": tokens_B})
-    total = aggregate.numerator(loss_T, rows.trained_T, weights.weight_B, rows.segments)
+    total = aggregation.numerator(loss_T, rows.loss_mask_T, weights.weight_B, rows.segments)
     return reduced({"loss": Loss(total, weights.share_B.sum(), {})}, count=count, ranks=ranks)
 
 
@@ -168,21 +174,21 @@ def kto_loss(case: Case) -> Ours:
     point = (case.tensor("policy_KL_logps") - case.tensor("reference_KL_logps")).mean()
     known |= {"desirable_B": torch.arange(count + rejected.numel()) < count, "mismatched_score": point}
     numbers = {name: case.params[name] for name in ("beta", "desirable_weight", "undesirable_weight")}
-    ours = _judged(case, cell(unpaired.kto, **numbers)(known), chosen, rejected, known)
+    ours = _judged(case, cell(kto_bco.kto, **numbers)(known), chosen, rejected, known)
     return Ours({**ours.values, "kl": point.clamp(min=0)})
 
 
 def _sums(case: Case) -> tuple[Tensor, Tensor, dict[str, Any]]:
     chosen, rejected = case.leaf("policy_chosen_logps"), case.leaf("policy_rejected_logps")
     reference = [case.tensor(f"reference_{which}_logps") for which in ("chosen", "rejected")]
-    known = {"logprobs_B": torch.cat([chosen, rejected]), "reference_B": torch.cat(reference)}
-    known["lengths_B"] = torch.full_like(known["reference_B"], EVERY_LENGTH)
+    known = {"logprobs_B": torch.cat([chosen, rejected]), "ref_logprobs_B": torch.cat(reference)}
+    known["lengths_B"] = torch.full_like(known["ref_logprobs_B"], EVERY_LENGTH)
     return chosen, rejected, known
 
 
 def _judged(case: Case, each: Each, chosen: Tensor, rejected: Tensor, known: dict[str, Any]) -> Ours:
     loss = mean_of(summed(each))
-    reward_B = case.params["beta"] * (known["logprobs_B"] - known["reference_B"])
+    reward_B = case.params["beta"] * (known["logprobs_B"] - known["ref_logprobs_B"])
     return Ours(
         {
             "loss": loss,

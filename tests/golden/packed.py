@@ -27,7 +27,7 @@ class Rows:
         counted_BL = mask_BL.flip(1).cumsum(1).flip(1) > 0
         self.keep_BL = counted_BL | (counted_BL.roll(1, 1) & mask_BL.any(1, keepdim=True))
         self.segments = packed_segments(self.keep_BL)
-        self.trained_T = pack(mask_BL, self.keep_BL)
+        self.loss_mask_T = pack(mask_BL, self.keep_BL)
         self.empty_B = ~mask_BL.any(1)
 
     @property
@@ -50,7 +50,7 @@ class Rows:
     def known(self, **padded: Tensor) -> dict[str, Any]:
         """What our composed functions take, from padded tensors under our names."""
         packed = {name: self.pack(x) for name, x in padded.items()}
-        return {"segments": self.segments, "trained_T": self.trained_T, **packed}
+        return {"segments": self.segments, "loss_mask_T": self.loss_mask_T, **packed}
 
     def without(self, drop_B: Tensor) -> Rows:
         """The same rows with some of them fully masked."""
@@ -59,7 +59,7 @@ class Rows:
 
 def shares_of_rows(rows: Rows, marks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """For each row, the share of its trained tokens that carry a mark."""
-    return {name: rows.segments.mean(mark_T.double(), rows.trained_T) for name, mark_T in marks.items()}
+    return {name: rows.segments.mean(mark_T.double(), rows.loss_mask_T) for name, mark_T in marks.items()}
 
 
 def gradient(loss: Tensor, leaf: Tensor) -> Tensor:

@@ -13,9 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ascent.advantages import group, normalise, select
+from ascent.advantages import filters, group_baselines, normalize
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, focus, gates, kl, mismatch, ratios, sequence_gates
+from ascent.losses import (
+    aggregation,
+    kl,
+    policy_losses,
+    ratios,
+    rollout_correction,
+    sequence_policy_losses,
+    token_weights,
+)
 from ascent.losses.objective import policy_terms, step_statistics
 from ascent.maths import masked
 from ascent.maths.groups import Groups
@@ -36,8 +44,8 @@ ROLLOUT_WEIGHTS = "swift rollout weights"  # inside the trainer's loss; only the
 
 
 def advantages(case: Case) -> Ours:
-    parts_BK, weights = case.tensor("rewards_per_func"), case.tensor("reward_weights")
-    rewards_B = total(case, parts_BK, weights)
+    reward_components_BK, weights = case.tensor("rewards_per_func"), case.tensor("reward_weights")
+    rewards_B = total(case, reward_components_BK, weights)
     groups = consecutive(rewards_B.numel(), case.params["num_generations"])
     kind, scale = case.params["advantage_estimator"], case.params["scale_rewards"]
     plain_B = rewards_B
@@ -47,19 +55,21 @@ def advantages(case: Case) -> Ours:
         case.peer_ignores("beta", "kl_values")
     if scale == "gdpo":
         words = ",".join(str(float(weight)) for weight in weights)
-        credit_B = group.decoupled_parts(parts_BK, groups, part_weights=words, eps=GDPO_EPS).advantages_B
-        room = conventions.room_for_flat_parts(case.tolerance, parts_BK, weights.tolist(), groups, GDPO_EPS)
-        advantages_B = normalise.batch_zscore(credit_B, group.scored(rewards_B), eps=GDPO_EPS)
+        credit_B = group_baselines.decoupled_parts(
+            reward_components_BK, groups, part_weights=words, eps=GDPO_EPS
+        ).advantages_B
+        room = conventions.room_for_flat_parts(case.tolerance, reward_components_BK, weights.tolist(), groups, GDPO_EPS)
+        advantages_B = normalize.batch_zscore(credit_B, group_baselines.scored(rewards_B), eps=GDPO_EPS)
         return Ours({"advantages": advantages_B, "rewards": plain_B}, tolerances={"advantages": room})
     advantages_B = _scaled(kind, scale, rewards_B, groups)
     room = conventions.room_for_flat_groups(case, advantages_B, rewards_B, groups, EPS)
     return Ours({"advantages": advantages_B, "rewards": rewards_B}, tolerances={"advantages": room})
 
 
-def total(case: Case, parts_BK: Tensor, weights_K: Tensor) -> Tensor:
+def total(case: Case, reward_components_BK: Tensor, weights_K: Tensor) -> Tensor:
     """What could not be scored counts as 0; or leaves the whole reward unscored."""
-    parts_BK = torch.where(weights_K == 0, 0, parts_BK * weights_K)
-    return parts_BK.nansum(1) if case.follows(Convention.PARTLY_SCORED) else parts_BK.sum(1)
+    reward_components_BK = torch.where(weights_K == 0, 0, reward_components_BK * weights_K)
+    return reward_components_BK.nansum(1) if case.follows(Convention.PARTLY_SCORED) else reward_components_BK.sum(1)
 
 
 def dynamic(case: Case) -> Ours:
@@ -80,14 +90,18 @@ def dynamic(case: Case) -> Ours:
 
 def _scaled(kind: str, scale: str, rewards_B: Tensor, groups: Groups) -> Tensor:
     """reinforce_plus_plus divides by the std of centred rewards, the others by that of raw ones."""
-    credit = {"rloo": group.leave_one_out, "grpo": group.centre, "reinforce_plus_plus": group.centre}[kind]
+    credit = {
+        "rloo": group_baselines.leave_one_out,
+        "grpo": group_baselines.centre,
+        "reinforce_plus_plus": group_baselines.centre,
+    }[kind]
     advantages_B = credit(rewards_B, groups).advantages_B
-    batch = normalise.batch_std_centred if kind == "reinforce_plus_plus" else normalise.batch_std_raw
+    batch = normalize.batch_std_centred if kind == "reinforce_plus_plus" else normalize.batch_std_raw
     known = {"advantages_B": advantages_B, "advantages_T": advantages_B, "rewards_B": rewards_B, "groups": groups}
     scales: Mapping[str, Callable[[], Cell]] = {
-        "group": lambda: cell(normalise.group_std, eps=EPS),
+        "group": lambda: cell(normalize.group_std, eps=EPS),
         "batch": lambda: cell(batch, eps=EPS),
-        "none": lambda: cell(normalise.none),
+        "none": lambda: cell(normalize.none),
     }
     scaled_B: Tensor = scales[scale]()(known)
     return scaled_B
@@ -98,7 +112,7 @@ def grpo(case: Case) -> Ours:
     case.peer_ignores("entropies", "tau_pos", "tau_neg", *FIPO_OPTIONS, *REAL_OPTIONS)
     finished, top = rows, None
     if case.params["overlong_filter"]:
-        finished = rows.without(~select.finished(case.flags("truncated_mask")))
+        finished = rows.without(~filters.finished(case.flags("truncated_mask")))
     else:
         case.peer_ignores("truncated_mask")
     if (case.params.get("top_entropy_quantile") or 1.0) < 1.0:
@@ -112,8 +126,8 @@ def grpo(case: Case) -> Ours:
         rows = rows.without(~_near(case, rows, known, drift))
         known = _known(case, rows, logprobs)
     elif drift is not None:
-        known.setdefault("rollout_T", known["old_T"])
-        focuses.append(cell(focus.near_policy, max_drift=drift))
+        known.setdefault("sampler_logprobs_T", known["old_logprobs_T"])
+        focuses.append(cell(token_weights.near_policy, max_drift=drift))
     if case.params["loss_type"] == "real":
         return _real(case, rows, known, logprobs)
     if top is not None:
@@ -136,8 +150,8 @@ def grpo(case: Case) -> Ours:
 def _real(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -> Ours:
     """A mean over all groups, also over those without a token; KL is a token mean of its own."""
     known["groups"] = consecutive(rows.count, case.params["num_generations"])
-    gate, mode = cell(sequence_gates.real, tau=case.params["real_tau"]), cell(aggregate.group_mean)
-    shared = {"mismatch": cell(mismatch.none), "ratio": cell(ratios.none)}
+    gate, mode = cell(sequence_policy_losses.real, tau=case.params["real_tau"]), cell(aggregation.group_mean)
+    shared = {"mismatch": cell(rollout_correction.none), "ratio": cell(ratios.none)}
     known |= step_statistics(known, [gate, mode], **shared)
     beta, k3 = case.params["beta"], cell(kl.k3, cap=LARGEST_KL)
     terms = dict(policy_terms(known, gate=gate, aggregate=mode, kl=k3 if beta else None, **shared))
@@ -145,7 +159,7 @@ def _real(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -> Ou
     count = known["groups"].count if case.follows(Convention.EMPTY_GROUPS) else None
     loss, metrics = reduced(terms, count=count), {}
     if leash is not None:
-        mean = masked.mean(k3(known), rows.trained_T)
+        mean = masked.mean(k3(known), rows.loss_mask_T)
         loss = loss + beta * (mean if case.follows(Convention.KL_TOKEN_MEAN) else mean_of(leash))
         metrics = {"kl": mean}
     _correction(case)  # the sampler's log-probs are not read, whatever the mode
@@ -159,13 +173,15 @@ def rlsd(case: Case) -> Ours:
     rows, base_B = Rows(case.flags("completion_mask")), case.tensor("base_advantages")
     known = rows.known(
         advantages_T=base_B,
-        teacher_T=case.tensor("teacher_per_token_logps"),
-        old_T=case.tensor("policy_per_token_logps"),
+        teacher_logprobs_T=case.tensor("teacher_per_token_logps"),
+        old_logprobs_T=case.tensor("policy_per_token_logps"),
     )
     names = {"mix": "lam", "radius": "clip_range", "negative_only": "negative_only"}
-    weight_T = cell(focus.teacher_agreement, **{ours: case.params[theirs] for ours, theirs in names.items()})(known)
-    reweighed_T = masked.kept(known["advantages_T"] * weight_T, rows.trained_T)
-    added_T = cell(normalise.plus_teacher, coefficient=TEACHER_COEFFICIENT)(known)
+    weight_T = cell(token_weights.teacher_agreement, **{ours: case.params[theirs] for ours, theirs in names.items()})(
+        known
+    )
+    reweighed_T = masked.kept(known["advantages_T"] * weight_T, rows.loss_mask_T)
+    added_T = cell(normalize.plus_teacher, coefficient=TEACHER_COEFFICIENT)(known)
     outside = torch.where(rows.keep_BL, 0, base_B[:, None])  # its base advantage stands at padding too
     return Ours({"advantages": rows.unpack(reweighed_T), "expand_with_teacher": rows.unpack(added_T) + outside})
 
@@ -173,38 +189,38 @@ def rlsd(case: Case) -> Ours:
 def rollout_weights(case: Case) -> Ours:
     """The mismatch weights alone, from log-ratios old - sampler; 0 outside the mask."""
     rows, ratio = Rows(case.flags("mask")), case.tensor("log_ratio")
-    known = rows.known(old_T=ratio, rollout_T=torch.zeros_like(ratio))
-    weight_T = masked.kept(_correction(case)(known).weight_T, rows.trained_T)
+    known = rows.known(old_logprobs_T=ratio, sampler_logprobs_T=torch.zeros_like(ratio))
+    weight_T = masked.kept(_correction(case)(known).weight_T, rows.loss_mask_T)
     return Ours({"weights": rows.unpack(weight_T)})
 
 
 def _known(case: Case, rows: Rows, logprobs: Tensor) -> dict[str, Any]:
     names = {
-        "old_T": "old_per_token_logps",
-        "reference_T": "ref_per_token_logps",
-        "rollout_T": "rollout_per_token_logps",
+        "old_logprobs_T": "old_per_token_logps",
+        "ref_logprobs_T": "ref_per_token_logps",
+        "sampler_logprobs_T": "rollout_per_token_logps",
     }
     padded = {ours: case.tensor(theirs) for ours, theirs in names.items() if case.has(theirs)}
     known = rows.known(logprobs_T=logprobs, advantages_T=case.tensor("advantages"), **padded)
-    known.setdefault("old_T", known["logprobs_T"].detach())
+    known.setdefault("old_logprobs_T", known["logprobs_T"].detach())
     return known
 
 
 def _near(case: Case, rows: Rows, known: Mapping[str, Any], drift: float) -> Tensor:
     """A row's advantage is the mean of its tokens'; without sampler log-probs the old policy's stand in."""
-    advantages_T = rows.segments.spread(rows.segments.mean(known["advantages_T"], rows.trained_T))
-    sampled_T = known.get("rollout_T", known["old_T"])
+    advantages_T = rows.segments.spread(rows.segments.mean(known["advantages_T"], rows.loss_mask_T))
+    sampled_T = known.get("sampler_logprobs_T", known["old_logprobs_T"])
     return rows_kept(rows, near_policy(rows, known["logprobs_T"], sampled_T, advantages_T, drift))
 
 
 def _correction(case: Case) -> Cell:
     mode, cap = case.params["rollout_importance_sampling_mode"], case.params["rollout_importance_sampling_threshold"]
     cells: Mapping[str | None, Callable[[], Cell]] = {
-        None: lambda: cell(mismatch.none),
-        "token_truncate": lambda: cell(mismatch.token_truncate, cap=cap),
-        "token_mask": lambda: cell(mismatch.token_mask, low=0.0, high=cap),
-        "sequence_truncate": lambda: cell(mismatch.geometric_truncate, cap=cap),
-        "sequence_mask": lambda: cell(mismatch.geometric_mask, low=0.0, high=cap, cap=NO_GUARD),
+        None: lambda: cell(rollout_correction.none),
+        "token_truncate": lambda: cell(rollout_correction.token_truncate, cap=cap),
+        "token_mask": lambda: cell(rollout_correction.token_mask, low=0.0, high=cap),
+        "sequence_truncate": lambda: cell(rollout_correction.geometric_truncate, cap=cap),
+        "sequence_mask": lambda: cell(rollout_correction.geometric_mask, low=0.0, high=cap, cap=NO_GUARD),
     }
     return cells[mode]()
 
@@ -213,12 +229,12 @@ def _gate(case: Case) -> Cell:
     low, high, cap = case.params["epsilon_low"], case.params["epsilon_high"], case.params["delta"]
     kind = case.params["loss_type"]
     if kind == "cispo":
-        return cell(gates.cispo, floor=0.0, cap=high)
+        return cell(policy_losses.cispo, floor=0.0, cap=high)
     if kind == "sapo":
-        return cell(gates.sapo, tau_positive=case.params["tau_pos"], tau_negative=case.params["tau_neg"])
+        return cell(policy_losses.sapo, tau_positive=case.params["tau_pos"], tau_negative=case.params["tau_neg"])
     if kind == "fipo":
         return cell(
-            sequence_gates.fipo,
+            sequence_policy_losses.fipo,
             low=low,
             high=high,
             cap=cap or 0.0,
@@ -229,16 +245,16 @@ def _gate(case: Case) -> Cell:
         )
     if kind not in ("grpo", "bnpo", "dr_grpo", "dapo"):
         raise KeyError(f"loss_type {kind!r} is not one this adapter knows")
-    return cell(gates.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
+    return cell(policy_losses.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
 
 
 def _mode(case: Case) -> Cell:
     kind, longest = case.params["loss_type"], case.params["max_completion_length"]
     if kind in ("grpo", "sapo"):
-        return cell(aggregate.sequence_mean_token_mean, count_empty=True)
+        return cell(aggregation.sequence_mean_token_mean, count_empty=True)
     if kind == "dr_grpo":
-        return cell(aggregate.sequence_mean_token_scaled, length=longest, count_empty=True)
-    return cell(aggregate.token_mean)
+        return cell(aggregation.sequence_mean_token_scaled, length=longest, count_empty=True)
+    return cell(aggregation.token_mean)
 
 
 def _reduced(case: Case, terms: Any) -> Tensor:
@@ -248,18 +264,18 @@ def _reduced(case: Case, terms: Any) -> Tensor:
         return reduced(terms, weights, count=items / processes) * (steps if case.follows(Convention.ACCUMULATED) else 1)
     per_row = case.params["loss_type"] in ("grpo", "sapo", "dr_grpo")
     if case.params["overlong_filter"] and per_row and not case.follows(Convention.FILTERED_STAY):
-        return reduced(terms, weights, count=float(select.finished(case.flags("truncated_mask")).sum()))
+        return reduced(terms, weights, count=float(filters.finished(case.flags("truncated_mask")).sum()))
     return reduced(terms, weights)
 
 
 def _metrics(rows: Rows, known: Mapping[str, Any], ratio: Cell, gate: Cell) -> dict[str, Tensor]:
     marks = gate({**known, "log_ratio_T": ratio(known)}).marks
     found: dict[str, Tensor] = {}
-    if "reference_T" in known:
+    if "ref_logprobs_T" in known:
         kl_T = cell(kl.k3, cap=LARGEST_KL)(known)
-        found["kl"] = masked.mean(kl_T, rows.trained_T)
+        found["kl"] = masked.mean(kl_T, rows.loss_mask_T)
     if "clipped_low" in marks:
-        low, high = (masked.mean(marks[f"clipped_{end}"].double(), rows.trained_T) for end in ("low", "high"))
+        low, high = (masked.mean(marks[f"clipped_{end}"].double(), rows.loss_mask_T) for end in ("low", "high"))
         found |= {"low_clip_mean": low, "high_clip_mean": high, "region_clip_mean": low + high}
         found |= {"low_clip_min": low, "high_clip_max": high}  # extremes over processes, and there is one
     return found

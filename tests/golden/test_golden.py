@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascent.advantages import group, returns
-from ascent.losses import aggregate, gates, kl, preferences, ratios, values
+from ascent.advantages import group_baselines, returns
+from ascent.losses import aggregation, kl, policy_losses, preferences, ratios, values
 from ascent.maths import masked
 from tests.golden import runner
 from tests.golden.cases import (
@@ -161,14 +161,20 @@ def _likely_is_bad(logits_P: Tensor, label_smoothing: float) -> Tensor:
 
 
 BREAKAGES = {
-    "the sign of the clip gate": (gates, "clip", _wrong_sign(gates.clip), "policy_loss", 60),
+    "the sign of the clip gate": (policy_losses, "clip", _wrong_sign(policy_losses.clip), "policy_loss", 60),
     "the mask forgotten": (masked, "kept", _unmasked, "policy_loss", 60),
-    "advantages off by one part in a million": (group, "centre", _nudged_credit(group.centre), "advantage", 40),
-    "leave-one-out without its factor": (group, "leave_one_out", group.centre, "advantage", 15),
+    "advantages off by one part in a million": (
+        group_baselines,
+        "centre",
+        _nudged_credit(group_baselines.centre),
+        "advantage",
+        40,
+    ),
+    "leave-one-out without its factor": (group_baselines, "leave_one_out", group_baselines.centre, "advantage", 15),
     "half of k3 forgotten": (kl, "k3", _scaled(kl.k3, 0.5), "policy_loss", 15),
     "value loss without its half": (values, "clipped", _scaled(values.clipped, 2.0), "ppo", 10),
     "gradient cut at the token ratio": (ratios, "differences", _detached(ratios.differences), "policy_loss", 60),
-    "sum for mean over tokens": (aggregate, "token_mean", aggregate.token_sum, "policy_loss", 30),
+    "sum for mean over tokens": (aggregation, "token_mean", aggregation.token_sum, "policy_loss", 30),
     "TD for GAE": (returns, "gae", _one_step, "ppo", 10),
     "the sign of preference losses": (preferences, "smoothed", _likely_is_bad, "preference_loss", 15),
 }

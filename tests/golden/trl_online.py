@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ascent.advantages import group
+from ascent.advantages import group_baselines
 from ascent.cells import cell
 from ascent.losses import (
-    aggregate,
+    aggregation,
     distillation,
-    gates,
-    mismatch,
+    kto_bco,
+    policy_losses,
     preferences,
     ratios,
-    sequence_gates,
+    rollout_correction,
+    sequence_policy_losses,
     supervised,
-    unpaired,
 )
 from ascent.losses.loss import summed
 from ascent.losses.objective import file_terms, policy_terms
@@ -44,10 +44,10 @@ def bco(case: Case) -> Ours:
     for place, step in enumerate(case.inputs["steps"]):
         chosen, rejected = (as_tensor(step[f"policy_{side}_logps"]).requires_grad_() for side in ("chosen", "rejected"))
         reference = [as_tensor(step[f"reference_{side}_logps"]) for side in ("chosen", "rejected")]
-        known: dict[str, Any] = {"logprobs_B": torch.cat([chosen, rejected]), "reference_B": torch.cat(reference)}
-        known["lengths_B"] = torch.full_like(known["reference_B"], EVERY_LENGTH)
+        known: dict[str, Any] = {"logprobs_B": torch.cat([chosen, rejected]), "ref_logprobs_B": torch.cat(reference)}
+        known["lengths_B"] = torch.full_like(known["ref_logprobs_B"], EVERY_LENGTH)
         known["desirable_B"] = torch.arange(known["lengths_B"].numel()) < chosen.numel()
-        made = cell(unpaired.bco, beta=beta)
+        made = cell(kto_bco.bco, beta=beta)
         memory = made.statistics["reward_memory"]({**known, "reward_memory": memory} if memory is not None else known)
         each = made({**known, "reward_memory": memory})
         loss = mean_of(summed(each))
@@ -66,7 +66,7 @@ def xpo(case: Case) -> Ours:
     model_P, other_P = torch.arange(count), torch.arange(count, 2 * count)
     known = {
         "logprobs_B": torch.cat([own, other]).sum(1),
-        "reference_B": reference.sum(1),
+        "ref_logprobs_B": reference.sum(1),
         "lengths_B": torch.full((2 * count,), EVERY_LENGTH),
         "chosen_P": torch.where(won, model_P, other_P),
         "rejected_P": torch.where(won, other_P, model_P),
@@ -91,15 +91,17 @@ def nash_md(case: Case) -> Ours:
     """On-policy: the policy that is trained has also sampled."""
     logprobs, chance_B = case.leaf("model_logprobs"), case.tensor("probability")
     rows = Rows(torch.ones_like(logprobs, dtype=torch.bool))
-    known = rows.known(logprobs_T=logprobs, reference_T=case.tensor("ref_logprobs"), old_T=logprobs.detach())
-    credit = cell(group.against_opponent, beta=case.params["beta"])({**known, "chances_B": chance_B})
+    known = rows.known(
+        logprobs_T=logprobs, ref_logprobs_T=case.tensor("ref_logprobs"), old_logprobs_T=logprobs.detach()
+    )
+    credit = cell(group_baselines.against_opponent, beta=case.params["beta"])({**known, "win_prob_B": chance_B})
     known["advantages_T"] = credit.advantages_T
     terms = policy_terms(
         known,
-        mismatch=cell(mismatch.none),
+        mismatch=cell(rollout_correction.none),
         ratio=cell(ratios.none),
-        gate=cell(gates.plain),
-        aggregate=cell(aggregate.sequence_mean_token_sum),
+        gate=cell(policy_losses.plain),
+        aggregate=cell(aggregation.sequence_mean_token_sum),
     )
     loss = reduced(terms)
     sums_B = rows.segments.sum(known["logprobs_T"])
@@ -107,7 +109,7 @@ def nash_md(case: Case) -> Ours:
         {
             "loss": loss,
             "score": (chance_B - 0.5) * sums_B,
-            "kl_div": rows.segments.sum(known["logprobs_T"] - known["reference_T"]),
+            "kl_div": rows.segments.sum(known["logprobs_T"] - known["ref_logprobs_T"]),
             "grad_model_logprobs": gradient(loss, logprobs),
         }
     )
@@ -119,31 +121,31 @@ def a2po(case: Case) -> Ours:
     kept = case.params["logits_to_keep"]
     segments = Segments.from_lengths([ids.shape[1]] * ids.shape[0])
     scored = case.flags("attention_mask") & (torch.arange(ids.shape[1]) >= ids.shape[1] - kept)
-    known: dict[str, Any] = {"segments": segments, "trained_T": scored.flatten()}
+    known: dict[str, Any] = {"segments": segments, "loss_mask_T": scored.flatten()}
     known["logprobs_T"] = next_token_logprobs(logits.flatten(0, 1), ids.flatten(), segments)
     # The reference is given as one sum per row: all of it on the first scored token.
-    first_T = _first(known["trained_T"], segments)
-    known["reference_T"] = torch.where(first_T, segments.spread(case.tensor("ref_logps")), 0)
+    first_T = _first(known["loss_mask_T"], segments)
+    known["ref_logprobs_T"] = torch.where(first_T, segments.spread(case.tensor("ref_logps")), 0)
     rewards = {"rewards_B": case.tensor("rewards"), "optimal_values_B": case.tensor("v_star")}
-    known["advantages_T"] = segments.spread(cell(group.against_optimum)(rewards).advantages_B)
+    known["advantages_T"] = segments.spread(cell(group_baselines.against_optimum)(rewards).advantages_B)
     terms = policy_terms(
         known,
-        mismatch=cell(mismatch.none),
+        mismatch=cell(rollout_correction.none),
         ratio=cell(ratios.none),
-        gate=cell(sequence_gates.regression, beta=case.params["beta2"]),
-        aggregate=cell(aggregate.sequence_mean_token_mean),
+        gate=cell(sequence_policy_losses.regression, beta=case.params["beta2"]),
+        aggregate=cell(aggregation.sequence_mean_token_mean),
     )
     loss = reduced(terms)
     return Ours({"loss": loss, "grad_logits": gradient(loss, logits)})
 
 
-def _first(trained_T: Tensor, segments: Segments) -> Tensor:
-    return trained_T & (torch.cumsum(trained_T, 0) - segments.spread(_before(trained_T, segments)) == 1)
+def _first(loss_mask_T: Tensor, segments: Segments) -> Tensor:
+    return loss_mask_T & (torch.cumsum(loss_mask_T, 0) - segments.spread(_before(loss_mask_T, segments)) == 1)
 
 
-def _before(trained_T: Tensor, segments: Segments) -> Tensor:
+def _before(loss_mask_T: Tensor, segments: Segments) -> Tensor:
     """Trained tokens in earlier sequences."""
-    per_B = segments.sum(trained_T)
+    per_B = segments.sum(loss_mask_T)
     return per_B.cumsum(0) - per_B
 
 

@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, entropy, focus, gates, kl, mismatch, ratios, sequence_gates
+from ascent.losses import (
+    aggregation,
+    entropy,
+    kl,
+    policy_losses,
+    ratios,
+    rollout_correction,
+    sequence_policy_losses,
+    token_weights,
+)
 from ascent.losses.loss import Terms
 from ascent.losses.objective import policy_terms
 from ascent.maths import masked
@@ -36,7 +45,9 @@ def grpo(case: Case) -> Ours:
     known = _known(case, rows, logprobs)
     focuses = _focus(case, rows, known)
     known["weight_T"] = _weights(case, rows)
-    known["rollout_T"] = conventions.sampler_of(known.get("old_T", known["logprobs_T"]), known["weight_T"])
+    known["sampler_logprobs_T"] = conventions.sampler_of(
+        known.get("old_logprobs_T", known["logprobs_T"]), known["weight_T"]
+    )
     cells = {"ratio": _ratio(case), "gate": _gate(case)}
     terms = policy_terms(
         known,
@@ -51,7 +62,7 @@ def grpo(case: Case) -> Ours:
     if "entropy" in terms:
         # TRL takes the mean over the tokens it trains: those of high entropy alone, if it was told so.
         kept = "top_T" in known and case.follows(Convention.ENTROPY_OF_KEPT)
-        open_T = rows.trained_T & known["top_T"] if kept else rows.trained_T
+        open_T = rows.loss_mask_T & known["top_T"] if kept else rows.loss_mask_T
         minus = masked.mean(entropy.bonus(known["entropy_T"], open_T), open_T)
         loss = loss + case.params["entropy_coef"] * minus / _steps(case)
     metrics = _clip_metrics(rows, known, **cells, per_sequence=case.params["importance_sampling_level"] != "token")
@@ -75,10 +86,10 @@ def gmpo(case: Case) -> Ours:
     trained, trained_known = _top_rows(case, rows, known, logprobs)
     cells = {
         "ratio": cell(ratios.token, guard=NO_GUARD),
-        "gate": cell(gates.gmpo, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
+        "gate": cell(policy_losses.gmpo, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
     }
-    every_row = cell(aggregate.sequence_mean_token_mean, count_empty=True)
-    shared = {"mismatch": cell(mismatch.none), "aggregate": every_row}
+    every_row = cell(aggregation.sequence_mean_token_mean, count_empty=True)
+    shared = {"mismatch": cell(rollout_correction.none), "aggregate": every_row}
     focuses = (cell(given_focus),) if "top_T" in trained_known else ()
     terms = dict(policy_terms(trained_known, focus=focuses, **shared, **cells))
     if case.params["beta"]:
@@ -98,12 +109,12 @@ def rloo(case: Case) -> Ours:
     known = _known(case, rows, logprobs)
     cells = {
         "ratio": cell(ratios.sequence_product, guard=NO_GUARD),
-        "gate": cell(gates.clip, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
+        "gate": cell(policy_losses.clip, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
     }
     terms = policy_terms(
         known,
-        mismatch=cell(mismatch.none),
-        aggregate=cell(aggregate.sequence_mean_token_mean, count_empty=True),
+        mismatch=cell(rollout_correction.none),
+        aggregate=cell(aggregation.sequence_mean_token_mean, count_empty=True),
         **cells,
     )
     loss = reduced(terms) + _ratio_one_of_empty_rows(case, rows)
@@ -118,7 +129,7 @@ def _rows(case: Case) -> Rows:
 
 def _known(case: Case, rows: Rows, logprobs: Tensor) -> dict[str, Any]:
     padded = {"logprobs_T": logprobs, "advantages_T": case.tensor("advantages")}
-    optional = {"old_T": "old_per_token_logps", "reference_T": "ref_per_token_logps"}
+    optional = {"old_logprobs_T": "old_per_token_logps", "ref_logprobs_T": "ref_per_token_logps"}
     padded |= {ours: case.tensor(theirs) for ours, theirs in optional.items() if case.has(theirs)}
     known = rows.known(**padded)
     if case.has("entropies"):
@@ -141,7 +152,7 @@ def _weights(case: Case, rows: Rows) -> Tensor:
 
 def first_of(rows: Rows) -> Tensor:
     """Where each row's first trained token lies; beyond the end for a row without any."""
-    places_T = torch.where(rows.trained_T, torch.arange(rows.segments.total), rows.segments.total)
+    places_T = torch.where(rows.loss_mask_T, torch.arange(rows.segments.total), rows.segments.total)
     start_B = torch.full((rows.count,), rows.segments.total)
     return start_B.scatter_reduce(0, rows.segments.ids_T, places_T, "amin")
 
@@ -157,8 +168,8 @@ def _focus(case: Case, rows: Rows, known: dict[str, Any]) -> tuple[Cell, ...]:
         case.peer_ignores("sampling_per_token_logps")
     else:
         sampled = "sampling_per_token_logps" if case.has("sampling_per_token_logps") else "old_per_token_logps"
-        near = cell(focus.near_policy, max_drift=threshold)
-        known["near_T"] = near({**known, "rollout_T": rows.pack(case.tensor(sampled))})
+        near = cell(token_weights.near_policy, max_drift=threshold)
+        known["near_T"] = near({**known, "sampler_logprobs_T": rows.pack(case.tensor(sampled))})
         cells.append(cell(_given_rows))
     if case.params.get("top_entropy_quantile", 1.0) < 1.0:
         known["top_T"] = top_tokens(case, rows, known["entropy_T"])
@@ -176,8 +187,8 @@ def _given_rows(near_T: Tensor) -> Tensor:
 
 def top_tokens(case: Case, rows: Rows, entropy_T: Tensor) -> Tensor:
     """The floor in float32, as TRL and ms-swift take it, and the comparison in the entropies' own type."""
-    floor = focus.entropy_floor(entropy_T.float(), rows.trained_T, share=case.params["top_entropy_quantile"])
-    return focus.top_entropy(entropy_T, rows.trained_T, floor.double())
+    floor = token_weights.entropy_floor(entropy_T.float(), rows.loss_mask_T, share=case.params["top_entropy_quantile"])
+    return token_weights.top_entropy(entropy_T, rows.loss_mask_T, floor.double())
 
 
 def _top_rows(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -> tuple[Rows, dict[str, Any]]:
@@ -186,18 +197,20 @@ def _top_rows(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -
         return rows, known
     if not case.follows(Convention.GMPO_OF_KEPT):
         return rows, {**known, "top_T": top_tokens(case, rows, known["entropy_T"])}
-    keep_T = top_tokens(case, rows, known["entropy_T"]) & rows.trained_T
+    keep_T = top_tokens(case, rows, known["entropy_T"]) & rows.loss_mask_T
     trained = Rows(rows.unpack(keep_T.double()) > 0)
     return trained, _known(case, trained, logprobs)
 
 
 def near_policy(rows: Rows, logprobs_T: Tensor, sampled_T: Tensor, advantages_T: Tensor, threshold: float) -> Tensor:
-    return focus.near_policy(logprobs_T, sampled_T, advantages_T, rows.trained_T, rows.segments, max_drift=threshold)
+    return token_weights.near_policy(
+        logprobs_T, sampled_T, advantages_T, rows.loss_mask_T, rows.segments, max_drift=threshold
+    )
 
 
 def rows_kept(rows: Rows, keep_T: Tensor) -> Tensor:
     """Which rows a token mask keeps; one without tokens has not drifted."""
-    return rows.empty_B | (rows.segments.sum(keep_T & rows.trained_T) > 0)
+    return rows.empty_B | (rows.segments.sum(keep_T & rows.loss_mask_T) > 0)
 
 
 def _one_per_row(case: Case) -> Tensor:
@@ -215,10 +228,10 @@ def _gate(case: Case) -> Cell:
     low, high, cap = case.params["epsilon_low"], case.params["epsilon_high"], case.params.get("delta")
     kind = case.params["loss_type"]
     if kind == "cispo":
-        return cell(gates.cispo, floor=0.0, cap=high)
+        return cell(policy_losses.cispo, floor=0.0, cap=high)
     if kind == "sapo":
         taus = {f"tau_{name}": case.params[f"sapo_temperature_{name[:3]}"] for name in ("positive", "negative")}
-        return cell(gates.sapo, **taus)
+        return cell(policy_losses.sapo, **taus)
     if kind == "vespo":
         names = {"power": "k", "decay": "lambda"}
         numbers = {
@@ -226,15 +239,15 @@ def _gate(case: Case) -> Cell:
             for ours, theirs in names.items()
             for side in ("positive", "negative")
         }
-        return cell(sequence_gates.vespo, **numbers)
+        return cell(sequence_policy_losses.vespo, **numbers)
     if kind not in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo"):
         raise KeyError(f"loss_type {kind!r} is not one this adapter knows")
-    return cell(gates.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
+    return cell(policy_losses.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
 
 
 def two_sided(low: float, high: float, delta: float) -> Cell:
     """-min(min(ratio, delta) A, clip(ratio) A) is a dual clip at delta; below 1 + high the two bounds trade places."""
-    return cell(gates.dual_clip, low=low, high=min(high, delta - 1), cap=max(delta, 1 + high))
+    return cell(policy_losses.dual_clip, low=low, high=min(high, delta - 1), cap=max(delta, 1 + high))
 
 
 def _kl(case: Case) -> Cell | None:
@@ -245,12 +258,12 @@ def _kl(case: Case) -> Cell | None:
 def _mode(case: Case) -> Cell:
     kind, longest = case.params["loss_type"], case.params["max_completion_length"]
     if kind in ("grpo", "sapo"):
-        return cell(aggregate.sequence_mean_token_mean, count_empty=True)
+        return cell(aggregation.sequence_mean_token_mean, count_empty=True)
     if kind == "luspo":
-        return cell(aggregate.sequence_mean_token_sum, count_empty=True)
+        return cell(aggregation.sequence_mean_token_sum, count_empty=True)
     if kind == "dr_grpo":
-        return cell(aggregate.sequence_mean_token_scaled, length=longest, count_empty=True)
-    return cell(aggregate.token_mean)
+        return cell(aggregation.sequence_mean_token_scaled, length=longest, count_empty=True)
+    return cell(aggregation.token_mean)
 
 
 def _reduced(case: Case, terms: Terms) -> Tensor:
@@ -280,7 +293,7 @@ def _clip_metrics(
     rows: Rows, known: Mapping[str, Any], ratio: Cell, gate: Cell, per_sequence: bool
 ) -> dict[str, float]:
     """Means over tokens, or over rows (empty ones too) where the ratio is one per row; extremes over rows."""
-    known = {**known, "old_T": known.get("old_T", known["logprobs_T"].detach())}
+    known = {**known, "old_logprobs_T": known.get("old_logprobs_T", known["logprobs_T"].detach())}
     marks = gate({**known, "log_ratio_T": ratio(known), "mismatch_T": known.get("weight_T")}).marks
     if "clipped_low" not in marks or bool(rows.empty_B.all()):
         return {}
@@ -290,7 +303,7 @@ def _clip_metrics(
     if per_sequence:
         low, high = low_B.mean(), high_B.mean()
     else:
-        low, high = (masked.mean(marks[f"clipped_{end}"].double(), rows.trained_T) for end in ("low", "high"))
+        low, high = (masked.mean(marks[f"clipped_{end}"].double(), rows.loss_mask_T) for end in ("low", "high"))
     found = {"low_mean": low, "high_mean": high, "region_mean": low + high}
     found |= {"low_min": low_B[counted_B].min(), "high_max": high_B[counted_B].max()}
     return {f"clip_ratio/{name}": float(value) for name, value in found.items()}

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ascent.advantages import normalise, returns, shape
+from ascent.advantages import normalize, returns, reward_shaping
 from ascent.cells import cell
-from ascent.losses import aggregate, gates, kl, mismatch, ratios, values
+from ascent.losses import aggregation, kl, policy_losses, ratios, rollout_correction, values
 from ascent.losses.loss import Loss
 from ascent.losses.objective import policy_terms
 from ascent.maths import masked
@@ -31,25 +31,25 @@ def update(case: Case) -> Ours:
     found = returns.gae(
         rewards_T,
         longer.pack(case.tensor("values")),
-        longer.trained_T,
+        longer.loss_mask_T,
         longer.segments,
         gamma=case.params["gamma"],
         lam=case.params["lam"],
     )
-    advantages_T = normalise.whiten_token(rows.pack(longer.unpack(found.advantages_T)), rows.trained_T)
+    advantages_T = normalize.whiten_token(rows.pack(longer.unpack(found.advantages_T)), rows.loss_mask_T)
     returns_BL = longer.unpack(found.returns_T)
 
     logprobs, predicted = case.leaf("new_logprobs"), case.leaf("vpred")
     policy = policy_terms(
-        rows.known(logprobs_T=logprobs, old_T=case.tensor("logprobs")) | {"advantages_T": advantages_T},
-        mismatch=cell(mismatch.none),
+        rows.known(logprobs_T=logprobs, old_logprobs_T=case.tensor("logprobs")) | {"advantages_T": advantages_T},
+        mismatch=cell(rollout_correction.none),
         ratio=cell(ratios.token, guard=NO_GUARD),
-        gate=cell(gates.clip, low=case.params["cliprange"], high=case.params["cliprange"]),
-        aggregate=cell(aggregate.token_mean),
+        gate=cell(policy_losses.clip, low=case.params["cliprange"], high=case.params["cliprange"]),
+        aggregate=cell(aggregation.token_mean),
     )
     value_T, plain_T = _value_losses(case, longer, predicted, returns_BL)
     pg_loss = reduced(policy)
-    vf_loss = mean_of(Loss(masked.total(value_T, longer.trained_T), longer.trained_T.sum().to(value_T.dtype), {}))
+    vf_loss = mean_of(Loss(masked.total(value_T, longer.loss_mask_T), longer.loss_mask_T.sum().to(value_T.dtype), {}))
     loss = pg_loss + case.params["vf_coef"] * vf_loss
     return Ours(
         {
@@ -60,7 +60,7 @@ def update(case: Case) -> Ours:
             "padding_mask_p1": ~beyond.mask_BL,
             "pg_loss": pg_loss,
             "vf_loss": vf_loss,
-            "vf_clipfrac": masked.mean((value_T > plain_T).double(), longer.trained_T),
+            "vf_clipfrac": masked.mean((value_T > plain_T).double(), longer.loss_mask_T),
             "loss": loss,
             "grad_new_logprobs": gradient(loss, logprobs),
             "grad_vpred": gradient(loss, predicted),
@@ -71,24 +71,24 @@ def update(case: Case) -> Ours:
 
 def _rewards(case: Case, rows: Rows, longer: Rows) -> Tensor:
     """KL on the response's tokens, the score on the last place of the longer row; whitened unshifted if asked."""
-    old_T, reference_T = (longer.pack(case.tensor(name)) for name in ("logprobs", "ref_logprobs"))
+    old_logprobs_T, ref_logprobs_T = (longer.pack(case.tensor(name)) for name in ("logprobs", "ref_logprobs"))
     response_T, beta = longer.pack(rows.mask_BL), case.params["kl_coef"]
     if case.params["kl_estimator"] == "k1" or not case.follows(Convention.KL_IN_REWARD):
-        penalty_T = shape.kl_penalty(old_T, reference_T, response_T, beta=beta)
+        penalty_T = reward_shaping.kl_penalty(old_logprobs_T, ref_logprobs_T, response_T, beta=beta)
     else:
         case.expects(kl_estimator="k3")
-        penalty_T = -beta * kl.k3(old_T, reference_T, response_T, guard=NO_GUARD)
-    rewards_T = penalty_T + shape.on_last_token(case.tensor("scores"), longer.trained_T, longer.segments)
+        penalty_T = -beta * kl.k3(old_logprobs_T, ref_logprobs_T, response_T, guard=NO_GUARD)
+    rewards_T = penalty_T + reward_shaping.on_last_token(case.tensor("scores"), longer.loss_mask_T, longer.segments)
     if case.params["whiten_rewards"]:
-        rewards_T = shape.whiten_rewards(rewards_T, longer.trained_T)
+        rewards_T = reward_shaping.whiten_rewards(rewards_T, longer.loss_mask_T)
     return rewards_T
 
 
 def _value_losses(case: Case, longer: Rows, predicted: Tensor, returns_BL: Tensor) -> tuple[Tensor, Tensor]:
-    values_T, old_T, returns_T = (longer.pack(x) for x in (predicted, case.tensor("values"), returns_BL))
+    values_T, old_logprobs_T, returns_T = (longer.pack(x) for x in (predicted, case.tensor("values"), returns_BL))
     radius = case.params["cliprange_value"]
-    clipped_T = values.clipped(values_T, old_T, returns_T, longer.trained_T, radius=radius)
-    return clipped_T, values.mse(values_T, returns_T, longer.trained_T)
+    clipped_T = values.clipped(values_T, old_logprobs_T, returns_T, longer.loss_mask_T, radius=radius)
+    return clipped_T, values.mse(values_T, returns_T, longer.loss_mask_T)
 
 
 def masked_stats(case: Case) -> Ours:

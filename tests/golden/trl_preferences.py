@@ -14,12 +14,21 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell, cell
-from ascent.losses import absolute, focus, preferences, ranking, shared_length, supervised, transport, unpaired
+from ascent.losses import (
+    kto_bco,
+    length_desensitized,
+    optimal_transport,
+    pointwise,
+    preferences,
+    ranking,
+    supervised,
+    token_weights,
+)
 from ascent.losses.loss import Terms, summed
 from ascent.losses.objective import file_terms, mismatched_score, step_statistics, with_sums
 from ascent.maths import masked
 from ascent.maths.logprobs import next_token_logprobs
-from ascent.maths.tally import Tally
+from ascent.maths.metrics import Tally
 from tests.golden.cases import Case, Ours
 from tests.golden.conventions import Convention
 from tests.golden.packed import Rows, gradient, mean_of, reduced
@@ -30,17 +39,17 @@ def dpo(case: Case) -> Ours:
     case.peer_ignores("discopop_tau", "f_alpha_divergence_coef", "label_smoothing")
     mask_BL, logprobs = case.flags("shift_completion_mask"), case.leaf("policy_per_token_logps")
     rows = Rows(mask_BL)
-    known = rows.known(logprobs_T=logprobs, reference_T=case.tensor("ref_per_token_logps")) | pairs(rows.count)
+    known = rows.known(logprobs_T=logprobs, ref_logprobs_T=case.tensor("ref_per_token_logps")) | pairs(rows.count)
     focuses: tuple[Cell, ...] = ()
     if case.params.get("use_weighting"):
         known["log_collision_T"] = rows.pack(case.tensor("log_sum_sq_probs"))
-        focuses = (cell(focus.own_likelihood),)
+        focuses = (cell(token_weights.own_likelihood),)
     if case.params.get("ld_alpha") is not None:
-        focuses += (cell(shared_length.shared_length, tail=case.params["ld_alpha"]),)
+        focuses += (cell(length_desensitized.shared_length, tail=case.params["ld_alpha"]),)
     terms = [_dpo_term(case, kind, known, focuses) for kind in case.params["loss_type"]]
     loss = sum(weight * reduced(term) for weight, term in zip(case.params["loss_weights"], terms, strict=True))
     sums = {
-        name: rows.segments.sum(masked.kept(known[f"{ours}_T"], rows.trained_T))
+        name: rows.segments.sum(masked.kept(known[f"{ours}_T"], rows.loss_mask_T))
         for name, ours in (("policy_logps", "logprobs"), ("ref_logps", "reference"))
     }
     metrics = {}
@@ -79,13 +88,13 @@ def _dpo_cell(case: Case, kind: str) -> Cell:
         "discopop": lambda: cell(preferences.discopop, tau=case.params["discopop_tau"], **bent),
         "hinge": lambda: cell(preferences.hinge, **bent),
         "ipo": lambda: cell(preferences.ipo_mean, **bent),
-        "nca_pair": lambda: cell(absolute.nca, beta=beta),
-        "bco_pair": lambda: cell(absolute.bco_pair, beta=beta),
-        "sppo_hard": lambda: cell(absolute.sppo, beta=beta),
-        "apo_zero": lambda: cell(absolute.apo_zero, beta=beta),
-        "apo_down": lambda: cell(absolute.apo_down, beta=beta),
-        "aot": lambda: cell(transport.aot, beta=beta, label_smoothing=smoothing),
-        "aot_unpaired": lambda: cell(transport.aot_unpaired, beta=beta, label_smoothing=smoothing),
+        "nca_pair": lambda: cell(pointwise.nca, beta=beta),
+        "bco_pair": lambda: cell(pointwise.bco_pair, beta=beta),
+        "sppo_hard": lambda: cell(pointwise.sppo, beta=beta),
+        "apo_zero": lambda: cell(pointwise.apo_zero, beta=beta),
+        "apo_down": lambda: cell(pointwise.apo_down, beta=beta),
+        "aot": lambda: cell(optimal_transport.aot, beta=beta, label_smoothing=smoothing),
+        "aot_unpaired": lambda: cell(optimal_transport.aot_unpaired, beta=beta, label_smoothing=smoothing),
     }
     return made[kind]()
 
@@ -97,15 +106,15 @@ def kto(case: Case) -> Ours:
     case.peer_ignores("loss_type")
     if case.params["calculate_KL"]:
         other = Rows(case.flags("KL_shift_completion_mask"))
-        policy_T, reference_T = (other.pack(case.tensor(f"{who}_KL_per_token_logps")) for who in ("policy", "ref"))
-        score, scored = mismatched_score(policy_T, reference_T, other.trained_T, other.segments)
+        policy_T, ref_logprobs_T = (other.pack(case.tensor(f"{who}_KL_per_token_logps")) for who in ("policy", "ref"))
+        score, scored = mismatched_score(policy_T, ref_logprobs_T, other.loss_mask_T, other.segments)
         point = score / (other.count if case.follows(Convention.EMPTY_ROWS) else scored)
     else:
         case.peer_ignores("policy_KL_per_token_logps", "ref_KL_per_token_logps", "KL_shift_completion_mask")
-    known = rows.known(logprobs_T=logprobs, reference_T=case.tensor("ref_per_token_logps"))
+    known = rows.known(logprobs_T=logprobs, ref_logprobs_T=case.tensor("ref_per_token_logps"))
     known |= {"desirable_B": case.flags("label"), "mismatched_score": point}
     numbers = {name: case.params[name] for name in ("beta", "desirable_weight", "undesirable_weight")}
-    made = unpaired.kto if case.params["calculate_KL"] else unpaired.apo_zero_unpaired
+    made = kto_bco.kto if case.params["calculate_KL"] else kto_bco.apo_zero_unpaired
     terms = file_terms(known, loss=cell(made, **numbers))
     loss, found = reduced(terms), terms[made.__name__].metrics
     metrics = {
@@ -132,7 +141,7 @@ def cpo(case: Case) -> Ours:
     metrics = _pair_metrics(next(iter(terms.values())).metrics, of_means=case.params["loss_type"] in MEANS)
     if case.params["cpo_alpha"]:
         metrics["nll_loss"] = terms["chosen_nll"].metrics["chosen_nll"].value()
-    sums = rows.segments.sum(masked.kept(known["logprobs_T"], known["trained_T"]))
+    sums = rows.segments.sum(masked.kept(known["logprobs_T"], known["loss_mask_T"]))
     return Ours({"loss": loss, "grad_logits": gradient(loss, logits), "summed_logps": sums}, metrics)
 
 
@@ -178,7 +187,7 @@ def orpo(case: Case) -> Ours:
     found = _pair_metrics(odds["odds_ratio"].metrics, of_means=True)
     metrics = {name: value * (beta if name in REWARDS else 1) for name, value in found.items()}
     metrics |= {"log_odds_ratio": -reduced(odds), "nll_loss": reduced(nll)}
-    sums = rows.segments.sum(masked.kept(known["logprobs_T"], known["trained_T"]))
+    sums = rows.segments.sum(masked.kept(known["logprobs_T"], known["loss_mask_T"]))
     return Ours({"loss": loss, "grad_logits": gradient(loss, logits), "summed_logps": sums}, metrics)
 
 
@@ -221,10 +230,10 @@ def _from_logits(case: Case, logits: Tensor, attended: Tensor, scored: Tensor) -
     """Log-probs of each row's tokens; the first token of a row is predicted by nothing."""
     rows, ids = Rows(attended), case.tensor("input_ids").long()
     logprobs_T = next_token_logprobs(rows.pack(logits), rows.pack(ids), rows.segments)
-    first_T = torch.zeros_like(rows.trained_T)
+    first_T = torch.zeros_like(rows.loss_mask_T)
     first_T[rows.segments.offsets[:-1][rows.segments.lengths_B > 0]] = True
     known = rows.known() | pairs(rows.count)
-    known |= {"logprobs_T": logprobs_T, "trained_T": rows.pack(scored) & ~first_T}
+    known |= {"logprobs_T": logprobs_T, "loss_mask_T": rows.pack(scored) & ~first_T}
     return rows, known
 
 

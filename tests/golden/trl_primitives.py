@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from ascent.advantages import shape
-from ascent.losses import focus
-from ascent.maths import divergence, masked, tally
+from ascent.advantages import reward_shaping
+from ascent.losses import token_weights
+from ascent.maths import divergence, masked, metrics
 from ascent.maths.logprobs import token_logprobs
 from tests.golden.cases import Case, Ours
 from tests.golden.conventions import Convention
@@ -38,8 +38,8 @@ def nan_stats(case: Case) -> Ours:
         {
             "nanstd_all": _std(case, values, known),
             "nanstd_dim1": rows,
-            "nanmin": tally.smallest(values, known).value(),
-            "nanmax": tally.largest(values, known).value(),
+            "nanmin": metrics.smallest(values, known).value(),
+            "nanmax": metrics.largest(values, known).value(),
         }
     )
 
@@ -59,7 +59,7 @@ def off_policy_mask(case: Case) -> Ours:
 
 def soft_overlong_punishment(case: Case) -> Ours:
     lengths_B = case.tensor("completion_lengths")
-    rewards_B = shape.soft_overlong(
+    rewards_B = reward_shaping.soft_overlong(
         torch.zeros_like(lengths_B),
         lengths_B,
         max_length=case.params["max_completion_len"],
@@ -72,8 +72,8 @@ def high_entropy_mask(case: Case) -> Ours:
     """The floor in float32, the comparison in the entropies' own type."""
     rows = Rows(case.flags("mask"))
     entropy_T = rows.pack(case.tensor("entropies"))
-    floor = focus.entropy_floor(entropy_T.float(), rows.trained_T, share=1 - case.params["threshold"])
-    keep_T = focus.top_entropy(entropy_T, rows.trained_T, floor.double()) & rows.trained_T
+    floor = token_weights.entropy_floor(entropy_T.float(), rows.loss_mask_T, share=1 - case.params["threshold"])
+    keep_T = token_weights.top_entropy(entropy_T, rows.loss_mask_T, floor.double()) & rows.loss_mask_T
     return Ours({"mask": rows.unpack(keep_T.double())})
 
 

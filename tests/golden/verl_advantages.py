@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ascent.advantages import group, normalise, returns, token_baseline
+from ascent.advantages import group_baselines, normalize, returns, token_baseline
 from ascent.advantages.estimate import estimate
 from ascent.cells import Cell, cell
 from ascent.maths.groups import Groups
@@ -27,36 +27,36 @@ EPS = 1e-6
 
 def grpo(case: Case) -> Ours:
     eps = case.params.get("epsilon", EPS)
-    scale = cell(normalise.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalise.none)
-    advantages_BL = _by_group(case, cell(group.centre, lone_reward=True), scale)
+    scale = cell(normalize.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalize.none)
+    advantages_BL = _by_group(case, cell(group_baselines.centre, lone_reward=True), scale)
     rewards_B, groups = case.tensor("token_level_rewards").sum(1), Groups.from_ids(case.ids("index"))
     room = conventions.room_for_flat_groups(case, advantages_BL.abs().amax(1), rewards_B, groups, eps)
     return _same(advantages_BL, {"advantages": room, "returns": room})
 
 
 def rloo(case: Case) -> Ours:
-    return _same(_by_group(case, cell(group.leave_one_out, lone_reward=True), cell(normalise.none)))
+    return _same(_by_group(case, cell(group_baselines.leave_one_out, lone_reward=True), cell(normalize.none)))
 
 
 def rloo_vectorized(case: Case) -> Ours:
-    return _same(_by_group(case, cell(group.leave_one_out), cell(normalise.none)))
+    return _same(_by_group(case, cell(group_baselines.leave_one_out), cell(normalize.none)))
 
 
 def opo(case: Case) -> Ours:
-    return _same(_by_group(case, cell(group.length_weighted, lone_reward=True), cell(normalise.none)))
+    return _same(_by_group(case, cell(group_baselines.length_weighted, lone_reward=True), cell(normalize.none)))
 
 
 def passk(case: Case) -> Ours:
     eps = case.params.get("epsilon", EPS)
-    scale = cell(normalise.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalise.none)
-    return _same(_by_group(case, cell(group.best_of_group), scale))
+    scale = cell(normalize.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalize.none)
+    return _same(_by_group(case, cell(group_baselines.best_of_group), scale))
 
 
 def gpg(case: Case) -> Ours:
     """A group of one has the mean 0; the factor over the batch applies to it too."""
     case.peer_ignores("alpha")  # overwritten inside
-    credit = cell(group.success_scaled, scale=case.params.get("f_norm", 1.0), lone_reward=True)
-    return _same(_by_group(case, credit, cell(normalise.none)))
+    credit = cell(group_baselines.success_scaled, scale=case.params.get("f_norm", 1.0), lone_reward=True)
+    return _same(_by_group(case, credit, cell(normalize.none)))
 
 
 def optimal_token_baseline(case: Case) -> Ours:
@@ -72,10 +72,10 @@ def multi_turn_optimal_token_baseline(case: Case) -> Ours:
 def _token_baseline(case: Case, *, by_position: bool) -> Ours:
     rows, groups = Rows(case.flags("response_mask")), Groups.from_ids(case.ids("index"))
     old, weighted = case.tensor("old_log_probs"), case.has("rollout_is_weights")
-    padded = {"rewards_T": case.tensor("token_level_rewards"), "old_T": old}
+    padded = {"rewards_T": case.tensor("token_level_rewards"), "old_logprobs_T": old}
     padded["log_collision_T"] = case.tensor("sum_pi_squared").log()
     if weighted:  # our weight is old over rollout
-        padded["rollout_T"] = old - case.tensor("rollout_is_weights").log()
+        padded["sampler_logprobs_T"] = old - case.tensor("rollout_is_weights").log()
     known = {**rows.known(**padded), "groups": groups}
     lone_tail = case.params["handle_zero_tail"]
     credit = cell(
@@ -104,7 +104,9 @@ def _token_baseline(case: Case, *, by_position: bool) -> Ours:
 
 
 def reinforce_plus_plus_baseline(case: Case) -> Ours:
-    return _same(_by_group(case, cell(group.centre, lone_reward=True), cell(normalise.whiten_token)), _whitened(case))
+    return _same(
+        _by_group(case, cell(group_baselines.centre, lone_reward=True), cell(normalize.whiten_token)), _whitened(case)
+    )
 
 
 def gdpo(case: Case) -> Ours:
@@ -112,16 +114,23 @@ def gdpo(case: Case) -> Ours:
     eps = case.params.get("epsilon", EPS)
     if case.has("reward_components"):
         by_name = case.inputs["reward_components"]
-        parts_BK = torch.tensor([by_name[key] for key in case.params["gdpo_reward_keys"]], dtype=case.dtype).T
+        reward_components_BK = torch.tensor(
+            [by_name[key] for key in case.params["gdpo_reward_keys"]], dtype=case.dtype
+        ).T
     else:  # without components the one total is treated as the only component
-        parts_BK = case.tensor("token_level_rewards").sum(1)[:, None]
-    weights = case.params.get("gdpo_reward_weights") or [1.0] * parts_BK.shape[1]
-    credit = cell(group.decoupled_parts, part_weights=",".join(map(str, weights)), eps=eps, lone_reward=True)
-    known = {**rows.known(), "rewards_B": parts_BK.sum(1), "parts_BK": parts_BK, "groups": groups}
-    found = estimate(known, shapes=(), credit=credit, normalise=cell(normalise.whiten_token))
+        reward_components_BK = case.tensor("token_level_rewards").sum(1)[:, None]
+    weights = case.params.get("gdpo_reward_weights") or [1.0] * reward_components_BK.shape[1]
+    credit = cell(group_baselines.decoupled_parts, part_weights=",".join(map(str, weights)), eps=eps, lone_reward=True)
+    known = {
+        **rows.known(),
+        "rewards_B": reward_components_BK.sum(1),
+        "reward_components_BK": reward_components_BK,
+        "groups": groups,
+    }
+    found = estimate(known, shapes=(), credit=credit, normalise=cell(normalize.whiten_token))
     advantages_BL = rows.unpack(found.advantages_T)
     values = {name: advantages_BL for name in ("advantages", "returns") if name in case.expected}
-    room = conventions.room_for_flat_parts(conventions.room_for_1e8(case), parts_BK, weights, groups, eps)
+    room = conventions.room_for_flat_parts(conventions.room_for_1e8(case), reward_components_BK, weights, groups, eps)
     return Ours(values, tolerances={name: room for name in values})
 
 
@@ -144,12 +153,12 @@ def remax(case: Case) -> Ours:
     """verl leaves the reward-to-go standing on tokens that are not trained."""
     rows = Rows(case.flags("response_mask"))
     known = rows.known(rewards_T=case.tensor("token_level_rewards") * rows.mask_BL)
-    advantages_T = cell(group.greedy_baseline)(
+    advantages_T = cell(group_baselines.greedy_baseline)(
         {**known, "greedy_rewards_B": case.tensor("reward_baselines")}
     ).advantages_T
-    every_T = torch.ones_like(rows.trained_T)
-    to_go_T = cell(returns.reward_to_go)({**known, "trained_T": every_T}).advantages_T
-    advantages_T = torch.where(rows.trained_T, advantages_T, to_go_T)
+    every_T = torch.ones_like(rows.loss_mask_T)
+    to_go_T = cell(returns.reward_to_go)({**known, "loss_mask_T": every_T}).advantages_T
+    advantages_T = torch.where(rows.loss_mask_T, advantages_T, to_go_T)
     return Ours({"advantages": rows.unpack(advantages_T), "returns": rows.unpack(to_go_T)})
 
 
@@ -167,7 +176,7 @@ def _from_tokens(rows: Rows, credit: Cell, rewards_BL: Tensor, **padded: Tensor)
         return token_rewards_T
 
     known = {**rows.known(token_rewards_T=rewards_BL, **padded), "rewards_B": rewards_BL.new_zeros(rows.count)}
-    found = estimate(known, shapes=(cell(given),), credit=credit, normalise=cell(normalise.whiten_token))
+    found = estimate(known, shapes=(cell(given),), credit=credit, normalise=cell(normalize.whiten_token))
     answer = {"advantages": rows.unpack(found.advantages_T)}
     return answer if found.returns_T is None else {**answer, "returns": rows.unpack(found.returns_T)}
 

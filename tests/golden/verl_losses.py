@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell, cell
-from ascent.losses import aggregate, covariance, entropy, gates, kl, mismatch, ratios
+from ascent.losses import aggregation, covariance, entropy, kl, policy_losses, ratios, rollout_correction
 from ascent.losses.loss import Loss
 from ascent.losses.objective import policy_terms, step_statistics
 from ascent.maths import masked
@@ -52,11 +52,11 @@ def reduction(case: Case, width: int) -> Reduction:
     mode = case.params["loss_agg_mode"]
     length = info.pop("loss_scale_factor", None) or width
     modes = {
-        "token-mean": (cell(aggregate.token_mean), info.pop("batch_num_tokens", None)),
-        "token-sum": (cell(aggregate.token_sum), None),
-        "seq-mean-token-sum": (cell(aggregate.sequence_mean_token_sum), info.get("global_batch_size")),
+        "token-mean": (cell(aggregation.token_mean), info.pop("batch_num_tokens", None)),
+        "token-sum": (cell(aggregation.token_sum), None),
+        "seq-mean-token-sum": (cell(aggregation.sequence_mean_token_sum), info.get("global_batch_size")),
         "seq-mean-token-sum-norm": (
-            cell(aggregate.sequence_mean_token_scaled, length=length),
+            cell(aggregation.sequence_mean_token_scaled, length=length),
             info.get("global_batch_size"),
         ),
         "seq-mean-token-mean": (conventions.mean_in_rows(case), info.get("global_batch_size")),
@@ -96,15 +96,15 @@ def bypass(case: Case) -> Ours:
     options = dict(case.params["rollout_correction"])
     kind = options.pop("loss_type")
     known = rows.known(
-        logprobs_T=logprobs, rollout_T=case.tensor("old_log_prob"), advantages_T=case.tensor("advantages")
+        logprobs_T=logprobs, sampler_logprobs_T=case.tensor("old_log_prob"), advantages_T=case.tensor("advantages")
     )
-    current = {**known, "old_T": known["logprobs_T"].detach()}  # as in the first update of a batch
-    anchor, weighted = cell(mismatch.bypass), correction(options)
+    current = {**known, "old_logprobs_T": known["logprobs_T"].detach()}  # as in the first update of a batch
+    anchor, weighted = cell(rollout_correction.bypass), correction(options)
     if kind == "reinforce":
         anchor, known["weight_T"] = cell(_of_all_tokens), weighted(current).weight_T
     known["kept_T"] = kept(options, current)
     if case.follows(Convention.DROPPED_LEAVE):
-        known["trained_T"] = rows.trained_T & known["kept_T"]
+        known["loss_mask_T"] = rows.loss_mask_T & known["kept_T"]
     row = _row(case, {"ppo_clip": "vanilla", "reinforce": "reinforce"}[kind])
     how = reduction(case, rows.width)
     shared = {"ratio": row.ratio, "gate": row.gate, "aggregate": how.mode}
@@ -113,9 +113,9 @@ def bypass(case: Case) -> Ours:
     return Ours({"loss": loss, "grad_log_prob": gradient(loss, logprobs)}, _metrics(row, known, terms["policy"]))
 
 
-def _of_all_tokens(old_T: Tensor, weight_T: Tensor) -> mismatch.Correction:
+def _of_all_tokens(old_logprobs_T: Tensor, weight_T: Tensor) -> rollout_correction.Correction:
     """Weights that a cell of ours has computed before anything was rejected."""
-    return mismatch.Correction(weight_T, old_T.detach(), {})
+    return rollout_correction.Correction(weight_T, old_logprobs_T.detach(), {})
 
 
 def _kept(kept_T: Tensor) -> Tensor:
@@ -127,10 +127,10 @@ def kept_in_bypass(case: Case) -> Tensor:
     """The tokens that survive rejection in bypass mode."""
     case = case.fresh()
     rows = Rows(case.flags("response_mask"))
-    known = rows.known(old_T=case.tensor("log_prob"), rollout_T=case.tensor("old_log_prob"))
+    known = rows.known(old_logprobs_T=case.tensor("log_prob"), sampler_logprobs_T=case.tensor("old_log_prob"))
     names = ("rollout_rs", "rollout_rs_threshold")
     given = case.params["rollout_correction"]
-    return rows.trained_T & kept({name: given[name] for name in names if name in given}, known)
+    return rows.loss_mask_T & kept({name: given[name] for name in names if name in given}, known)
 
 
 def actor_loss(case: Case) -> Ours:
@@ -140,10 +140,10 @@ def actor_loss(case: Case) -> Ours:
     how = reduction(case, rows.width)
     policy, _ = _policy(case, rows, logprobs)
     known = rows.known(logprobs_T=logprobs, entropy_T=entropies)
-    bonus_T = entropy.bonus(known["entropy_T"], rows.trained_T)
+    bonus_T = entropy.bonus(known["entropy_T"], rows.loss_mask_T)
     loss = policy + case.params["entropy_coeff"] * aggregated(bonus_T, rows, beside_policy(case, rows.width))
     if case.has("ref_log_prob") and case.params["kl_loss_type"]:
-        known["reference_T"] = rows.pack(case.tensor("ref_log_prob"))
+        known["ref_logprobs_T"] = rows.pack(case.tensor("ref_log_prob"))
         kl_T = estimator(case, case.params["kl_loss_type"])(known)
         loss = loss + case.params["kl_loss_coef"] * aggregated(kl_T, rows, how)
     else:
@@ -153,9 +153,11 @@ def actor_loss(case: Case) -> Ours:
 
 def spread_out(loss_T: Tensor, rows: Rows, mode: Cell) -> Loss:
     """Any loss per token, aggregated by one of our modes."""
-    tokens_B = aggregate.tokens_per_sequence(rows.trained_T, rows.segments, loss_T.dtype)
+    tokens_B = aggregation.tokens_per_sequence(rows.loss_mask_T, rows.segments, loss_T.dtype)
     weights = mode({"tokens_B": tokens_B})
-    return Loss(aggregate.numerator(loss_T, rows.trained_T, weights.weight_B, rows.segments), weights.share_B.sum(), {})
+    return Loss(
+        aggregation.numerator(loss_T, rows.loss_mask_T, weights.weight_B, rows.segments), weights.share_B.sum(), {}
+    )
 
 
 def aggregated(loss_T: Tensor, rows: Rows, how: Reduction) -> Tensor:
@@ -168,7 +170,7 @@ def beside_policy(case: Case, width: int) -> Reduction:
     if case.follows(Convention.LIKE_POLICY):
         return how
     tokens = (case.params.get("global_batch_info") or {}).get("batch_num_tokens", case.params.get("batch_num_tokens"))
-    return Reduction(cell(aggregate.token_mean), tokens, how.ranks)
+    return Reduction(cell(aggregation.token_mean), tokens, how.ranks)
 
 
 def estimator(case: Case, kind: str) -> Cell:
@@ -183,17 +185,19 @@ def estimator(case: Case, kind: str) -> Cell:
     return cell({"k2": kl.k2}[name])
 
 
-def _distance(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
-    return kl.k1(logprobs_T, reference_T, trained_T).abs()
+def _distance(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
+    return kl.k1(logprobs_T, ref_logprobs_T, loss_mask_T).abs()
 
 
-def _distance_straight_through(logprobs_T: Tensor, reference_T: Tensor, trained_T: Tensor) -> Tensor:
-    value_T, slope_T = (each(logprobs_T, reference_T, trained_T) for each in (_distance, kl.k2))
+def _distance_straight_through(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
+    value_T, slope_T = (each(logprobs_T, ref_logprobs_T, loss_mask_T) for each in (_distance, kl.k2))
     return value_T.detach() + slope_T - slope_T.detach()
 
 
 def _policy(case: Case, rows: Rows, logprobs: Tensor) -> tuple[Tensor, dict[str, float]]:
-    known = rows.known(logprobs_T=logprobs, old_T=case.tensor("old_log_prob"), advantages_T=case.tensor("advantages"))
+    known = rows.known(
+        logprobs_T=logprobs, old_logprobs_T=case.tensor("old_log_prob"), advantages_T=case.tensor("advantages")
+    )
     mode = case.params["loss_mode"]
     row, how = _row(case, mode), reduction(case, rows.width)
     if mode == "gspo" and case.follows(Convention.GSPO_CAP):
@@ -202,12 +206,14 @@ def _policy(case: Case, rows: Rows, logprobs: Tensor) -> tuple[Tensor, dict[str,
         how = Reduction(conventions.mean_in_rows(case), how.count, how.ranks)
     if mode == "geo_mean":  # a plain mean over all rows of the call; modes and global counts are not read
         how = Reduction(conventions.mean_in_rows(case, count_empty=True), None, 1)
-    anchor = cell(mismatch.none)
+    anchor = cell(rollout_correction.none)
     if case.has("rollout_is_weights"):
         anchor = conventions.READY_MADE
-        known["rollout_T"] = conventions.sampler_of(known["old_T"], rows.pack(case.tensor("rollout_is_weights")))
+        known["sampler_logprobs_T"] = conventions.sampler_of(
+            known["old_logprobs_T"], rows.pack(case.tensor("rollout_is_weights"))
+        )
         if mode == "geo_mean":  # one weight per sequence: the geometric mean of its token weights
-            anchor = cell(mismatch.geometric_truncate, cap=NO_GUARD)
+            anchor = cell(rollout_correction.geometric_truncate, cap=NO_GUARD)
     if mode == "clip_cov":
         known["noise_T"] = _noise(case, row, known)
     known |= step_statistics(known, [row.gate], mismatch=anchor, ratio=row.ratio)
@@ -218,7 +224,7 @@ def _policy(case: Case, rows: Rows, logprobs: Tensor) -> tuple[Tensor, dict[str,
 def _noise(case: Case, row: Row, known: dict[str, Any]) -> Tensor:
     """verl shuffles the candidates, listed row by row, and drops the first: places in the shuffle are the noise."""
     numbers = {name: row.gate.numbers[name] for name in ("low", "high", "least", "most")}
-    names = ("logprobs_T", "advantages_T", "trained_T")
+    names = ("logprobs_T", "advantages_T", "loss_mask_T")
     log_ratio_T = row.ratio(known)
     found_T = covariance.candidates(known[names[0]], log_ratio_T, *(known[name] for name in names[1:]), **numbers)
     noise_T = torch.zeros_like(known["advantages_T"])
@@ -234,7 +240,7 @@ def _noise(case: Case, row: Row, known: dict[str, Any]) -> Tensor:
 def _room_in_the_exponent(case: Case, rows: Rows) -> dict[str, Tolerance]:
     """geo_mean has its n + 1e-8 inside exp: one part in 1e8 of a row's loss, which the mean over rows may cancel."""
     known = rows.known(**{f"{name}_T": case.tensor(name) for name in ("log_prob", "old_log_prob", "advantages")})
-    known["log_ratio_T"] = ratios.token(known["log_prob_T"], known["old_log_prob_T"], rows.trained_T, guard=NO_GUARD)
+    known["log_ratio_T"] = ratios.token(known["log_prob_T"], known["old_log_prob_T"], rows.loss_mask_T, guard=NO_GUARD)
     by_row_B = rows.unpack(_row(case, "geo_mean").gate(known).loss_T.abs()).amax(1)
     return {
         "loss": Tolerance(1e-8, 1e-8 * float(by_row_B.max())),
@@ -247,26 +253,28 @@ def _row(case: Case, mode: str) -> Row:
     if mode == "vanilla":
         return Row(
             cell(ratios.token, guard=PPO_CLAMP),
-            cell(gates.dual_clip, low=low, high=high, cap=cap),
+            cell(policy_losses.dual_clip, low=low, high=high, cap=cap),
             PPO_CLAMP,
         )
     if mode == "gspo":
-        return Row(cell(ratios.sequence_geometric_token, guard=NO_GUARD), cell(gates.clip, low=low, high=high))
+        return Row(cell(ratios.sequence_geometric_token, guard=NO_GUARD), cell(policy_losses.clip, low=low, high=high))
     if mode == "sapo":
         taus = {"tau_positive": case.params["tau_pos"], "tau_negative": case.params["tau_neg"]}
-        return Row(cell(ratios.token, guard=PPO_CLAMP), cell(gates.sapo, **taus), PPO_CLAMP, ())
+        return Row(cell(ratios.token, guard=PPO_CLAMP), cell(policy_losses.sapo, **taus), PPO_CLAMP, ())
     if mode == "cispo":
-        gate = cell(gates.cispo, floor=max(0.0, 1 - low), cap=1 + high)
+        gate = cell(policy_losses.cispo, floor=max(0.0, 1 - low), cap=1 + high)
         return Row(cell(ratios.token, guard=PPO_CLAMP), gate, PPO_CLAMP, ("capped", "floored"))
     if mode in ("reinforce", "gpg"):
-        return Row(cell(ratios.none), cell(gates.plain), clipped=())
+        return Row(cell(ratios.none), cell(policy_losses.plain), clipped=())
     if mode == "geo_mean":
-        return Row(cell(ratios.token, guard=NO_GUARD), cell(gates.gmpo, low=low, high=high), clipped=("unlike ours",))
+        return Row(
+            cell(ratios.token, guard=NO_GUARD), cell(policy_losses.gmpo, low=low, high=high), clipped=("unlike ours",)
+        )
     if mode in ("dppo_tv", "dppo_kl"):
-        gate = cell(getattr(gates, mode), low=low, high=high, cap=cap)
+        gate = cell(getattr(policy_losses, mode), low=low, high=high, cap=cap)
         return Row(cell(ratios.token, guard=PPO_CLAMP), gate, PPO_CLAMP, ("too_far",), "capped")
     if mode == "dro":
-        return Row(cell(ratios.none), cell(gates.dro, beta=case.params["dro_beta"]), clipped=())
+        return Row(cell(ratios.none), cell(policy_losses.dro, beta=case.params["dro_beta"]), clipped=())
     if mode == "clip_cov":
         names = {"share": "clip_cov_ratio", "least": "clip_cov_lb", "most": "clip_cov_ub"}
         numbers = {ours: case.params[theirs] for ours, theirs in names.items()}
@@ -280,15 +288,15 @@ def _row(case: Case, mode: str) -> Row:
 
 def _capped_rows(known: dict[str, Any]) -> Tensor:
     """gspo holds the mean log-ratio at 10 from above, without gradient: such rows get the constant old + 10 instead."""
-    difference_T = ratios.differences(known["logprobs_T"], known["old_T"], known["trained_T"]).detach()
-    over_B = known["segments"].mean(difference_T, known["trained_T"]) > GSPO_CAP
-    return torch.where(known["segments"].spread(over_B), known["old_T"] + GSPO_CAP, known["logprobs_T"])
+    difference_T = ratios.differences(known["logprobs_T"], known["old_logprobs_T"], known["loss_mask_T"]).detach()
+    over_B = known["segments"].mean(difference_T, known["loss_mask_T"]) > GSPO_CAP
+    return torch.where(known["segments"].spread(over_B), known["old_logprobs_T"] + GSPO_CAP, known["logprobs_T"])
 
 
 def _metrics(row: Row, known: dict[str, Any], policy: Loss) -> dict[str, float]:
-    old_T = known.get("old_T", known.get("rollout_T"))
-    moved_T = ratios.token(known["logprobs_T"].detach(), old_T, known["trained_T"], guard=row.clamp)
-    metrics = {"actor/ppo_kl": float(masked.mean(-moved_T if row.signed else moved_T.abs(), known["trained_T"]))}
+    old_logprobs_T = known.get("old_logprobs_T", known.get("sampler_logprobs_T"))
+    moved_T = ratios.token(known["logprobs_T"].detach(), old_logprobs_T, known["loss_mask_T"], guard=row.clamp)
+    metrics = {"actor/ppo_kl": float(masked.mean(-moved_T if row.signed else moved_T.abs(), known["loss_mask_T"]))}
     if row.clipped != ("unlike ours",):
         metrics["actor/pg_clipfrac"] = sum(policy.metrics[name].value() for name in row.clipped)
         lower = policy.metrics.get(row.lower)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from ascent.advantages import shape
-from ascent.losses import controllers, entropy, values
+from ascent.advantages import reward_shaping
+from ascent.losses import entropy, kl_controllers, values
 from ascent.maths import divergence, masked
 from ascent.maths.logprobs import token_logprobs
 from tests.golden import conventions
@@ -20,7 +20,7 @@ from tests.golden.verl_losses import aggregated, beside_policy, estimator, reduc
 def masked_stats(case: Case) -> Ours:
     values_BL, mask_BL = case.tensor("values"), case.flags("mask")
     rows = Rows(mask_BL)
-    x_T, keep_T = rows.pack(values_BL), rows.trained_T
+    x_T, keep_T = rows.pack(values_BL), rows.loss_mask_T
     found = {
         "masked_sum": masked.total(x_T, keep_T),
         "masked_mean": masked.mean(x_T, keep_T),
@@ -37,7 +37,7 @@ def masked_stats(case: Case) -> Ours:
 
 def kl_penalty(case: Case) -> Ours:
     logprobs, reference = case.leaf("logprob"), case.tensor("ref_logprob")
-    known = {"logprobs_T": logprobs, "reference_T": reference, "trained_T": torch.ones_like(reference).bool()}
+    known = {"logprobs_T": logprobs, "ref_logprobs_T": reference, "loss_mask_T": torch.ones_like(reference).bool()}
     kl = estimator(case, case.params["kl_penalty"])(known)
     return Ours({"kl": kl, "mean_kl": kl.mean(), "grad_sum_wrt_logprob": gradient(kl.sum(), logprobs)})
 
@@ -49,9 +49,9 @@ def kl_controller(case: Case) -> Ours:
     found = []
     for measured, sequences in steps:
         if case.params["type"] == "fixed":
-            coefficient = controllers.fixed(coefficient)
+            coefficient = kl_controllers.fixed(coefficient)
         else:
-            coefficient = controllers.ziegler_token(
+            coefficient = kl_controllers.ziegler_token(
                 coefficient, measured, sequences, target_per_token=target, horizon=horizon
             )
         found.append(coefficient)
@@ -66,14 +66,18 @@ def agg_loss(case: Case) -> Ours:
 
 def value_loss(case: Case) -> Ours:
     rows, predicted = Rows(case.flags("response_mask")), case.leaf("vpreds")
-    old_T, returns_T, values_T = (rows.pack(x) for x in (case.tensor("values"), case.tensor("returns"), predicted))
-    loss_T = values.clipped(values_T, old_T, returns_T, rows.trained_T, radius=case.params["cliprange_value"])
-    held_T = loss_T > values.mse(values_T, returns_T, rows.trained_T)
+    old_logprobs_T, returns_T, values_T = (
+        rows.pack(x) for x in (case.tensor("values"), case.tensor("returns"), predicted)
+    )
+    loss_T = values.clipped(
+        values_T, old_logprobs_T, returns_T, rows.loss_mask_T, radius=case.params["cliprange_value"]
+    )
+    held_T = loss_T > values.mse(values_T, returns_T, rows.loss_mask_T)
     loss = aggregated(loss_T, rows, beside_policy(case, rows.width))
     return Ours(
         {
             "vf_loss": loss,
-            "vf_clipfrac": masked.mean(held_T.double(), rows.trained_T),
+            "vf_clipfrac": masked.mean(held_T.double(), rows.loss_mask_T),
             "grad_vpreds": gradient(loss, predicted),
         },
         tolerances={"vf_clipfrac": METRIC},
@@ -83,7 +87,7 @@ def value_loss(case: Case) -> Ours:
 def entropy_loss(case: Case) -> Ours:
     rows, logits = Rows(case.flags("response_mask")), case.leaf("logits")
     entropies = divergence.entropy(logits)
-    bonus_T = entropy.bonus(rows.pack(entropies), rows.trained_T)
+    bonus_T = entropy.bonus(rows.pack(entropies), rows.loss_mask_T)
     loss = -aggregated(bonus_T, rows, beside_policy(case, rows.width))
     return Ours({"entropy_loss": loss, "token_entropy": entropies, "grad_logits": gradient(loss, logits)})
 
@@ -97,24 +101,24 @@ def logprobs_from_logits(case: Case) -> Ours:
 def reward_minus_kl(case: Case) -> Ours:
     old, reference = case.tensor("old_log_prob"), case.tensor("ref_log_prob")
     every = torch.ones_like(old, dtype=torch.bool)
-    term = shape.kl_penalty(old, reference, every, beta=case.params["kl_ratio"])
+    term = reward_shaping.kl_penalty(old, reference, every, beta=case.params["kl_ratio"])
     return Ours({"token_level_rewards": case.tensor("token_level_scores") + term})
 
 
 def apply_kl_penalty(case: Case) -> Ours:
     """KL in the reward, its measured mean over all rows, and what the controller makes of it."""
     rows, coefficient = Rows(case.flags("response_mask")), case.params["init_kl_coef"]
-    old_T, reference_T = (rows.pack(case.tensor(name)) for name in ("old_log_probs", "ref_log_prob"))
+    old_logprobs_T, ref_logprobs_T = (rows.pack(case.tensor(name)) for name in ("old_log_probs", "ref_log_prob"))
     kind = case.params["kl_penalty"]
-    kl_T = shape.kl_penalty(old_T, reference_T, rows.trained_T, beta=1.0).neg()
+    kl_T = reward_shaping.kl_penalty(old_logprobs_T, ref_logprobs_T, rows.loss_mask_T, beta=1.0).neg()
     if kind not in ("kl", "k1") and case.follows(Convention.KL_IN_REWARD):
-        known = {"logprobs_T": old_T, "reference_T": reference_T, "trained_T": rows.trained_T}
-        kl_T = masked.kept(estimator(case, kind)(known), rows.trained_T)
-    term_T, measured = -coefficient * kl_T, masked.mean(kl_T, rows.trained_T)
+        known = {"logprobs_T": old_logprobs_T, "ref_logprobs_T": ref_logprobs_T, "loss_mask_T": rows.loss_mask_T}
+        kl_T = masked.kept(estimator(case, kind)(known), rows.loss_mask_T)
+    term_T, measured = -coefficient * kl_T, masked.mean(kl_T, rows.loss_mask_T)
     if case.follows(Convention.ROWS_TO_CONTROLLER):
-        tokens_B = rows.segments.sum(rows.trained_T).to(kl_T.dtype)
-        measured = (rows.segments.mean(kl_T, rows.trained_T) * tokens_B / (tokens_B + 1e-8)).mean()
-    after = controllers.ziegler_token(
+        tokens_B = rows.segments.sum(rows.loss_mask_T).to(kl_T.dtype)
+        measured = (rows.segments.mean(kl_T, rows.loss_mask_T) * tokens_B / (tokens_B + 1e-8)).mean()
+    after = kl_controllers.ziegler_token(
         coefficient,
         float(measured),
         rows.count,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell, cell
-from ascent.losses import kl, mismatch, rejection
+from ascent.losses import kl, rejection_masks, rollout_correction
 from ascent.losses.objective import step_statistics
 from ascent.maths import masked
 from tests.golden import conventions
@@ -31,11 +31,15 @@ def correction(options: dict[str, Any]) -> Cell:
     options.pop("bypass_mode", None)
     level, threshold = options.pop("rollout_is", None), options.pop("rollout_is_threshold", 2.0)
     if level is None:
-        return cell(mismatch.none)
+        return cell(rollout_correction.none)
     if isinstance(threshold, str) and "_" in threshold:
         low, high = (float(bound) for bound in threshold.split("_"))
-        return cell({"token": mismatch.token_mask, "sequence": mismatch.product_mask}[level], low=low, high=high)
-    truncate = {"token": mismatch.token_truncate, "sequence": mismatch.product_truncate}[level]
+        return cell(
+            {"token": rollout_correction.token_mask, "sequence": rollout_correction.product_mask}[level],
+            low=low,
+            high=high,
+        )
+    truncate = {"token": rollout_correction.token_truncate, "sequence": rollout_correction.product_truncate}[level]
     return cell(truncate, cap=float(threshold))
 
 
@@ -45,7 +49,7 @@ def kept(options: dict[str, Any], known: Mapping[str, Any]) -> Tensor:
     if options:
         raise KeyError(f"rollout correction holds {sorted(options)}, which this adapter does not know")
     if names is None:
-        return torch.ones_like(known["trained_T"])
+        return torch.ones_like(known["loss_mask_T"])
     kinds, bounds = names.split(","), thresholds.split(",")
     bounds = bounds * len(kinds) if len(bounds) == 1 else bounds
     masks = [_rejection(kind.strip(), bound.strip())(known) for kind, bound in zip(kinds, bounds, strict=True)]
@@ -56,13 +60,13 @@ def _rejection(kind: str, threshold: str) -> Cell:
     """verl bounds pi_rollout / pi_train in [lo, hi]; our weight is the inverse, so it lies in [1/hi, 1/lo]."""
     level, _, measure = kind.rpartition("_")
     if measure in ("k2", "k3"):
-        return cell(rejection.distance_within, level=LEVELS[level], measure=measure, limit=float(threshold))
+        return cell(rejection_masks.distance_within, level=LEVELS[level], measure=measure, limit=float(threshold))
     low, _, high = threshold.partition("_")
     low, high = (low, high) if high else (str(1 / float(low)), low)
-    return cell(rejection.ratio_within, level=BY_RATIO[kind], low=1 / float(high), high=1 / float(low))
+    return cell(rejection_masks.ratio_within, level=BY_RATIO[kind], low=1 / float(high), high=1 / float(low))
 
 
-NORMALISED = {"token": mismatch.token_normalised, "sequence": mismatch.product_normalised}
+NORMALISED = {"token": rollout_correction.token_normalised, "sequence": rollout_correction.product_normalised}
 
 
 def weights(case: Case) -> Ours:
@@ -91,15 +95,15 @@ def rejection_mask(case: Case) -> Ours:
 def weights_and_mask(case: Case) -> Ours:
     """compute_rollout_correction_and_rejection_mask: both at once, from log-probs."""
     rows = Rows(case.flags("response_mask"))
-    known = rows.known(old_T=case.tensor("old_log_prob"), rollout_T=case.tensor("rollout_log_prob"))
+    known = rows.known(old_logprobs_T=case.tensor("old_log_prob"), sampler_logprobs_T=case.tensor("rollout_log_prob"))
     options = dict(case.params)
     weighted = options.get("rollout_is") is not None
     weight_T, keep_T = correction(options)(known).weight_T, kept(options, known)
     gap = {
-        "kl": kl.k1(known["rollout_T"], known["old_T"], rows.trained_T),
-        "k3_kl": kl.to_old(known["old_T"], known["rollout_T"], rows.trained_T),
+        "kl": kl.k1(known["sampler_logprobs_T"], known["old_logprobs_T"], rows.loss_mask_T),
+        "k3_kl": kl.to_old(known["old_logprobs_T"], known["sampler_logprobs_T"], rows.loss_mask_T),
     }
-    metrics = {name: float(masked.mean(gap_T, rows.trained_T)) for name, gap_T in gap.items()}
+    metrics = {name: float(masked.mean(gap_T, rows.loss_mask_T)) for name, gap_T in gap.items()}
     metrics |= _rejection_metrics(keep_T, rows)
     return Ours(
         {"weights": _on_trained(weight_T, rows) if weighted else None, "mask": _on_trained(keep_T.double(), rows)},
@@ -108,21 +112,23 @@ def weights_and_mask(case: Case) -> Ours:
 
 
 def _from_ratio(case: Case, rows: Rows) -> dict[str, Any]:
-    if case.params.get("safety_bound", mismatch.GUARD) != mismatch.GUARD:
-        raise ValueError(f"safety_bound={case.params['safety_bound']}; our weights are held within +-{mismatch.GUARD}")
+    if case.params.get("safety_bound", rollout_correction.GUARD) != rollout_correction.GUARD:
+        raise ValueError(
+            f"safety_bound={case.params['safety_bound']}; our weights are held within +-{rollout_correction.GUARD}"
+        )
     ratio_T = rows.pack(case.tensor("log_ratio"))
-    return {**rows.known(), "old_T": ratio_T, "rollout_T": torch.zeros_like(ratio_T)}
+    return {**rows.known(), "old_logprobs_T": ratio_T, "sampler_logprobs_T": torch.zeros_like(ratio_T)}
 
 
 def _on_trained(x_T: Tensor, rows: Rows) -> Tensor:
-    return rows.unpack(masked.kept(x_T, rows.trained_T))
+    return rows.unpack(masked.kept(x_T, rows.loss_mask_T))
 
 
 def _rejection_metrics(keep_T: Tensor, rows: Rows) -> dict[str, float]:
     dropped_T = (~keep_T).double()
-    whole_B = rows.segments.sum(masked.kept(dropped_T, rows.trained_T)) > 0
+    whole_B = rows.segments.sum(masked.kept(dropped_T, rows.loss_mask_T)) > 0
     return {
-        "rollout_rs_masked_fraction": float(masked.mean(dropped_T, rows.trained_T)),
+        "rollout_rs_masked_fraction": float(masked.mean(dropped_T, rows.loss_mask_T)),
         "rollout_rs_seq_masked_fraction": float(whole_B.double().mean()),
     }
 

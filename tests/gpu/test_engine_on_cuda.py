@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from ascent.engines.counter_rng import exponentials
 from ascent.engines.native.engine import NativeEngine
-from ascent.engines.noise import exponentials
 from ascent.maths.segments import Segments
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
 from ascent.records import Completion, Message, Prompt, Request, Rollout, Turn
 from ascent.rollouts.batch import packed
-from ascent.update.batches import on_device
+from ascent.update.device import on_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -46,7 +46,7 @@ def trained(model: LanguageModel, request: Request, done: Completion) -> torch.T
         "tokens_T": tokens,
         "positions_T": torch.arange(tokens.numel(), device="cuda"),
         "segments": Segments.from_lengths(torch.tensor([tokens.numel()], device="cuda")),
-        "trained_T": torch.ones_like(tokens, dtype=torch.bool),
+        "loss_mask_T": torch.ones_like(tokens, dtype=torch.bool),
     }
     with torch.no_grad():
         return model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"][len(request.tokens) :]
@@ -56,7 +56,7 @@ def trained(model: LanguageModel, request: Request, done: Completion) -> torch.T
 @pytest.mark.parametrize("window", [None, 40])
 def test_sinks_take_weight_and_give_nothing(splits: int, window: int | None) -> None:
     """The kernel against the formula in float64, for rows whose past is one piece or several."""
-    from ascent.models.paged_cuda import paged_attention
+    from ascent.models.paged_attention_cuda import paged_attention
 
     generator = torch.Generator().manual_seed(0)
     q, keys, values = (torch.randn(shape, generator=generator) for shape in ((3, 8, 32), (320, 2, 32), (320, 2, 16)))
@@ -87,8 +87,8 @@ def test_recorded_log_probs_are_the_trainers(tmp_path: Path, family: str, dtype:
 
 
 def test_the_noise_is_the_cpus(tmp_path: Path) -> None:
-    from ascent.engines.native.kernels import exponentials_on_cuda
-    from ascent.engines.native.rows import Asked
+    from ascent.engines.native.batch_state import Asked
+    from ascent.engines.native.sampling_triton import exponentials_on_cuda
 
     words = np.array([[1, 2], [2**32 - 1, 7], [123456789, 987654321]], dtype=np.uint32)
     positions = np.array([0, 5, 4000], dtype=np.uint32)
@@ -164,5 +164,5 @@ def test_routes_are_those_of_the_trainer(tmp_path: Path, dtype: str) -> None:
         found = model.outputs(batch, frozenset({"logprobs_T"}))
     changed, given = found["routes_changed"].tolist()
     assert 0 <= changed < 0.05 * given
-    gap_T = (found["logprobs_T"] - batch["rollout_T"])[batch["trained_T"]].abs()
+    gap_T = (found["logprobs_T"] - batch["sampler_logprobs_T"])[batch["loss_mask_T"]].abs()
     assert float(gap_T.mean()) < (2e-2 if dtype == "bfloat16" else 2e-3)

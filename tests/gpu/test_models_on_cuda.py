@@ -30,7 +30,7 @@ def test_packed_log_probs_equal_one_by_one(
         "tokens_T": tokens,
         "positions_T": torch.cat([torch.arange(n, device="cuda") for n in LENGTHS]),
         "segments": segments,
-        "trained_T": torch.ones_like(tokens, dtype=torch.bool),
+        "loss_mask_T": torch.ones_like(tokens, dtype=torch.bool),
     }
     with torch.no_grad():
         packed = model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"]
@@ -73,8 +73,8 @@ def test_critics_and_reward_models_have_gradients_in_bfloat16(head: str, wanted:
 
 
 def test_training_from_files_on_the_gpu_and_resuming(tmp_path: Path) -> None:
-    from ascent.build.training import resume, train
-    from tests.build.runs import tiny_plan, weights_of
+    from ascent.api.training import resume, train
+    from tests.setup.runs import tiny_plan, weights_of
 
     plan = tiny_plan(run={"steps": 4, "save_every": 2}, model={"dtype": "bfloat16"})
     train(plan, tmp_path / "run", say=lambda text: None)

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from ascent.algorithms import TABLE
-from ascent.build.plan import resolve
-from ascent.build.training import train
+from ascent.api.training import train
 from ascent.config.load import merged
 from ascent.config.validate import validate
+from ascent.plan.resolve import resolve
 from ascent.runs.folder import read_run
 from tests.end_to_end.policies import ROWS, Practice, recipe_of
 from tests.end_to_end.rewarded import __file__ as REWARDED

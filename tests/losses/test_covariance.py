@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ascent.cells import cell
-from ascent.losses import covariance, gates, mismatch, ratios
+from ascent.losses import covariance, policy_losses, ratios, rollout_correction
 from ascent.losses.objective import step_statistics
 from ascent.maths.segments import Segments
 
@@ -80,9 +80,15 @@ def test_of_many_candidates_those_at_zero_are_dropped_in_proportion() -> None:
     assert float((old[dropped] == 0).double().mean()) == pytest.approx(expected, abs=0.1)
 
 
-def gated_of(name: str, now: torch.Tensor, **numbers: float) -> gates.Gated:
-    made, level, none = cell(getattr(covariance, name), **numbers), cell(ratios.token), cell(mismatch.none)
-    known = {"logprobs_T": now, "old_T": OLD, "advantages_T": ADVANTAGES, "trained_T": ALL, "segments": SEGMENTS}
+def gated_of(name: str, now: torch.Tensor, **numbers: float) -> policy_losses.Gated:
+    made, level, none = cell(getattr(covariance, name), **numbers), cell(ratios.token), cell(rollout_correction.none)
+    known = {
+        "logprobs_T": now,
+        "old_logprobs_T": OLD,
+        "advantages_T": ADVANTAGES,
+        "loss_mask_T": ALL,
+        "segments": SEGMENTS,
+    }
     known |= step_statistics(known, [made], mismatch=none, ratio=level)
     return made({**known, "log_ratio_T": level(known)})
 

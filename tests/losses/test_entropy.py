@@ -38,7 +38,7 @@ def test_a_step_that_trains_nothing_moves_nothing() -> None:
 
 def test_only_trained_tokens_are_measured_and_the_bonus_uses_this_steps_coefficient() -> None:
     made = cell(entropy.adaptive_bonus, target=0.2)
-    known = {"entropy_T": torch.tensor([0.1, 9.0], dtype=torch.float64), "trained_T": torch.tensor([True, False])}
+    known = {"entropy_T": torch.tensor([0.1, 9.0], dtype=torch.float64), "loss_mask_T": torch.tensor([True, False])}
     memory = torch.tensor([0.0, 0.3, 0.15], dtype=torch.float64)
     found = step_statistics({**known, "entropy_memory": memory}, [made])
     assert found["entropy_memory"].tolist() == pytest.approx([0.3, 0.305, 0.1])

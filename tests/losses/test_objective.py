@@ -10,16 +10,16 @@ import torch
 
 from ascent.cells import Cell, cell
 from ascent.losses import (
-    aggregate,
+    aggregation,
     covariance,
     entropy,
-    focus,
-    gates,
     kl,
-    mismatch,
+    policy_losses,
     preferences,
     ratios,
+    rollout_correction,
     supervised,
+    token_weights,
     values,
 )
 from ascent.losses.objective import file_terms, policy_terms, step_statistics
@@ -28,10 +28,10 @@ from ascent.update.microbatch import step_of
 
 SEGMENTS = Segments.from_lengths([3, 2])
 CELLS: dict[str, Cell] = {
-    "mismatch": cell(mismatch.none),
+    "mismatch": cell(rollout_correction.none),
     "ratio": cell(ratios.token),
-    "gate": cell(gates.clip),
-    "aggregate": cell(aggregate.token_mean),
+    "gate": cell(policy_losses.clip),
+    "aggregate": cell(aggregation.token_mean),
 }
 
 
@@ -39,10 +39,10 @@ def batch() -> dict[str, Any]:
     old = torch.tensor([-1.0, -1, -1, -2, -2], dtype=torch.float64)
     return {
         "segments": SEGMENTS,
-        "trained_T": torch.ones(5, dtype=torch.bool),
-        "old_T": old,
-        "rollout_T": torch.tensor([-2.5, -1, -1, -2, -1.6], dtype=torch.float64),
-        "reference_T": old - 0.1,
+        "loss_mask_T": torch.ones(5, dtype=torch.bool),
+        "old_logprobs_T": old,
+        "sampler_logprobs_T": torch.tensor([-2.5, -1, -1, -2, -1.6], dtype=torch.float64),
+        "ref_logprobs_T": old - 0.1,
         "logprobs_T": torch.tensor([-0.8, -1.3, -0.9, -1.5, -2.1], dtype=torch.float64, requires_grad=True),
         "advantages_T": torch.tensor([1.0, 1, 1, -1, -1], dtype=torch.float64),
         "entropy_T": torch.tensor([1.0, 2, 3, 4, 5], dtype=torch.float64, requires_grad=True),
@@ -64,7 +64,7 @@ def test_the_sum_of_terms_with_their_weights() -> None:
 
 
 def test_mismatch_weights_scale_the_policy_term_only_and_keep_the_count() -> None:
-    rejecting = {**CELLS, "mismatch": cell(mismatch.token_mask, low=0.5, high=2.0)}
+    rejecting = {**CELLS, "mismatch": cell(rollout_correction.token_mask, low=0.5, high=2.0)}
     plain = policy_terms(batch(), **CELLS, kl=cell(kl.k3))
     weighted = policy_terms(batch(), **rejecting, kl=cell(kl.k3))
     assert float(weighted["kl"].numerator.detach()) == pytest.approx(float(plain["kl"].numerator.detach()))
@@ -75,7 +75,9 @@ def test_mismatch_weights_scale_the_policy_term_only_and_keep_the_count() -> Non
 
 
 def test_bypass_measures_the_ratio_against_the_sampler() -> None:
-    terms = policy_terms(batch(), **{**CELLS, "mismatch": cell(mismatch.bypass), "gate": cell(gates.surrogate)})
+    terms = policy_terms(
+        batch(), **{**CELLS, "mismatch": cell(rollout_correction.bypass), "gate": cell(policy_losses.surrogate)}
+    )
     ratio = (torch.tensor([1.7, -0.3, 0.1, 0.5, -0.5], dtype=torch.float64)).exp()
     expected = float((-ratio * batch()["advantages_T"]).sum())
     assert float(terms["policy"].numerator.detach()) == pytest.approx(expected)
@@ -84,7 +86,7 @@ def test_bypass_measures_the_ratio_against_the_sampler() -> None:
 
 def test_without_old_log_probs_the_ratio_is_exactly_one() -> None:
     known = batch()
-    del known["old_T"]
+    del known["old_logprobs_T"]
     terms = policy_terms(known, **CELLS)
     assert terms["policy"].metrics["ratio_largest"].value() == 1.0
     (grad,) = torch.autograd.grad(terms["policy"].numerator, known["logprobs_T"])
@@ -118,11 +120,11 @@ def test_explained_variance_is_formed_over_the_step() -> None:
 
 def test_only_the_policy_critic_and_entropy_get_gradients() -> None:
     known = batch()
-    frozen = ("old_T", "rollout_T", "reference_T", "advantages_T", "returns_T")
+    frozen = ("old_logprobs_T", "sampler_logprobs_T", "ref_logprobs_T", "advantages_T", "returns_T")
     for name in frozen:
         known[name] = known[name].clone().requires_grad_()
     extra = {"kl": cell(kl.rho_k3), "entropy": cell(entropy.bonus), "value": cell(values.mse)}
-    step = step_of([policy_terms(known, **{**CELLS, "mismatch": cell(mismatch.token_truncate)}, **extra)], {})
+    step = step_of([policy_terms(known, **{**CELLS, "mismatch": cell(rollout_correction.token_truncate)}, **extra)], {})
     assert all(
         g is None
         for g in torch.autograd.grad(step.value, [known[n] for n in frozen], allow_unused=True, retain_graph=True)
@@ -134,11 +136,11 @@ def test_only_the_policy_critic_and_entropy_get_gradients() -> None:
 def test_a_focus_weighs_the_policy_term_alone_and_leaves_denominators() -> None:
     """The first sequence has A > 0 and stays; the second has drifted .15 on average, more than allowed."""
     extra = {"kl": cell(kl.k3, weight=0.5), "entropy": cell(entropy.bonus, weight=0.01)}
-    known = {**batch(), "rollout_T": torch.tensor([-1.0, -1, -1, -1.2, -2.1], dtype=torch.float64)}
-    plain, kept = policy_terms(known, **CELLS, **extra), cell(focus.near_policy, max_drift=0.1)
+    known = {**batch(), "sampler_logprobs_T": torch.tensor([-1.0, -1, -1, -1.2, -2.1], dtype=torch.float64)}
+    plain, kept = policy_terms(known, **CELLS, **extra), cell(token_weights.near_policy, max_drift=0.1)
     focused = policy_terms(known, **CELLS, **extra, focus=(kept,))
-    gated = gates.clip(ratios.token(known["logprobs_T"], known["old_T"], known["trained_T"]), known["advantages_T"],
-                       known["trained_T"])  # fmt: skip
+    gated = policy_losses.clip(ratios.token(known["logprobs_T"], known["old_logprobs_T"], known["loss_mask_T"]), known["advantages_T"],
+                       known["loss_mask_T"])  # fmt: skip
     assert focused["policy"].numerator.item() == pytest.approx(gated.loss_T[:3].sum().item())
     assert float(focused["policy"].denominator) == float(plain["policy"].denominator) == 5
     assert focused["policy"].metrics["dropped_near_policy"].value() == pytest.approx(0.4)
@@ -147,8 +149,8 @@ def test_a_focus_weighs_the_policy_term_alone_and_leaves_denominators() -> None:
 
 
 def test_focus_cells_multiply() -> None:
-    def half(trained_T: torch.Tensor) -> torch.Tensor:
-        return torch.where(trained_T, 0.5, 0.0).double()
+    def half(loss_mask_T: torch.Tensor) -> torch.Tensor:
+        return torch.where(loss_mask_T, 0.5, 0.0).double()
 
     once = policy_terms(batch(), **CELLS, focus=(cell(half),))["policy"].numerator.item()
     twice = policy_terms(batch(), **CELLS, focus=(cell(half), cell(half)))["policy"].numerator.item()
@@ -159,9 +161,9 @@ def test_focus_cells_multiply() -> None:
 def test_statistics_see_the_ratio_that_the_gate_will_see() -> None:
     """Under bypass the ratio is to the sampler, also where clip_cov looks for tokens that are not clipped."""
     made = cell(covariance.clip_cov, share=1.0, least=-1e9, most=1e9)
-    bypass = {**CELLS, "mismatch": cell(mismatch.bypass), "gate": made}
+    bypass = {**CELLS, "mismatch": cell(rollout_correction.bypass), "gate": made}
     found = step_statistics(batch(), [made], mismatch=bypass["mismatch"], ratio=bypass["ratio"])["draining_T"]
-    ratio_T = (batch()["logprobs_T"] - batch()["rollout_T"]).exp()
+    ratio_T = (batch()["logprobs_T"] - batch()["sampler_logprobs_T"]).exp()
     clipped_T = torch.tensor([ratio_T[0] > 1.2, ratio_T[1] > 1.2, ratio_T[2] > 1.2, ratio_T[3] < 0.8, ratio_T[4] < 0.8])
     assert found.tolist() == (~clipped_T).tolist()
 
@@ -171,8 +173,8 @@ def test_a_focus_on_pairs_weighs_every_loss_of_pairs_and_no_text() -> None:
     segments = Segments.from_lengths([1, 2])
     known = {
         "logprobs_T": torch.tensor([-1.0, -2.0, -2.0], dtype=torch.float64, requires_grad=True),
-        "reference_T": torch.tensor([-1.5, -1.5, -1.5], dtype=torch.float64),
-        "trained_T": torch.ones(3, dtype=torch.bool),
+        "ref_logprobs_T": torch.tensor([-1.5, -1.5, -1.5], dtype=torch.float64),
+        "loss_mask_T": torch.ones(3, dtype=torch.bool),
         "segments": segments,
         "chosen_P": torch.tensor([0]),
         "rejected_P": torch.tensor([1]),
@@ -183,7 +185,7 @@ def test_a_focus_on_pairs_weighs_every_loss_of_pairs_and_no_text() -> None:
         "auxiliary": (cell(preferences.hinge), cell(supervised.chosen_nll)),
     }
     plain = file_terms(known, **cells)
-    weighed = file_terms(known, **cells, focus=(cell(focus.own_likelihood),))
+    weighed = file_terms(known, **cells, focus=(cell(token_weights.own_likelihood),))
     for name, factor in (("dpo", 0.25), ("hinge", 0.25), ("chosen_nll", 1.0)):
         assert float(weighed[name].numerator.detach()) == pytest.approx(factor * float(plain[name].numerator.detach()))
         assert float(plain[name].numerator.detach()) > 0

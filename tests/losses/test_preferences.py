@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from ascent.algorithms import TABLE
-from ascent.build.overrides import with_cells
 from ascent.config.schema import Cells
 from ascent.losses import preferences as p
 from ascent.losses.loss import summed
+from ascent.plan.overrides import with_cells
 
 LOGPROBS = torch.tensor([-10.0, -14.0], dtype=torch.float64)
 REFERENCE = torch.tensor([-11.0, -12.0], dtype=torch.float64)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from ascent.maths.segments import Segments
-from ascent.models import seams
+from ascent.models import layer_patching
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import tiny_model, tiny_tokenizer
 
@@ -62,7 +62,7 @@ def random_model(family: str, **numbers: Any) -> LanguageModel:
     """A loud tiny model with our seams in it."""
     tokenizer = tiny_tokenizer()
     module = tiny_model(family, len(tokenizer), **{**LOUD, **FAMILIES[family], **numbers})
-    seams.install(module)
+    layer_patching.install(module)
     return LanguageModel(module, tokenizer)
 
 

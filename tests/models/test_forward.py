@@ -7,8 +7,8 @@ import torch
 
 from ascent.maths.segments import Segments
 from ascent.models.forward import hidden_states, inside, recompute_activations, token_outputs
+from ascent.models.layer_patching import FAST
 from ascent.models.model import output_head
-from ascent.models.seams import FAST
 from tests.models.packing import FAMILIES, batch_of, one_by_one, random_model, stock_twin
 
 BOTH = frozenset({"logprobs_T", "entropy_T"})
@@ -78,8 +78,8 @@ def test_first_tokens_are_zero():
 
 def test_the_head_runs_on_trained_rows_alone():
     model, batch = random_model("llama"), batch_of()
-    trained_T = torch.zeros(25, dtype=torch.bool)
-    trained_T[[0, 3, 7, 12, 20]] = True  # 0 and 7 are first tokens: nothing to predict them from
+    loss_mask_T = torch.zeros(25, dtype=torch.bool)
+    loss_mask_T[[0, 3, 7, 12, 20]] = True  # 0 and 7 are first tokens: nothing to predict them from
     full_T = model.outputs(batch, BOTH)["logprobs_T"]
     rows, head = [], output_head(model.module)
 
@@ -89,16 +89,16 @@ def test_the_head_runs_on_trained_rows_alone():
 
     hidden_TD = hidden_states(model.module.base_model, batch)
     spied = replace(head, form=replace(FAST, product=counting))
-    logprobs_T = token_outputs(hidden_TD, {**batch, "trained_T": trained_T}, spied)["logprobs_T"]
+    logprobs_T = token_outputs(hidden_TD, {**batch, "loss_mask_T": loss_mask_T}, spied)["logprobs_T"]
     assert rows == [3]
-    kept_T = trained_T & inside(batch["segments"])
+    kept_T = loss_mask_T & inside(batch["segments"])
     torch.testing.assert_close(logprobs_T[kept_T], full_T[kept_T], rtol=0, atol=1e-6)
     assert bool((logprobs_T[~kept_T] == 0).all())
 
 
 def test_a_batch_that_trains_nothing_keeps_its_graph():
     model = random_model("llama")
-    batch = batch_of() | {"trained_T": torch.zeros(25, dtype=torch.bool)}
+    batch = batch_of() | {"loss_mask_T": torch.zeros(25, dtype=torch.bool)}
     model.outputs(batch, BOTH)["logprobs_T"].sum().backward()
     assert all(bool((weight.grad == 0).all()) for weight in model.parameters())
 

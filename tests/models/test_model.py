@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ascent.models import seams
+from ascent.models import layer_patching
 from ascent.models.load import load
 from ascent.models.model import LanguageModel, longest, output_head
 from ascent.models.tiny import create, tiny_tokenizer
@@ -63,7 +63,7 @@ def test_tied_weights_are_trained_once():
 
 def test_the_gradient_of_tied_weights_counts_both_uses():
     model = random_model("smollm2")
-    batch = batch_of() | {"trained_T": torch.arange(25) == 3}
+    batch = batch_of() | {"loss_mask_T": torch.arange(25) == 3}
     model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"].sum().backward()
     grad = model.module.get_input_embeddings().weight.grad
     assert bool((grad != 0).any(1).all())  # every token competes in the softmax
@@ -87,7 +87,7 @@ def test_memory_above_the_weights_does_not_grow_with_vocabulary_times_tokens():
     for size in (1_000, vocabulary):
         module = random_model("llama", hidden=hidden, layers=1).module
         module.resize_token_embeddings(size, mean_resizing=False)
-        seams.install(module)
+        layer_patching.install(module)
         model = LanguageModel(module, tiny_tokenizer(), budget_bytes=budget)
         with Meter() as meter:
             out = model.outputs(batch_of((100,) * 8), ALL)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ascent.maths.segments import Segments
-from ascent.models import alike, seams
+from ascent.models import layer_patching, shared_prefix
 from ascent.models.attention import attending, packed
-from ascent.models.check import check_routing
 from ascent.models.forward import hidden_states, recompute_activations
 from ascent.models.model import LanguageModel
+from ascent.models.probe import check_routing
 from ascent.models.routing import Recording, Replay, missing, routing
 from tests.models.packing import batch_of, random_model
 
@@ -206,9 +206,9 @@ def test_what_is_shared_is_shared_only_where_the_experts_are_too() -> None:
         return found_TLC
 
     batch, lengths = group(experts)
-    find = alike.find(batch["tokens_T"], batch["segments"])
+    find = shared_prefix.find(batch["tokens_T"], batch["segments"])
     assert find is not None and find.taken == [0, 20, 20]
-    assert alike.find(batch["tokens_T"], batch["segments"], batch[EXPERTS]) is None  # 4 tokens are not worth it
+    assert shared_prefix.find(batch["tokens_T"], batch["segments"], batch[EXPERTS]) is None  # 4 tokens are not worth it
     found_T = model.outputs(batch, WANT)["logprobs_T"]
     alone = []
     for place, length in enumerate(lengths):
@@ -225,7 +225,7 @@ def test_shared_prompts_keep_their_experts(monkeypatch: pytest.MonkeyPatch) -> N
     model = replayed("qwen3_moe")
     shared = model.outputs(batch, WANT)
     assert shared["routes_changed"][1] == (80 - 40) * 4  # the prompt was run once
-    monkeypatch.setattr(alike, "WORTH", 2.0)
+    monkeypatch.setattr(shared_prefix, "WORTH", 2.0)
     alone = model.outputs(batch, WANT)
     assert alone["routes_changed"][1] == 80 * 4
     torch.testing.assert_close(shared["logprobs_T"], alone["logprobs_T"], rtol=0, atol=1e-5)
@@ -247,7 +247,7 @@ SMALL = {
 )
 def test_families_that_cannot_be_replayed_are_refused_by_name(model_type: str, words: str) -> None:
     module = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **SMALL)).eval()
-    seams.install(module)
+    layer_patching.install(module)
     with pytest.raises(ValueError, match=words):
         check_routing(module)
 

@@ -35,8 +35,10 @@ THREE = [
 def test_sampled_tokens_alone_are_trained_turn_by_turn() -> None:
     batch = packed(THREE)
     assert batch["tokens_T"].tolist() == [1, 2, 3, 4, 5, 6, 1, 2, 7, 8, 9, 10, 11]
-    assert batch["trained_T"].int().tolist() == [0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 1]
-    assert batch["rollout_T"].tolist() == pytest.approx([0, 0, -0.1, -0.2, 0, -0.1, 0, 0, -0.1, 0, 0, -0.1, -0.2])
+    assert batch["loss_mask_T"].int().tolist() == [0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 1]
+    assert batch["sampler_logprobs_T"].tolist() == pytest.approx(
+        [0, 0, -0.1, -0.2, 0, -0.1, 0, 0, -0.1, 0, 0, -0.1, -0.2]
+    )
     assert batch["positions_T"].tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2, 3, 4, 5, 6]
     assert batch["groups"].ids_B.tolist() == [0, 1, 0]
 
@@ -61,8 +63,8 @@ def test_a_reward_that_failed_leaves_gaps_in_its_parts_and_no_part_of_its_own() 
     assert list(parts) == ["check/correct", "check/form", "seen"]
     assert parts["seen"].tolist() == [3, 4] and math.isnan(parts["check/form"][1])
     found = counted_parts([scored, failed], ["check/correct", "check/form"])
-    assert found["parts_BK"][0].tolist() == [1, 0] and found["parts_BK"][1].isnan().all()
-    assert found["part_weights_BK"].tolist() == [[1, 0.5], [1, 0.5]]
+    assert found["reward_components_BK"][0].tolist() == [1, 0] and found["reward_components_BK"][1].isnan().all()
+    assert found["component_weights_BK"].tolist() == [[1, 0.5], [1, 0.5]]
 
 
 def test_step_rewards_lie_on_the_sampled_tokens_they_name() -> None:
@@ -104,7 +106,7 @@ def test_a_token_has_the_experts_that_it_took_when_it_was_first_run(width: int, 
 def test_picking_rows_equals_packing_those_rollouts() -> None:
     whole, some = packed(THREE), packed([THREE[2], THREE[0]])
     picked = pick(whole, [2, 0])
-    for name in ("tokens_T", "trained_T", "rollout_T", "positions_T", "rewards_B", "correct_B"):
+    for name in ("tokens_T", "loss_mask_T", "sampler_logprobs_T", "positions_T", "rewards_B", "correct_B"):
         assert torch.equal(picked[name], some[name]), name
     assert picked["segments"].lengths_B.tolist() == some["segments"].lengths_B.tolist()
     assert picked["groups"].ids_B.tolist() == [0, 0]
@@ -115,7 +117,7 @@ def test_picking_rows_equals_packing_those_rollouts() -> None:
 def test_batches_join_to_what_their_rollouts_pack_to() -> None:
     other = [rollout("c", ((5,), (6,))), rollout("d", ((1, 2), (7,)))]
     both, whole = joined(packed(THREE), packed(other)), packed(THREE + other)
-    for name in ("tokens_T", "trained_T", "positions_T", "rewards_B", "correct_B"):
+    for name in ("tokens_T", "loss_mask_T", "positions_T", "rewards_B", "correct_B"):
         assert torch.equal(both[name].nan_to_num(-1), whole[name].nan_to_num(-1)), name
     assert both["groups"].ids_B.tolist() == whole["groups"].ids_B.tolist()
 

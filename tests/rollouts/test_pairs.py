@@ -18,10 +18,10 @@ from ascent.models.load import load
 from ascent.models.tiny import create
 from ascent.records import Rollout
 from ascent.rollouts.batch import cut
-from ascent.rollouts.collect import Settings
+from ascent.rollouts.generate import Settings
 from ascent.rollouts.pairs import PairSource, best_and_worst, sides
 from ascent.rollouts.source import MOST_IDLE, Models, Plan
-from ascent.update.local import LocalLearner
+from ascent.update.learner import LocalLearner
 from ascent.update.schedule import Schedule
 from tests.rollouts.test_source import asked, assert_goes_on, equal, even
 
@@ -98,10 +98,10 @@ def test_the_first_answer_is_the_policys_and_the_second_the_references(folder: P
     theirs_T = batch["segments"].spread(batch["from_reference_B"])
     frozen_T = source.models.reference.infer(batch, frozenset({"logprobs_T"}))["logprobs_T"]  # type: ignore[union-attr]
     for said_T, own_T in ((learner.logprobs(batch), ~theirs_T), (frozen_T, theirs_T)):
-        gap_T = (said_T - batch["rollout_T"]).abs()
-        assert float(gap_T[own_T & batch["trained_T"]].max()) < 1e-5
-        assert float(gap_T[~own_T & batch["trained_T"]].mean()) > 1e-2
-    assert torch.equal(batch["reference_T"], frozen_T)
+        gap_T = (said_T - batch["sampler_logprobs_T"]).abs()
+        assert float(gap_T[own_T & batch["loss_mask_T"]].max()) < 1e-5
+        assert float(gap_T[~own_T & batch["loss_mask_T"]].mean()) > 1e-2
+    assert torch.equal(batch["ref_logprobs_T"], frozen_T)
     assert not bool(batch["from_reference_B"][batch["chosen_P"]].any())  # its answer won every pair
     assert bool(batch["from_reference_B"][batch["rejected_P"]].all())
 
@@ -170,7 +170,7 @@ def test_a_restored_source_goes_on_to_the_same_bits(folder: Path, row: str) -> N
 def test_drift_is_measured_on_the_policys_own_answers(folder: Path) -> None:
     source, _ = make(folder, "xpo", by_sample(1.0, 0.0), stop_at_kl=1e-3)
     (batch,) = source.next(1)
-    own_T = batch["segments"].spread(~batch["from_reference_B"]) & batch["trained_T"]
-    gap_T = (batch["reference_T"] - batch["rollout_T"])[own_T].double()
+    own_T = batch["segments"].spread(~batch["from_reference_B"]) & batch["loss_mask_T"]
+    gap_T = (batch["ref_logprobs_T"] - batch["sampler_logprobs_T"])[own_T].double()
     assert source.state()["drift"] == pytest.approx(float((gap_T.exp() - 1 - gap_T).mean()), rel=1e-5)
     assert "nats a token from its reference" in source.halted

@@ -12,21 +12,21 @@ import pytest
 import torch
 
 from ascent.algorithms import TABLE, Row
-from ascent.build.overrides import with_cells
 from ascent.checkpoints.resume import read_state
 from ascent.checkpoints.save import save
 from ascent.config.schema import Cells
 from ascent.engines.native.engine import NativeEngine
-from ascent.maths.tally import Mean
+from ascent.maths.metrics import Mean
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
+from ascent.plan.overrides import with_cells
 from ascent.records import Message, Prompt, Rollout, StepReward
-from ascent.rollouts.collect import Asked, Settings
-from ascent.rollouts.control import Steering
 from ascent.rollouts.evaluate import Evaluation
+from ascent.rollouts.generate import Asked, Settings
+from ascent.rollouts.kl_control import Steering
 from ascent.rollouts.source import MOST_IDLE, Models, Plan, RolloutSource
-from ascent.update.local import LocalLearner
+from ascent.update.learner import LocalLearner
 from ascent.update.objective import objective_of
 from ascent.update.schedule import Schedule
 
@@ -261,8 +261,8 @@ def test_refilling_where_a_reward_failed_in_one_draw_alone(folder: Path, row: st
 def test_parts_count_as_their_rewards_do(folder: Path) -> None:
     source, _ = make(folder, "gdpo", score=in_parts)
     batches = source.next(1)
-    assert all(batch["parts_BK"].shape[1] == 2 for batch in batches)  # not the one that is only shown
-    assert all((batch["part_weights_BK"] == torch.tensor([1, 0.5])).all() for batch in batches)
+    assert all(batch["reward_components_BK"].shape[1] == 2 for batch in batches)  # not the one that is only shown
+    assert all((batch["component_weights_BK"] == torch.tensor([1, 0.5])).all() for batch in batches)
 
 
 def test_a_part_keeps_its_place_while_its_reward_fails(folder: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_part_keeps_its_place_while_its_reward_fails(folder: Path) -> None:
     source, _ = make(folder, "gdpo", replace(PLAN, staleness=1), score=lambda r: in_parts(r, fails=failing.pop(0)))
     failing += [False] * 8
     for step in (1, 2, 3):  # the second draw scored nothing
-        assert all(batch["parts_BK"].shape[1] == 2 for batch in source.next(step))
+        assert all(batch["reward_components_BK"].shape[1] == 2 for batch in source.next(step))
         source.refresh({})
 
 
@@ -304,9 +304,9 @@ def test_with_staleness_a_step_trains_on_what_an_older_policy_sampled(folder: Pa
         batches = source.next(step)
         sampled.append(len(source.rollouts))
         lags.append(source.report()["staleness"].value())
-        versions = {int(each) for batch in batches for each in batch["versions_T"][batch["trained_T"]]}
+        versions = {int(each) for batch in batches for each in batch["versions_T"][batch["loss_mask_T"]]}
         assert versions == {max(0, step - 3)}
-        assert all(batch["old_T"].equal(batch["rollout_T"]) for batch in batches)
+        assert all(batch["old_logprobs_T"].equal(batch["sampler_logprobs_T"]) for batch in batches)
         stats = learner.step(batches, objective)
         away = stats["ratio_largest"].value() - 1
         assert away < 1e-5 if step == 1 else away > 1e-3  # only the first policy has not moved since
@@ -323,9 +323,9 @@ def test_where_the_samplers_log_probs_will_not_do_they_are_computed_before_the_p
     for step in (1, 2):
         batches = source.next(step)
         for batch in batches:
-            assert torch.allclose(batch["old_T"], batch["rollout_T"], atol=1e-5)
-            now_T = learner.logprobs(batch)[batch["trained_T"]]
-            assert torch.allclose(now_T, batch["old_T"][batch["trained_T"]], atol=1e-5) == (step == 1)
+            assert torch.allclose(batch["old_logprobs_T"], batch["sampler_logprobs_T"], atol=1e-5)
+            now_T = learner.logprobs(batch)[batch["loss_mask_T"]]
+            assert torch.allclose(now_T, batch["old_logprobs_T"][batch["loss_mask_T"]], atol=1e-5) == (step == 1)
         learner.step(batches, objective)
         source.refresh(learner.weights())
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ascent.losses.loss import Loss
-from ascent.maths.tally import Mean
+from ascent.maths.metrics import Mean
 from ascent.update.microbatch import denominators, scaled, step_of
 
 

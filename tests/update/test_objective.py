@@ -7,7 +7,7 @@ import pytest
 from ascent.algorithms import TABLE
 from ascent.update.objective import MISMATCHED, MODEL_OUTPUTS, Objective, critic_objective, objective_of
 
-# Their losses read what models do not give yet; `ascent.build.conflicts` refuses them before anything is built.
+# Their losses read what models do not give yet; `ascent.plan.compatibility` refuses them before anything is built.
 UNBUILT = ("gkd", "kd", "prm", "prm_soft")
 
 

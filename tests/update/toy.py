@@ -71,9 +71,9 @@ def batch_of(seed: int, *, rows: int = 12, dtype: torch.dtype = torch.float32) -
         "segments": segments,
         "groups": Groups.from_ids(torch.arange(rows) // 2),
         "tokens_T": torch.randint(0, VOCABULARY, (total,), generator=rng),
-        "trained_T": (positions_T > 0) & (torch.rand(total, generator=rng) < 0.8),
-        "reference_T": -2.4 + 0.1 * normal(total),
-        "old_T": -2.4 + 0.1 * normal(total),
+        "loss_mask_T": (positions_T > 0) & (torch.rand(total, generator=rng) < 0.8),
+        "ref_logprobs_T": -2.4 + 0.1 * normal(total),
+        "old_logprobs_T": -2.4 + 0.1 * normal(total),
         "advantages_T": normal(total),
         "desirable_B": torch.rand(rows, generator=rng) < 0.5,
         "chosen_P": torch.arange(0, rows, 2),
@@ -85,7 +85,7 @@ def with_companion(batch: dict[str, Any], seed: int) -> dict[str, Any]:
     """The batch with a mismatched companion: the same shapes, other tokens."""
     rng = torch.Generator().manual_seed(seed)
     tokens_T = torch.randint(0, VOCABULARY, batch["tokens_T"].shape, generator=rng)
-    names = ("segments", "trained_T", "reference_T", "groups", "chosen_P", "rejected_P")
+    names = ("segments", "loss_mask_T", "ref_logprobs_T", "groups", "chosen_P", "rejected_P")
     return {**batch, "mismatched": {**{name: batch[name] for name in names}, "tokens_T": tokens_T}}
 
 

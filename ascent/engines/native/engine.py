@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ascent.engines.native.history import History
-from ascent.engines.native.pages import Pages
-from ascent.engines.native.recorded import worth_recording
-from ascent.engines.native.rows import MOST_STOPS, Rows
+from ascent.engines.counter_rng import words
+from ascent.engines.native.batch_state import MOST_STOPS, Rows
+from ascent.engines.native.block_manager import Pages
+from ascent.engines.native.cpu_graph import worth_recording
+from ascent.engines.native.output_buffer import History
 from ascent.engines.native.runner import FEWEST_ROWS, Runner, Stored
 from ascent.engines.native.scheduler import Admission, Move, Scheduler, Sequence
-from ascent.engines.noise import words
-from ascent.models.check import embedding_rows, layer_calls
 from ascent.models.model import LanguageModel, longest
-from ascent.models.paged import allocate
+from ascent.models.paged_attention import allocate
+from ascent.models.probe import embedding_rows, layer_calls
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, RoutedExperts, Stop
 

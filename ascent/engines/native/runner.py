@@ -22,17 +22,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascent.engines.native.host import HostStep
-from ascent.engines.native.recorded import Forward, forward_of, recorded, worth_recording
-from ascent.engines.native.rows import Rows, asked
+from ascent.engines.native.batch_state import Rows, asked
+from ascent.engines.native.cpu_graph import Forward, forward_of, recorded, worth_recording
+from ascent.engines.native.cpu_step import HostStep
 from ascent.engines.native.sampling import Drawn, draw
 from ascent.maths.segments import Segments
 from ascent.models.attention import attending, packed
+from ascent.models.fused_logprobs import head_logits
 from ascent.models.model import LanguageModel, output_head
-from ascent.models.paged import Decode, Pool, Prefill, new_slots
-from ascent.models.paged_cpu import CompiledDecode
+from ascent.models.paged_attention import Decode, Pool, Prefill, new_slots
+from ascent.models.paged_attention_cpu import CompiledDecode
 from ascent.models.routing import Recording, routing
-from ascent.models.token_scores import head_logits
 
 FEWEST_ROWS = 2
 PREFILL_TOKENS = 16384  # prompts run together up to this many tokens

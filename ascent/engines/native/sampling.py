@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascent.compiled import library
-from ascent.engines.native.rows import Asked
-from ascent.engines.noise import exponentials
+from ascent.c_extension import library
+from ascent.engines.counter_rng import exponentials
+from ascent.engines.native.batch_state import Asked
 
 
 class Drawn(NamedTuple):
@@ -31,7 +31,7 @@ class Drawn(NamedTuple):
 def draw(logits_BV: Tensor, ask: Asked, *, cut: bool) -> Drawn:
     """One token a row. `cut` says that some row may not draw from the whole vocabulary. Overwrites the logits."""
     if logits_BV.is_cuda and not cut:
-        from ascent.engines.native.kernels import draw_whole
+        from ascent.engines.native.sampling_triton import draw_whole
 
         return Drawn(*draw_whole(logits_BV, ask), None)
     logits_BV.div_(ask.temperature_B[:, None])
@@ -88,7 +88,7 @@ def _winners(logits_BV: Tensor, open_BV: Tensor, ask: Asked) -> Tensor:
 
 
 def _winners_on_cuda(logits_BV: Tensor, open_BV: Tensor, ask: Asked) -> Tensor:
-    from ascent.engines.native.kernels import exponentials_on_cuda
+    from ascent.engines.native.sampling_triton import exponentials_on_cuda
 
     raced_B = (open_BV / exponentials_on_cuda(ask, open_BV.shape[1])).argmax(1)
     return torch.where(ask.greedy_B.bool(), _likeliest(logits_BV, open_BV), raced_B)

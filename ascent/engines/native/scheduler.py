@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ascent.engines.native.pages import Pages
+from ascent.engines.native.block_manager import Pages
 from ascent.records import Request
 
 FEWEST_TOGETHER = 8  # an eighth of the rows must be free before new requests start

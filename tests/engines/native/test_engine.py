@@ -13,14 +13,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ascent.engines.hf import HFSampler
+from ascent.engines.native import cpu_step, sampling
 from ascent.engines.native import engine as native
-from ascent.engines.native import host, sampling
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
 from ascent.models.load import load
 from ascent.models.lora import attach
 from ascent.models.model import LanguageModel
-from ascent.models.paged_sdpa import by_block
+from ascent.models.paged_attention_sdpa import by_block
 from ascent.models.tiny import FAMILIES, create
 from ascent.records import Completion, Request
 
@@ -64,7 +64,7 @@ def trained(model: LanguageModel, request: Request, done: Completion) -> list[fl
         "tokens_T": tokens,
         "positions_T": torch.arange(tokens.numel()),
         "segments": Segments.from_lengths([tokens.numel()]),
-        "trained_T": torch.ones(tokens.numel(), dtype=torch.bool),
+        "loss_mask_T": torch.ones(tokens.numel(), dtype=torch.bool),
     }
     with torch.no_grad():
         logprobs_T = model.outputs(batch, frozenset({"logprobs_T"}), request.temperature)["logprobs_T"]
@@ -150,7 +150,7 @@ def test_sampled_tokens_are_the_reference_samplers(model: LanguageModel) -> None
 
 
 def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (host, sampling):
+    for module in (cpu_step, sampling):
         monkeypatch.setattr(module, "library", lambda: None)
 
 
@@ -160,7 +160,7 @@ def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if request.param == "sdpa":
         without_a_compiler(monkeypatch)
     else:
-        assert host.library() is not None
+        assert cpu_step.library() is not None
 
 
 @pytest.mark.usefixtures("attention")
@@ -299,7 +299,7 @@ def test_a_groups_prompt_is_computed_once(model: LanguageModel) -> None:
 def test_without_a_compiler_the_tokens_are_the_same(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     done, blocks = run(model, ragged()), []
     without_a_compiler(monkeypatch)
-    monkeypatch.setattr(host, "by_block", lambda *asked: blocks.append(by_block(*asked)) or blocks[-1])
+    monkeypatch.setattr(cpu_step, "by_block", lambda *asked: blocks.append(by_block(*asked)) or blocks[-1])
     other = run(model, ragged())
     assert blocks
     for key, each in done.items():

@@ -97,7 +97,7 @@ def test_the_ratio_of_a_fresh_rollout_is_1(model: LanguageModel) -> None:
     batch = batch_of(requests, answered(model, requests))
     with torch.no_grad():
         found = model.outputs(batch, WANT, 0.8)
-    off_T = (found["logprobs_T"] - batch["rollout_T"])[batch["trained_T"]].abs()
+    off_T = (found["logprobs_T"] - batch["sampler_logprobs_T"])[batch["loss_mask_T"]].abs()
     assert float(off_T.max()) < 1e-5
     assert found["routes_changed"][0] == 0
     assert found["routes_changed"][1] > 0
@@ -121,7 +121,7 @@ def test_where_the_last_bits_decide_only_replay_keeps_the_route(model: LanguageM
         for weight, old in before:
             weight.copy_(old)
     off = {
-        name: (found["logprobs_T"] - batch["rollout_T"])[batch["trained_T"]].abs()
+        name: (found["logprobs_T"] - batch["sampler_logprobs_T"])[batch["loss_mask_T"]].abs()
         for name, found in (("kept", kept), ("lost", lost))
     }
     assert float(off["kept"].max()) < 1e-3

@@ -16,10 +16,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from ascent.engines.counter_rng import exponentials, words
 from ascent.engines.native import sampling
-from ascent.engines.native.rows import Rows, asked
+from ascent.engines.native.batch_state import Rows, asked
 from ascent.engines.native.sampling import Drawn, draw, draw_plainly, race
-from ascent.engines.noise import exponentials, words
 from ascent.records import Request
 
 VOCABULARY = 23

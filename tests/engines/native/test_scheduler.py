@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascent.engines.native.pages import Pages
+from ascent.engines.native.block_manager import Pages
 from ascent.engines.native.scheduler import Move, Scheduler
 from ascent.records import Request
 

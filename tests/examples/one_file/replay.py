@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from ascent.records import Completion, Request, Rollout
-from ascent.rollouts.collect import Asked
-from ascent.update.local import LocalLearner
+from ascent.rollouts.generate import Asked
+from ascent.update.learner import LocalLearner
 from ascent.update.optim import Adam
 from ascent.update.schedule import Schedule
 

@@ -15,7 +15,7 @@ from ascent.data.render import Renderer
 from ascent.data.sources import FileSource
 from ascent.models.load import load
 from ascent.update.objective import objective_of
-from ascent.update.reference import Reference
+from ascent.update.reference_cache import Reference
 from tests.examples.one_file.replay import LOSS, WEIGHT, learner_of, module, same_weights, saved, stands_alone, told
 
 
@@ -41,8 +41,8 @@ def test_dpo_is_the_librarys(tmp_path: Path) -> None:
     for step in range(4):
         batch = one.paired(pairs[6 * step : 6 * step + 6], tokenizer)
         with torch.no_grad():
-            reference_B = one.logprobs_of(reference, batch).sum(1)
-        theirs, _ = one.update(policy, optimizer, batch, reference_B, settings)
+            ref_logprobs_B = one.logprobs_of(reference, batch).sum(1)
+        theirs, _ = one.update(policy, optimizer, batch, ref_logprobs_B, settings)
         batches = [frozen(each) for each in source.next(step)]
         assert len(batches) > 1
         stats = ours.step(batches, objective_of(TABLE["dpo"]))

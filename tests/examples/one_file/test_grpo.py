@@ -9,7 +9,7 @@ import torch
 
 from ascent.algorithms import TABLE
 from ascent.models.load import load
-from ascent.rollouts.collect import Settings
+from ascent.rollouts.generate import Settings
 from ascent.rollouts.source import Models, Plan, RolloutSource
 from ascent.update.objective import objective_of
 from tests.examples.one_file.replay import (

@@ -1,0 +1,25 @@
+"""What a credit estimator returns. Axes: T flat tokens, B sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ascent.maths.metrics import Tally
+
+
+class SequenceCredit(NamedTuple):
+    """One advantage per sequence (every token of it gets the same), and how many degenerate cases were met."""
+
+    advantages_B: Tensor
+    metrics: Mapping[str, Tally]
+
+
+class TokenCredit(NamedTuple):
+    """One advantage per token, 0 outside the trained ones, and the critic's targets where there is a critic."""
+
+    advantages_T: Tensor
+    returns_T: Tensor | None
+    metrics: Mapping[str, Tally]

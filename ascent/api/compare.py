@@ -1,0 +1,164 @@
+"""Which of two models is preferred: both answer every prompt, a judge sees both orders. `ascent compare`."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ascent.api.evaluate import prompts_of
+from ascent.feedback.comparisons import Answer, Question, Shown
+from ascent.feedback.verdicts import CHOICES, Unjudged, Verdict
+from ascent.feedback.win_rate import Interval, length_matched, settled, wilson
+from ascent.records import Prompt, Rollout
+from ascent.rollouts.generate import GREEDY, Settings
+from ascent.setup.generation import Answering
+from ascent.setup.judges import Judge
+
+WORTH = {"a": 1.0, "b": 0.0, "tie": 0.5, "inconsistent": 0.5, "same": 0.5}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """`outcomes` counts answers: a, b, tie, inconsistent (the orders disagree), same (equal texts, not judged).
+
+    `win_rate` is A's, a mean over prompts in which all but a and b count half. `consistent` is the share of judged
+    answers with one verdict in both orders, `first_place` the share of choices for what was shown first. `scores` are
+    the judge's mean numbers of A and B, where it thinks in numbers.
+    """
+
+    a: str
+    b: str
+    data: str
+    judge: str
+    prompts: int
+    samples: int
+    settings: Mapping[str, Any]
+    outcomes: Mapping[str, int]
+    win_rate: Interval
+    length_matched: Interval
+    longer: float
+    consistent: float | None
+    first_place: Interval | None
+    scores: tuple[float, float] | None
+    unjudged: Mapping[str, int]
+
+    @property
+    def winner(self) -> str | None:
+        """A or B where the interval leaves out one half, None where it does not."""
+        rate = self.win_rate
+        return "a" if rate.low > 0.5 else "b" if rate.high < 0.5 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        found = asdict(self) | {"winner": self.winner}
+        for name in ("win_rate", "length_matched", "first_place"):
+            each = getattr(self, name)
+            found[name] = each._asdict() if each is not None else None
+        return found
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The answers of A and B to one prompt with one sample number."""
+
+    prompt: Prompt
+    a: Rollout
+    b: Rollout
+
+    def question(self) -> Question:
+        answers = [Answer(name, name, each.text, each.length) for name, each in (("a", self.a), ("b", self.b))]
+        return Question(f"{self.prompt.id}/{self.a.sample}", self.prompt, tuple(answers))
+
+
+def compare(
+    a: str,
+    b: str,
+    data: str,
+    judge: Judge,
+    *,
+    samples: int = 0,
+    limit: int | None = None,
+    max_new_tokens: int = 256,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+) -> Compared:
+    """Every prompt answered by both, greedily or (samples > 0) drawn so many times, and judged in both orders."""
+    if samples < 0:
+        raise ValueError(f"samples={samples}, but it counts drawn answers to each prompt; 0 asks for greedy ones")
+    prompts = prompts_of(data, limit)
+    settings = Settings(max_new_tokens, seed, temperature, top_p)
+    numbers = list(range(samples)) or [GREEDY]
+    ours, theirs = (_answers(model, prompts, numbers, settings, side) for model, side in ((a, "a"), (b, "b")))
+    pairings = [
+        Pairing(prompt, one, other)
+        for prompt, mine, yours in zip(prompts, ours, theirs, strict=True)
+        for one, other in zip(mine, yours, strict=True)
+    ]
+    drawn = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    return summed_up(pairings, judge, a=a, b=b, data=data, samples=samples, settings=drawn)
+
+
+def summed_up(
+    pairings: Sequence[Pairing], judge: Judge, *, a: str, b: str, data: str, samples: int, settings: Mapping[str, Any]
+) -> Compared:
+    """Judge pairings that are there already."""
+    open_ = [each for each in pairings if each.a.text.strip() != each.b.text.strip()]
+    verdicts = _judged(open_, judge)
+    words: dict[int, str] = {id(each): "same" for each in pairings}
+    unjudged: Counter[str] = Counter()
+    for each, pair in zip(open_, verdicts, strict=True):
+        failure = next((v for v in pair if isinstance(v, Unjudged)), None)
+        if failure is not None:
+            unjudged[failure.why] += 1
+            del words[id(each)]
+        else:
+            words[id(each)] = settled(*(v.word for v in pair if isinstance(v, Verdict)))
+    kept = [each for each in pairings if id(each) in words]
+    if not kept:
+        raise ValueError(f"{judge.name} gave no verdict at all: {dict(unjudged)}; is it there?")
+    groups: dict[str, list[Pairing]] = {}
+    for each in kept:
+        groups.setdefault(each.prompt.id, []).append(each)
+    outcomes = [statistics.fmean(WORTH[words[id(each)]] for each in group) for group in groups.values()]
+    longer = [statistics.fmean(len(each.a.text) - len(each.b.text) for each in group) for group in groups.values()]
+    counts = Counter(words.values())
+    judged = counts.total() - counts["same"]
+    choices = [v.word for pair in verdicts for v in pair if isinstance(v, Verdict) and v.word in CHOICES]
+    return Compared(
+        *(a, b, data, judge.name, len(groups), samples, settings),
+        outcomes={name: counts[name] for name in WORTH},
+        win_rate=wilson(sum(outcomes), len(outcomes)),
+        length_matched=length_matched(outcomes, longer),
+        longer=statistics.fmean(longer),
+        consistent=1 - counts["inconsistent"] / judged if judged else None,
+        first_place=wilson(choices.count("first"), len(choices)) if choices else None,
+        scores=_scores(kept, judge),
+        unjudged=dict(unjudged),
+    )
+
+
+def _answers(
+    model: str, prompts: Sequence[Prompt], samples: Sequence[int], settings: Settings, side: str
+) -> list[list[Rollout]]:
+    answering = Answering(model, prompts, settings)
+    try:
+        return answering(prompts, samples, occasion=f"compare/{side}")
+    finally:
+        answering.close()
+
+
+def _judged(pairings: Sequence[Pairing], judge: Judge) -> list[tuple[Verdict | Unjudged, Verdict | Unjudged]]:
+    both = [Shown(each.question(), order, order[0]) for each in pairings for order in ((0, 1), (1, 0))]
+    found = list(judge.verdicts(both, "pairs", annotator="compare"))
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def _scores(pairings: Sequence[Pairing], judge: Judge) -> tuple[float, float] | None:
+    pairs = [judge.scores(each.prompt, [each.a.text, each.b.text]) for each in pairings]
+    known = [pair for pair in pairs if pair is not None]
+    if not known:
+        return None
+    return statistics.fmean(pair[0] for pair in known), statistics.fmean(pair[1] for pair in known)

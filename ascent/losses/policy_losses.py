@@ -1,0 +1,205 @@
+"""Gates: what a token's log-ratio and advantage are allowed to do to the policy. One loss per token, to be minimised.
+
+Axes: T flat tokens. Each gate's gradient with respect to a token's log-prob is -phi(ratio, sign A) * A, and phi is all
+there is to know about it (tests/losses/test_policy_losses.py compares autograd with this table):
+
+  plain       1                                     surrogate  ratio
+  clip        ratio, or 0 where clipped             dual_clip  as clip, and 0 where A < 0 and ratio > cap
+  cispo       ratio held in [floor, cap]            sapo       ratio * sech^2(tau (ratio - 1) / 2)
+  gmpo        exp(mean clipped log-ratio), or 0 where the token is clipped; divided by the sequence's length
+  dppo_tv     ratio at most cap, or 0 where the probability itself has moved too far; dppo_kl the same by a KL
+  dro         1 - beta * log-ratio / A
+
+Gates that see a whole sequence or a whole step are in `sequence_gates` and `covariance`.
+
+Advantages carry no gradient, whatever is passed in. `marks` say which tokens a gate held back, for the metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascent.maths import masked
+from ascent.maths.segments import Segments
+from ascent.parameter_ranges import AboveOne, NonNegative, Positive, checked, ordered
+
+
+class Gated(NamedTuple):
+    loss_T: Tensor
+    marks: Mapping[str, Tensor]
+
+
+def plain(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) -> Gated:
+    """-A log pi: REINFORCE, no ratio and no bound; sound only while the data is on-policy."""
+    logprobs_T, advantages_T = masked.kept(logprobs_T, loss_mask_T), _frozen(advantages_T, loss_mask_T)
+    return Gated(-advantages_T * logprobs_T, {})
+
+
+def surrogate(log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) -> Gated:
+    """-A ratio: the importance-weighted surrogate of TRPO and PPO-penalty, unbounded by itself."""
+    return Gated(-_frozen(advantages_T, loss_mask_T) * log_ratio_T.exp(), {})
+
+
+@checked
+def clip(
+    log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, *, low: NonNegative = 0.2, high: NonNegative = 0.2
+) -> Gated:
+    """PPO's pessimistic clip: no reward for moving beyond 1 - low or 1 + high in the direction A favours.
+
+    Advantage .2, ratio e^.3 = 1.35, low = high = .2: the objective is 1.2 * .2 = .24 and the gradient 0. The other two
+    corners (A > 0 with a small ratio, A < 0 with a large one) keep their full gradient; so does the exact boundary.
+    """
+    advantages_T, ratio_T = _frozen(advantages_T, loss_mask_T), log_ratio_T.exp()
+    too_high_T = (advantages_T > 0) & (ratio_T > 1 + high)
+    too_low_T = (advantages_T < 0) & (ratio_T < 1 - low)
+    held_T = torch.where(too_high_T, 1 + high, torch.where(too_low_T, 1 - low, ratio_T))
+    return Gated(-advantages_T * held_T, {"clipped_high": too_high_T, "clipped_low": too_low_T})
+
+
+@checked
+def dual_clip(
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    cap: AboveOne = 3.0,
+) -> Gated:
+    """PPO's clip, and for A < 0 a bound on the loss itself: beyond ratio `cap` it is cap |A| (arXiv 1912.09729)."""
+    inner = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high)
+    advantages_T = _frozen(advantages_T, loss_mask_T)
+    capped_T = (advantages_T < 0) & (log_ratio_T.exp() > cap)
+    return Gated(torch.where(capped_T, -advantages_T * cap, inner.loss_T), {**inner.marks, "clipped_dual": capped_T})
+
+
+@checked
+@ordered("floor", "cap")
+def cispo(
+    logprobs_T: Tensor,
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    floor: NonNegative = 0.0,
+    cap: Positive = 5.0,
+) -> Gated:
+    """-sg(ratio held in [floor, cap]) A log pi: a bounded weight, no token loses its gradient (MiniMax-M1, ScaleRL).
+
+    `floor` and `cap` are ratios, not radii: cap .2 would silently divide the learning rate by five.
+    """
+    ratio_T = log_ratio_T.detach().exp()
+    weight_T = ratio_T.clamp(floor, cap)
+    loss_T = -weight_T * _frozen(advantages_T, loss_mask_T) * masked.kept(logprobs_T, loss_mask_T)
+    return Gated(loss_T, {"capped": ratio_T > cap, "floored": ratio_T < floor})
+
+
+@checked
+def sapo(
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    tau_positive: Positive = 1.0,
+    tau_negative: Positive = 1.05,
+) -> Gated:
+    """A soft gate (4/tau) sigmoid(tau (ratio - 1)), steeper for A <= 0 (SAPO). Its value at ratio 1 is 2/tau, not 1."""
+    advantages_T = _frozen(advantages_T, loss_mask_T)
+    tau_T = torch.full_like(advantages_T, tau_negative).masked_fill(advantages_T > 0, tau_positive)
+    soft_T = 4 / tau_T * torch.sigmoid(tau_T * (log_ratio_T.exp() - 1))
+    return Gated(-advantages_T * soft_T, {})
+
+
+@checked
+def gmpo(
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    *,
+    low: NonNegative = 0.4,
+    high: NonNegative = 0.4,
+) -> Gated:
+    """Clip each token's LOG-ratio on the side A favours, then use the geometric mean over the sequence (GMPO).
+
+    Takes token-level log-ratios; `low` and `high` live in log space: .4 allows ratios from .67 to 1.49.
+    """
+    advantages_T = _frozen(advantages_T, loss_mask_T)
+    too_high_T = (advantages_T > 0) & (log_ratio_T > high)
+    too_low_T = (advantages_T < 0) & (log_ratio_T < -low)
+    held_T = torch.where(too_high_T, high, torch.where(too_low_T, -low, log_ratio_T))
+    geometric_T = segments.spread(segments.mean(held_T, loss_mask_T).exp())
+    return Gated(-advantages_T * geometric_T, {"clipped_high": too_high_T, "clipped_low": too_low_T})
+
+
+@checked
+def dppo_tv(
+    logprobs_T: Tensor,
+    old_logprobs_T: Tensor,
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    cap: Positive = 20.0,
+) -> Gated:
+    """-sg(min(ratio, cap)) A log pi, dropped where the PROBABILITY moved too far the way A favours.
+
+    DPPO by total variation (arXiv 2602.04879). From .001 to .003 the ratio is 3, but nothing has moved: kept. From .5
+    to .8 the ratio is 1.6 and the token is dropped at .2.
+    """
+    logprobs_T, old_logprobs_T = masked.kept(logprobs_T, loss_mask_T), masked.kept(old_logprobs_T.detach(), loss_mask_T)
+    moved_T = logprobs_T.detach().exp() - old_logprobs_T.exp()
+    advantages_T = _frozen(advantages_T, loss_mask_T)
+    far_T = torch.where(advantages_T > 0, moved_T > high, moved_T < -low)
+    return _proximal(logprobs_T, log_ratio_T, advantages_T, far_T, cap)
+
+
+@checked
+def dppo_kl(
+    logprobs_T: Tensor,
+    old_logprobs_T: Tensor,
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    low: NonNegative = 0.05,
+    high: NonNegative = 0.05,
+    cap: Positive = 20.0,
+) -> Gated:
+    """DPPO whose distance is the KL between "this token" and "any other" under the old and the new policy.
+
+    arXiv 2602.04879. From .5 to .6 that KL is .020411.
+    """
+    logprobs_T, old_logprobs_T = masked.kept(logprobs_T, loss_mask_T), masked.kept(old_logprobs_T.detach(), loss_mask_T)
+    now_T, then_T = logprobs_T.detach().exp(), old_logprobs_T.exp()
+    rest_T = (1 - then_T) * torch.log((1 - then_T + 1e-8) / (1 - now_T + 1e-8))
+    far_T = then_T * (old_logprobs_T - logprobs_T.detach()) + rest_T
+    advantages_T = _frozen(advantages_T, loss_mask_T)
+    far_T = torch.where(advantages_T > 0, (far_T > high) & (now_T > then_T), (far_T > low) & (now_T < then_T))
+    return _proximal(logprobs_T, log_ratio_T, advantages_T, far_T, cap)
+
+
+def _proximal(logprobs_T: Tensor, log_ratio_T: Tensor, advantages_T: Tensor, far_T: Tensor, cap: float) -> Gated:
+    ratio_T = log_ratio_T.detach().exp()
+    loss_T = -advantages_T * ratio_T.clamp(max=cap) * logprobs_T
+    return Gated(torch.where(far_T, 0, loss_T), {"too_far": far_T, "capped": ~far_T & (ratio_T > cap)})
+
+
+@checked
+def dro(
+    logprobs_T: Tensor, old_logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, *, beta: Positive = 0.1
+) -> Gated:
+    """-(A log pi - beta/2 (log pi - log old)^2): policy gradient with a quadratic leash (DRO, arXiv 2405.19107)."""
+    logprobs_T, old_logprobs_T = masked.kept(logprobs_T, loss_mask_T), masked.kept(old_logprobs_T.detach(), loss_mask_T)
+    leash_T = 0.5 * beta * (logprobs_T - old_logprobs_T) ** 2
+    return Gated(leash_T - _frozen(advantages_T, loss_mask_T) * logprobs_T, {})
+
+
+def _frozen(advantages_T: Tensor, loss_mask_T: Tensor) -> Tensor:
+    return masked.kept(advantages_T.detach(), loss_mask_T)

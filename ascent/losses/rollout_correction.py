@@ -1,0 +1,285 @@
+"""Corrections for a sampler that is not quite the trainer: other kernels, other precision, older weights.
+
+Axes: T flat tokens, B sequences. w = pi_old(trainer) / pi_rollout(sampler), without gradient, multiplies the policy
+term only, never KL or entropy. A rejected token gets weight 0 but still counts in the denominator. A NaN log-prob from
+the sampler counts as w = 1. Names say product or geometric, because "sequence" means both elsewhere:
+
+  token_truncate      min(w, cap)                                  TIS
+  token_mask          w where low <= w <= high, else 0             MIS, IcePop
+  product_truncate    min(prod w, cap), on every token             sequence TIS
+  product_mask        prod w where low <= prod w <= high, else 0   sequence MIS
+  geometric_truncate  min(geometric mean of w, cap)
+  geometric_mask      min(w, cap) where low <= geometric mean <= high, else 0
+  geometric_filter    1 where low <= geometric mean <= high, else 0
+  token_normalised    token_truncate divided by its mean over the step's tokens
+  product_normalised  product_truncate divided by its mean over the step's sequences
+                      (a row of one's own may have both mask as token_mask and product_mask do: `reject`)
+  bypass              no old policy at all: the gate's ratio is pi / pi_rollout
+
+The product is unbiased and explodes with length: a drift of .012 nats a token passes a cap of 3 after 91 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascent.cells import coupled
+from ascent.losses.ratios import GUARD
+from ascent.maths import masked
+from ascent.maths.segments import Segments
+from ascent.parameter_ranges import RARE, NonNegative, Positive, checked, ordered
+
+Low = Annotated[NonNegative, RARE]
+Reject = Annotated[bool, RARE]
+
+
+class Correction(NamedTuple):
+    """A weight per token, the log-probs that anchor the gate's ratio, and which tokens were rejected or capped."""
+
+    weight_T: Tensor
+    anchor_T: Tensor
+    marks: Mapping[str, Tensor]
+
+
+def none(old_logprobs_T: Tensor) -> Correction:
+    """No correction: the sampler's log-probs are the trainer's."""
+    return Correction(torch.ones_like(old_logprobs_T), old_logprobs_T.detach(), {})
+
+
+def bypass(sampler_logprobs_T: Tensor) -> Correction:
+    """Take the sampler's own log-probs as the old policy: one forward less, and the gate bounds pi / pi_rollout."""
+    return Correction(torch.ones_like(sampler_logprobs_T), sampler_logprobs_T.detach(), {})
+
+
+@checked
+@ordered("floor", "cap")
+def token_truncate(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    cap: Positive = 2.0,
+    floor: NonNegative = 0.0,
+) -> Correction:
+    """Token-level truncated importance sampling: w held in [floor, cap]."""
+    weight_T = log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T).exp()
+    return Correction(weight_T.clamp(floor, cap), old_logprobs_T.detach(), {"mismatch_capped": weight_T > cap})
+
+
+@checked
+@ordered("low", "high")
+def token_mask(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    low: NonNegative = 0.5,
+    high: Positive = 5.0,
+) -> Correction:
+    """Token-level masking (MIS, IcePop): w inside [low, high], 0 outside."""
+    weight_T = log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T).exp()
+    return _masked(weight_T, (weight_T >= low) & (weight_T <= high), old_logprobs_T)
+
+
+@checked
+@ordered("floor", "cap")
+def product_truncate(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    *,
+    cap: Positive = 2.0,
+    floor: NonNegative = 0.0,
+) -> Correction:
+    """Sequence-level truncated importance sampling: the product of w held in [floor, cap], on every token."""
+    product_T = segments.spread(_product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    return Correction(product_T.clamp(floor, cap), old_logprobs_T.detach(), {"mismatch_capped": product_T > cap})
+
+
+@checked
+@ordered("low", "high")
+def product_mask(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    *,
+    low: NonNegative = 0.0,
+    high: Positive = 3.0,
+) -> Correction:
+    """Sequence-level masking: the product of w inside [low, high], 0 outside."""
+    product_T = segments.spread(_product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    return _masked(product_T, (product_T >= low) & (product_T <= high), old_logprobs_T)
+
+
+@checked
+def geometric_truncate(
+    old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, cap: Positive = 2.0
+) -> Correction:
+    """The geometric mean of w over the sequence, at most cap, on every token."""
+    level_T = segments.spread(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    return Correction(level_T.clamp(max=cap), old_logprobs_T.detach(), {"mismatch_capped": level_T > cap})
+
+
+@checked
+@ordered("low", "high")
+def geometric_mask(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    *,
+    low: NonNegative = 0.5,
+    high: Positive = 5.0,
+    cap: Positive = 5.0,
+) -> Correction:
+    """Token weights, at most cap, in sequences whose geometric mean lies in [low, high]; 0 in the others."""
+    weight_T = log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T).exp().clamp(max=cap)
+    level_T = segments.spread(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    return _masked(weight_T, (level_T >= low) & (level_T <= high), old_logprobs_T)
+
+
+@checked
+@ordered("low", "high")
+def geometric_filter(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    *,
+    low: NonNegative = 0.999,
+    high: Positive = 1.001,
+) -> Correction:
+    """Keep or drop whole sequences by their geometric mean, without weighting what is kept."""
+    level_T = segments.spread(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    return _masked(torch.ones_like(level_T), (level_T >= low) & (level_T <= high), old_logprobs_T)
+
+
+@checked
+@ordered("low", "cap")
+def mean_token_weight(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    cap: Positive = 2.0,
+    low: Low = 0.0,
+    reject: Reject = False,
+) -> Tensor:
+    """The mean of the weights held in [low, cap] over the step's trained tokens; 1 where there are none."""
+    return _mean_or_one(
+        _held_tokens(old_logprobs_T, sampler_logprobs_T, loss_mask_T, low, cap, reject).weight_T, loss_mask_T
+    )
+
+
+@coupled(mean_weight=mean_token_weight)
+@checked
+@ordered("low", "cap")
+def token_normalised(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    mean_weight: Tensor,
+    *,
+    cap: Positive = 2.0,
+    low: Low = 0.0,
+    reject: Reject = False,
+) -> Correction:
+    """Token-level truncated weights divided by their mean over the step: drift changes no step size.
+
+    With `reject` a weight outside [low, cap] is 0 and counts as that in the mean: the more is rejected, the larger are
+    the weights that are left (verl's rollout_is_batch_normalize with two bounds).
+    """
+    found = _held_tokens(old_logprobs_T, sampler_logprobs_T, loss_mask_T, low, cap, reject)
+    return found._replace(weight_T=found.weight_T / mean_weight)
+
+
+@checked
+@ordered("low", "cap")
+def mean_product_weight(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    *,
+    cap: Positive = 2.0,
+    low: Low = 0.0,
+    reject: Reject = False,
+) -> Tensor:
+    """The mean of the held products of w over the step's sequences that train anything; 1 where there are none."""
+    held_T = _held_products(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low, cap, reject).weight_T
+    return _mean_or_one(segments.mean(held_T, loss_mask_T), segments.sum(loss_mask_T) > 0)
+
+
+@coupled(mean_weight=mean_product_weight)
+@checked
+@ordered("low", "cap")
+def product_normalised(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    mean_weight: Tensor,
+    *,
+    cap: Positive = 2.0,
+    low: Low = 0.0,
+    reject: Reject = False,
+) -> Correction:
+    """Sequence-level truncated weights divided by their mean over the whole step's sequences."""
+    found = _held_products(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low, cap, reject)
+    return found._replace(weight_T=found.weight_T / mean_weight)
+
+
+def _held_tokens(
+    old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, low: float, cap: float, reject: bool
+) -> Correction:
+    if reject:
+        return token_mask(old_logprobs_T, sampler_logprobs_T, loss_mask_T, low=low, high=cap)
+    return token_truncate(old_logprobs_T, sampler_logprobs_T, loss_mask_T, floor=low, cap=cap)
+
+
+def _held_products(
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    low: float,
+    cap: float,
+    reject: bool,
+) -> Correction:
+    if reject:
+        return product_mask(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low=low, high=cap)
+    return product_truncate(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, floor=low, cap=cap)
+
+
+def log_weights(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
+    """log w on trained tokens, 0 elsewhere and where the sampler gave no number; held within +-20 against overflow."""
+    return _differences(old_logprobs_T, sampler_logprobs_T, loss_mask_T).clamp(-GUARD, GUARD)
+
+
+def _differences(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
+    known_T = loss_mask_T & ~torch.isnan(sampler_logprobs_T)
+    return masked.kept(old_logprobs_T.detach(), known_T) - masked.kept(sampler_logprobs_T.detach(), known_T)
+
+
+def _product(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments) -> Tensor:
+    # The sum is held, not its terms: tokens of +25 and -25 nats cancel.
+    return segments.sum(_differences(old_logprobs_T, sampler_logprobs_T, loss_mask_T)).clamp(-GUARD, GUARD).exp()
+
+
+def _geometric(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments) -> Tensor:
+    return segments.mean(log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T), loss_mask_T).exp()
+
+
+def _mean_or_one(weight: Tensor, keep: Tensor) -> Tensor:
+    mean = masked.mean(weight, keep)
+    return torch.where(mean > 0, mean, 1.0)  # 0 where nothing is kept, or all of it was rejected
+
+
+def _masked(weight_T: Tensor, keep_T: Tensor, old_logprobs_T: Tensor) -> Correction:
+    return Correction(torch.where(keep_T, weight_T, 0), old_logprobs_T.detach(), {"mismatch_rejected": ~keep_T})

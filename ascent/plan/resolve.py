@@ -1,0 +1,83 @@
+"""`resolve`: a config and the table become a plan in which nothing is left unsaid.
+
+Values are taken in this order: schema default < the row's own default < recipe < command line. The plan's config holds
+every key that has an effect and no other, with every cell spelled out. It is itself a recipe, and resolves to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ascent.algorithms import Row
+from ascent.config.schema import Config, leaves
+from ascent.config.validate import shown, validate
+from ascent.plan.compatibility import refuse_conflicts
+from ascent.plan.overrides import spelled_out, with_budget, with_cells
+from ascent.plan.rows import find_row
+from ascent.plan.unused_keys import ineffective
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A config in full, and the row of the table it asks for, with the config's own cells in place.
+
+    `inputs` are the fingerprints of what a run depends on, by key, once they are known (`ascent.setup.fingerprints`).
+    """
+
+    config: Config
+    row: Row
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+
+def resolve(config: Config) -> Plan:
+    """Complete and check a config; ValueError when a key has no effect or keys contradict each other."""
+    base = find_row(config.algorithm)
+    row = with_cells(base, config.cells)
+    given = _given(config)
+    values = _defaults() | dict(base.defaults) | given
+    row = with_budget(row, config.cells, values["rollouts.max_new_tokens"])
+    idle = ineffective(row, values)
+    wrong = [f"{key}={shown(given[key])} has no effect: {idle[key]}" for key in given if key in idle]
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    effective = {key: value for key, value in values.items() if key not in idle}
+    complete = validate(_nested(effective) | {"cells": spelled_out(row, base)})
+    refuse_conflicts(complete, row)
+    return Plan(complete, row)
+
+
+def _defaults() -> dict[str, Any]:
+    """The schema's default for every key outside `cells`."""
+    found = {}
+    for key, info in leaves().items():
+        if not key.startswith("cells.") and not info.is_required():
+            found[key] = info.get_default()
+    return found
+
+
+def _given(config: Config) -> dict[str, Any]:
+    """The keys that recipe and command line really set, dotted; `cells` is handled apart."""
+    tree = config.model_dump(exclude_unset=True, exclude={"cells", "env"})
+    if "rewards" in tree:
+        tree["rewards"] = [reward.model_dump() for reward in config.rewards]  # with their weights, set or not
+    given = dict(_flat(tree))
+    if "env" in config.model_fields_set:
+        given["env"] = None if config.env is None else config.env.model_dump()  # whole: its options are its own
+    return given
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs = []
+    for name, value in tree.items():
+        pairs += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+    return pairs
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key in [key for key in leaves() if key in flat]:  # the schema's order, whatever order the recipe had
+        section, _, name = key.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[name] = flat[key]
+    return tree

@@ -1,0 +1,106 @@
+"""From the names in a recipe's `data` section to prepared items: a built-in task, or whatever `ascent.data` can read.
+
+sort_digits                2048 records of a built-in task, its train split
+sort_digits@heldout:256    256 held-out ones
+data/train.jsonl, data/folder, owner/name: see `ascent.data.load`
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from ascent.algorithms import Row
+from ascent.config.schema import Config
+from ascent.data.errors import Policy
+from ascent.data.load import Loaded, from_records, load, refuse_absent
+from ascent.data.prepare import Limits, Prepared, prepare
+from ascent.data.render import Renderer
+from ascent.data.schemas import Want
+from ascent.losses import process
+from ascent.models.model import LanguageModel
+from ascent.models.model import longest as longest_of
+from ascent.plan.resolve import Plan
+from ascent.tasks.named import from_name, is_task
+
+
+def refuse_absent_files(config: Config) -> None:
+    """A path with a slip in it is told at once, not after a model has been loaded."""
+    data = config.data
+    named = (data.train, data.evaluate, data.pretraining, data.demonstrations, *(each.use for each in data.mix))
+    for name in named:
+        if name is not None and not is_task(name):
+            refuse_absent(name)
+
+
+def within_context(plan: Plan, renderer: Renderer) -> tuple[Plan, tuple[str, ...]]:
+    """The plan with no record longer than the policy holds, and in words what that changed."""
+    most, context = plan.config.data.max_tokens, renderer.context
+    if context is None or most <= context:
+        return plan, ()
+    data = plan.config.data.model_copy(update={"max_tokens": context})
+    said = f"data.max_tokens={most}, but the policy holds {context} tokens; a longer record is refused"
+    return replace(plan, config=plan.config.model_copy(update={"data": data})), (said,)
+
+
+def refuse_long_answers(config: Config, renderer: Renderer) -> None:
+    """One line where no prompt could be answered, and not one for each."""
+    answer, context = config.rollouts.max_new_tokens, renderer.context
+    if context is not None and answer >= context:
+        raise ValueError(
+            f"rollouts.max_new_tokens={answer}, but the policy holds {context} tokens, the prompt included; use less "
+            f"than {context}, or a model with a longer context"
+        )
+
+
+def refuse_shorter(what: str, model: LanguageModel, policy: LanguageModel, longest: int) -> None:
+    """A model that reads what the policy reads, and holds less than a sequence of the run can have."""
+    theirs, ours = longest_of(model.module.config), longest_of(policy.module.config)
+    longest = longest if ours is None else min(longest, ours)
+    if theirs is not None and theirs < longest:
+        raise ValueError(
+            f"{what} holds {theirs} tokens, but a sequence of this run can have {longest}; shorten the data or the "
+            "answers, or use a model with a longer context"
+        )
+
+
+def loaded(name: str, want: Want | None, *, seed: int, bad_rows: Policy = "fail") -> Loaded:
+    """Records of one name, of the kind an algorithm learns from; None takes a file as it is, and a task's pairs."""
+    if not is_task(name):
+        return load(name, want, bad_rows=bad_rows)
+    return _made(name, want or "pairs", seed)
+
+
+@lru_cache(maxsize=8)
+def _made(name: str, kind: Want, seed: int) -> Loaded:
+    """A task's records: made once, for whoever hashes them and whoever learns from them."""
+    return from_records(name, from_name(name, kind, seed=seed), kind)
+
+
+def prepared(name: str, config: Config, row: Row, renderer: Renderer, *, want: Want | None = None) -> Prepared:
+    """Records of one name, rendered and within the recipe's limits; bad rows are told with file and line.
+
+    They are of the kind the row learns from, or of the kind that is wanted.
+    """
+    want = want or row.source  # type: ignore[assignment]
+    data = config.data
+    limits = Limits(data.max_tokens, min(data.max_prompt_tokens, data.max_tokens - 1), data.long_prompts)
+    records = loaded(name, want, seed=config.seed, bad_rows=data.bad_rows)
+    found = prepare(records, renderer, limits, bad_rows=data.bad_rows, gold="gold_answers" in row.needs)
+    return _in_classes(found) if row.loss is not None and row.loss.function is process.prm_hard else found
+
+
+def _in_classes(found: Prepared) -> Prepared:
+    """Judged steps as `prm_hard` reads them: the number of the class, of which the first is "right"; unknown is -1."""
+    labels = {label for item in found.items for label in item.labels}
+    between = sorted(label for label in labels if label is not None and 0 < label < 1)
+    if between:
+        raise ValueError(
+            f"{found.name}: a step is judged {between[0]:g}, between wrong and right; algorithm prm takes true and "
+            "false alone: use prm_soft, which takes probabilities"
+        )
+    items = [
+        replace(item, labels=tuple(-1.0 if label is None else 1.0 - label for label in item.labels))
+        for item in found.items
+    ]
+    return found._replace(items=tuple(items))

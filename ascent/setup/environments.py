@@ -1,0 +1,77 @@
+"""From the recipe's `env` section to what rollouts talk to: the environments, and how their words become tokens."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ascent.config.yaml_text import read
+from ascent.data.load import Loaded
+from ascent.data.render import Renderer
+from ascent.envs.registry import Family, find
+from ascent.records import Message, Prompt
+from ascent.rollouts.multi_turn import Limits, Talk
+
+OF_AN_EPISODE = tuple(inspect.signature(Limits).parameters)
+
+
+def as_section(text: str | None) -> dict[str, Any] | None:
+    """What stands on a command line: a name, or a section as a recipe has it."""
+    value = None if text is None else read(text, "--env")
+    if value is None or isinstance(value, str):
+        return None if value is None else {"use": value}
+    if not isinstance(value, dict) or not isinstance(value.get("use"), str):
+        raise ValueError(
+            f"--env {text!r}, but it is a name, or a section such as '{{use: tools, tools: [calculator]}}'"
+        )
+    return value
+
+
+def family_of(section: Mapping[str, Any]) -> tuple[Family, Limits]:
+    """A section `{use: ..., max_turns: ..., OPTIONS}`: the environments, and the limits of an episode."""
+    options = {key: value for key, value in section.items() if key != "use"}
+    limits = {key: options.pop(key) for key in OF_AN_EPISODE if key in options}
+    for key, value in limits.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"env.{key}={value!r}, but it must be a number")
+    return find(str(section["use"]), **options), Limits(**limits)
+
+
+def talk_of(section: Mapping[str, Any], renderer: Renderer, max_new_tokens: int) -> Talk:
+    """ValueError where a turn has no room, or the model's template cannot carry a conversation."""
+    family, limits = family_of(section)
+    if limits.room(max_new_tokens) < max_new_tokens:
+        raise ValueError(
+            f"env.max_tokens={limits.max_tokens} leaves no room for one turn of {max_new_tokens} tokens "
+            "(rollouts.max_new_tokens); raise one or lower the other"
+        )
+    refusals = [refusal for role in ("user", "tool") if (refusal := _refusal(renderer, role))]
+    if len(refusals) == 2:
+        raise ValueError(f"env {family.name}: {refusals[0]}")
+    return Talk(family, renderer.between, renderer.harmless, limits, family.close, renderer.context)
+
+
+def _refusal(renderer: Renderer, role: Any) -> str:
+    """Why a conversation cannot go on with a message of this role; empty where it can."""
+    try:
+        renderer.between([Message("user", "?"), Message("assistant", "!"), Message(role, "?")])
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def opened(records: Loaded, talk: Talk | None) -> tuple[Loaded, dict[str, Prompt]]:
+    """Prompts as their environments begin them, and by name what each was made from."""
+    if talk is None:
+        return records, {}
+    prompts: Sequence[Any] = records.records
+    made_from = {prompt.id: prompt for prompt in prompts}
+    if len(made_from) < len(prompts):
+        raise ValueError(f"{records.name}: {len(prompts)} prompts have only {len(made_from)} ids; name each apart")
+    begun = tuple(talk.make(prompt).first() for prompt in prompts)
+    strange = next((each.id for each, prompt in zip(begun, prompts, strict=True) if each.id != prompt.id), None)
+    if strange is not None:
+        raise ValueError(f"an environment renamed its prompt to {strange!r}; first() keeps the prompt's id")
+    return replace(records, records=begun), made_from

@@ -1,0 +1,95 @@
+"""What a run says of itself on data it does not train on, and what a finished reward model carries with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ascent.data.prepare import Item
+from ascent.data.render import Renderer
+from ascent.data.sources import once
+from ascent.maths.metrics import merge
+from ascent.models.heads import Normalisation
+from ascent.plan.resolve import Plan
+from ascent.setup.data import prepared
+from ascent.update.device import stand_in
+from ascent.update.learner import LocalLearner
+from ascent.update.objective import Objective
+from ascent.update.reward_model_metrics import figures, judging
+
+Batches = Sequence[Mapping[str, Any]]
+# Of a number with one of these words in its name, less is better.
+ERRORS = ("loss", "nll", "error", "brier")
+# What every evaluation by sampling reports, whatever the rewards.
+OF_ANSWERS = frozenset({"correct", "reward", "reward_spread", "unscored", "length", "length_largest", "truncated"})
+
+
+def evaluated(learner: LocalLearner, heldout: Batches, objective: Objective) -> dict[str, float]:
+    """The loss and metrics on held-out data, without a gradient; of a reward model also how far it can be trusted."""
+    found = figures(learner.evaluate(heldout, judging(objective)))
+    return {f"evaluate/{name}": value for name, value in found.items()}
+
+
+def larger_is_better(name: str) -> bool:
+    return not any(word in name for word in ERRORS)
+
+
+def refuse_unknown(name: str, heldout: Batches, objective: Objective) -> None:
+    """ValueError, before the first step, if the evaluation has no such number; the model is not asked."""
+    batch = heldout[0]
+    known = {each.name: torch.zeros(()) for each in objective.statistics}
+    terms = judging(objective).terms({**batch, **known, **stand_in(batch, objective.want, torch.float32)})
+    names = {"loss", *(f"loss/{term}" for term in terms), *figures(merge(each.metrics for each in terms.values()))}
+    if name not in names:
+        raise _unknown(name, names)
+
+
+def refuse_unreported(name: str, rewards: Sequence[str], *, talks: bool) -> None:
+    """The same for what samples. Of a reward only its name is known before it has scored something, not its parts."""
+    known = OF_ANSWERS | ({"env/turns"} if talks else set())
+    if name not in known and not any(
+        name == f"reward/{each}" or name.startswith(f"reward/{each}/") for each in rewards
+    ):
+        raise _unknown(name, {*known, *(f"reward/{each}[/PART]" for each in rewards)})
+
+
+def refuse_unreported_part(name: str, found: Mapping[str, float]) -> None:
+    """The same again, of `reward/REWARD/PART`, by what an evaluation did report before the first step.
+
+    Of a reward that scored nothing, and of a part that it left open, there is still nothing to know.
+    """
+    if not name.startswith("reward/"):
+        return
+    names = {key.removeprefix("evaluate/") for key in found}
+    whole = "/".join(name.split("/")[:2])
+    scored = {each for each in names if each == whole or each.startswith(f"{whole}/")}
+    left_open = f"{name.replace('reward', 'unscored', 1)}/none" in names
+    if scored and not left_open and name not in scored:
+        raise _unknown(name, {each for each in names if each in OF_ANSWERS or each.startswith("reward/")})
+
+
+def _unknown(name: str, names: Iterable[str]) -> ValueError:
+    return ValueError(f"run.best_by={name!r} is no number of this evaluation; use one of {', '.join(sorted(names))}")
+
+
+def demonstrations(plan: Plan, train: Sequence[Item], renderer: Renderer) -> tuple[list[dict[str, Any]], str]:
+    """What a reward model is centred on, as packed batches, and in words."""
+    data, budget = plan.config.data, plan.config.update.tokens_per_microbatch
+    if data.demonstrations is not None:
+        items = prepared(data.demonstrations, plan.config, plan.row, renderer, want="examples").items
+        words = f"{len(items)} demonstrations from {data.demonstrations}"
+    else:
+        items = tuple(replace(each, kind="examples", sequences=each.sequences[:1], margin=None) for each in train)
+        words = f"{len(items)} chosen answers of the training data (data.demonstrations names none)"
+    return once(items, tokens_per_microbatch=budget, max_tokens=data.max_tokens), words
+
+
+def normalisation(learner: LocalLearner, batches: Batches) -> Normalisation:
+    """Mean and standard deviation (n - 1) of the scores, in float64."""
+    want = frozenset({"scores_B"})
+    scores_B = torch.cat([learner.infer(batch, want)["scores_B"].double().cpu() for batch in batches])
+    spread = float(scores_B.std()) if scores_B.numel() > 1 else 0.0
+    return Normalisation(float(scores_B.mean()), spread, scores_B.numel())

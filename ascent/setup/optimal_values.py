@@ -1,0 +1,58 @@
+"""The optimal value of every prompt under KL to the reference, V* = beta log mean e^(R / beta), estimated beforehand.
+
+The reference answers every prompt a few times before the first step (A*-PO's first stage). What was found is kept in
+the run folder: a resumed run reads it, and answers are sampled again, to the same values, only where it is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ascent.advantages.group_baselines import optimal_values
+from ascent.checkpoints import disk
+from ascent.protocols import Sampler
+from ascent.records import Rollout
+from ascent.rollouts.batch import packed
+from ascent.rollouts.generate import Arriving, Asked, Settings, ask
+
+FILE = "optimal_values.json"
+SAMPLES = 8  # answers of the reference to each prompt, as in the paper
+TOGETHER = 256  # prompts sampled at once
+
+
+def with_optimum(
+    asked: Sequence[Asked],
+    folder: Path,
+    sampler: Callable[[], Sampler],
+    score: Callable[[Arriving], list[Rollout]],
+    settings: Settings,
+    text: Callable[[Sequence[int]], str],
+    *,
+    of: str = "",
+) -> tuple[list[Asked], str]:
+    """The prompts with their optimal values, and in words where these come from. `sampler` makes the reference's.
+
+    `of` says in words what the values depend on besides the prompts; of something else they are estimated again.
+    """
+    mark = hashlib.sha256(repr((of, [(each.prompt.id, each.tokens) for each in asked])).encode()).hexdigest()
+    file = folder / FILE
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    values: list[float] = known.get("values", [])
+    if known.get("prompts") != mark:
+        values, drawn = [], sampler()
+        for start in range(0, len(asked), TOGETHER):
+            some = asked[start : start + TOGETHER]
+            arriving = ask(drawn, some, range(SAMPLES), settings, occasion=f"optimum/{start}", text=text)
+            batch = packed(score(arriving))
+            values += optimal_values(batch["rewards_B"], batch["groups"])[::SAMPLES].tolist()
+        folder.mkdir(parents=True, exist_ok=True)
+        writing = file.with_name(f".{FILE}.writing")
+        disk.write(writing, json.dumps({"prompts": mark, "samples": SAMPLES, "values": values}) + "\n")
+        disk.sync(writing)
+        disk.rename(writing, file)
+    told = f"optimal values of {len(values)} prompts from {SAMPLES} answers each of the reference"
+    return [replace(each, optimum=value) for each, value in zip(asked, values, strict=True)], told

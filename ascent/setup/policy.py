@@ -1,0 +1,107 @@
+"""The models of a run, as its recipe names them: the policy, with or without an adapter, and the frozen reference."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from ascent.checkpoints import disk
+from ascent.models import load as models
+from ascent.models import lora, tiny
+from ascent.models.heads import StepFormat
+from ascent.models.model import LanguageModel
+from ascent.plan.resolve import Plan
+from ascent.update.optim import Adam
+from ascent.update.reference_cache import Reference
+
+TINY = "tiny:"
+# What building a run may leave in its folder before there is a run: models and log-probs made from the recipe alone.
+INITIAL, REFERENCE = "initial", "reference.safetensors"
+
+
+def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> LanguageModel:
+    """The model to train: from a checkpoint, as the recipe says, or a tiny one made here (`tiny:llama`).
+
+    With LoRA a checkpoint gives the adapter alone; the model beside it is the recipe's, as at the start.
+    """
+    config, settings = plan.config, plan.config.model
+    adapted = settings.lora is not None
+    model = models.load(
+        initial(settings.policy, folder, config.seed) if model_folder is None or adapted else model_folder,
+        head=_head(plan),
+        dtype=settings.dtype,
+        device=device(),
+        recompute=settings.recompute,
+        seed=config.seed,
+        trust_remote_code=settings.trust_remote_code,
+        routing_replay=settings.routing_replay,
+    )
+    model.normalisation = None  # what a reward model had learnt before says nothing of what it will have learnt
+    model.step_format = StepFormat(config.data.step_separator) if "step_head" in plan.row.needs else None
+    if settings.lora is None:
+        return model
+    model = lora.attach(model, rank=settings.lora, alpha=settings.lora_alpha, seed=config.seed)
+    if model_folder is not None:
+        lora.restore(model, model_folder)
+    return model
+
+
+def _head(plan: Plan) -> models.Heads:
+    if plan.row.needs & {"score_head", "step_head"}:
+        return "scalar"
+    return "both" if "critic" in plan.row.needs and plan.config.model.critic == "head" else "tokens"
+
+
+def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> Reference:
+    """The frozen reference: the recipe's, or the policy as it was before the first step."""
+    settings = plan.config.model
+    folder.mkdir(parents=True, exist_ok=True)
+    file, of = folder / REFERENCE, plan.inputs.get("model.reference") or plan.inputs.get("model.policy", "")
+    if settings.reference is None and policy.adapter is not None:
+        return Reference(lora.WithoutAdapter(policy), file=file, of=of)
+    frozen = frozen_model(plan, initial(settings.reference or settings.policy, folder, plan.config.seed))
+    return Reference(frozen, file=file, of=of)
+
+
+def frozen_model(plan: Plan, name: str | Path) -> LanguageModel:
+    """A second model that is never trained, loaded as the recipe has the policy loaded."""
+    settings = plan.config.model
+    return models.load(
+        name,
+        dtype=settings.dtype,
+        device=device(),
+        seed=plan.config.seed,
+        trust_remote_code=settings.trust_remote_code,
+    )
+
+
+def initial(name: str, folder: Path, seed: int) -> str | Path:
+    """The recipe's model; a tiny one is made inside the run folder, whole or not at all, from its name and the seed
+    alone."""
+    if not name.startswith(TINY):
+        return name
+    made = folder / INITIAL / name.removeprefix(TINY)
+    if not made.exists():
+        writing = made.with_name(f".{made.name}.writing")
+        shutil.rmtree(writing, ignore_errors=True)
+        try:
+            disk.announce("write", writing)
+            with disk.writing():
+                tiny.named(writing, made.name, seed=seed)
+            disk.sync_tree(writing)
+            disk.rename(writing, made)
+        except OSError as error:
+            shutil.rmtree(writing, ignore_errors=True)
+            raise ValueError(f"model {name} could not be written to {made}: {error}; free some space") from error
+    return made
+
+
+def adam_of(plan: Plan) -> Adam:
+    update = plan.config.update
+    return Adam(update.adam_beta1, update.adam_beta2, update.adam_eps, update.weight_decay)
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,262 @@
+"""A run that learns from rollouts, built from its plan: sampler, rewards, models, and the source that ties them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ascent import loop
+from ascent.data.prepare import Limits, prepare_prompts
+from ascent.data.render import Renderer
+from ascent.data.sources import FileSource
+from ascent.engines.geometric_mixture import MixtureSampler
+from ascent.engines.hf import HFSampler
+from ascent.engines.native.engine import NativeEngine
+from ascent.models import lora
+from ascent.models.model import LanguageModel
+from ascent.models.model import longest as longest_of
+from ascent.models.routing import EXPERTS
+from ascent.plan.compatibility import refuse_long_rollouts
+from ascent.plan.resolve import Plan
+from ascent.protocols import Sampler
+from ascent.rewards.outcome import Tally
+from ascent.rollouts.evaluate import Evaluation
+from ascent.rollouts.generate import Asked, Settings
+from ascent.rollouts.kl_control import Steering
+from ascent.rollouts.multi_turn import Talk
+from ascent.rollouts.nash_md import OpponentSource
+from ascent.rollouts.pairs import PairSource
+from ascent.rollouts.source import Models, RolloutSource
+from ascent.rollouts.source import Plan as Steps
+from ascent.setup.critic import CRITIC, critic_of, learner_of, refuse_other_words
+from ascent.setup.data import loaded, prepared, refuse_long_answers, refuse_shorter
+from ascent.setup.environments import opened, talk_of
+from ascent.setup.optimal_values import with_optimum
+from ascent.setup.policy import adam_of, device, frozen_model, initial, load_policy
+from ascent.setup.rewards import Scorer, scorer_of
+from ascent.setup.step_rewards import refuse_stepless
+from ascent.setup.teacher import teacher_of
+from ascent.update.device import on_device
+from ascent.update.learner import LocalLearner
+from ascent.update.objective import critic_objective, objective_of
+from ascent.update.schedule import Schedule
+
+# What a row may need that is not built yet.
+NOT_YET = frozenset({"teacher_distribution", "gold_answers"})
+NOT_YET |= {"noise", "step_head", "score_head"}
+
+
+class Frozen:
+    """A model that is only asked."""
+
+    def __init__(self, model: Any, temperature: float, place: torch.device) -> None:
+        self.model, self.temperature, self.place = model, temperature, place
+
+    @torch.no_grad()
+    def infer(self, batch: Mapping[str, Any], want: frozenset[str]) -> Mapping[str, Tensor]:
+        # The experts are those of the policy that sampled; a policy without its adapter shares its routers.
+        plain = {name: each for name, each in batch.items() if name != EXPERTS}
+        found: Mapping[str, Tensor] = self.model.outputs(on_device(plain, self.place), want, self.temperature)
+        return found
+
+
+def refuse_unfinished(plan: Plan) -> None:
+    """What the table has and rollouts cannot supply yet, by name, before anything is loaded."""
+    row, config = plan.row, plan.config
+    missing = sorted(row.needs & NOT_YET)
+    if missing:
+        raise ValueError(f"algorithm {row.name} needs {', '.join(missing)}, which rollouts do not supply yet")
+    if config.rollouts.engine not in ("native", "hf"):
+        raise ValueError(f"rollouts.engine: {config.rollouts.engine} cannot train yet; use native or hf")
+    if config.model.routing_replay and config.rollouts.engine != "native":
+        raise ValueError(
+            f"rollouts.engine: {config.rollouts.engine} records no experts, but model.routing_replay=true needs them; "
+            "use native, or set it to false"
+        )
+
+
+def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
+    """Pretraining text, every token of it trained: `data.batch_size` records are mixed into every update."""
+    config = plan.config
+    if config.data.pretraining is None:
+        return None
+    renderer = Renderer(model.tokenizer, train_on="all", context=longest_of(model.module.config))
+    found = prepared(config.data.pretraining, config, plan.row, renderer, want="examples")
+    return FileSource(
+        [found], batch_size=config.data.batch_size, tokens_per_microbatch=config.update.tokens_per_microbatch,
+        max_tokens=config.data.max_tokens, seed=config.seed, shuffle=config.data.shuffle,
+    )  # fmt: skip
+
+
+def asked_of(plan: Plan, name: str, renderer: Renderer, score: Scorer, talk: Talk | None = None) -> list[Asked]:
+    """Prompts of one name in the policy's own tokens, within the recipe's limits, whose answers can be scored."""
+    data = plan.config.data
+    records, made_from = opened(loaded(name, "prompts", seed=plan.config.seed, bad_rows=data.bad_rows), talk)
+    refuse_long_answers(plan.config, renderer)
+    answer = plan.config.rollouts.max_new_tokens
+    limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.long_prompts, answer=answer)
+    prompts, _ = prepare_prompts(records, renderer, limits, bad_rows=data.bad_rows, check=score.problem)
+    return [Asked(prompt, tokens, made_from.get(prompt.id)) for prompt, tokens in prompts]
+
+
+def sampler_of(plan: Plan, model: LanguageModel, renderer: Renderer, longest: int) -> Sampler:
+    settings = plan.config.rollouts
+    if settings.engine == "hf":
+        return HFSampler(model, renderer.stop_ids)
+    return NativeEngine(model, renderer.stop_ids, longest_sequence=longest)
+
+
+class Reinforcement:
+    """The parts of such a run, in the order in which they need each other. Whoever has it must `close` it."""
+
+    def __init__(self, plan: Plan, folder: Path, model_folder: Path | None) -> None:
+        refuse_unfinished(plan)
+        with ExitStack() as held:  # by rewards, environments and samplers: given back if something does not fit
+            self._build(plan, folder, model_folder, held)
+            self.close = held.pop_all().close
+
+    def _build(self, plan: Plan, folder: Path, model_folder: Path | None, held: ExitStack) -> None:
+        config, row = plan.config, plan.row
+        self.model = load_policy(plan, folder, model_folder)
+        context = longest_of(self.model.module.config)
+        self.renderer = Renderer(self.model.tokenizer, train_on="completion", context=context)
+        self.failures = Tally()
+        score = scorer_of(plan, self.failures, self.text)
+        held.callback(score.close)
+        budget = config.rollouts.max_new_tokens
+        talk = talk_of(config.env.model_dump(), self.renderer, budget) if config.env is not None else None
+        if talk is not None:
+            held.callback(talk.close)
+        self.settings = Settings(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, talk)
+        train = asked_of(plan, config.data.train, self.renderer, score, talk)
+        refuse_stepless(config, row, [each.prompt for each in train])
+        heldout = asked_of(plan, config.data.evaluate, self.renderer, score, talk) if config.data.evaluate else []
+        room = talk.limits.room(budget) if talk is not None else budget
+        refuse_long_rollouts(config, row, max(len(each.tokens) for each in train), room)
+        self.longest = max(len(each.tokens) for each in (*train, *heldout)) + room
+        sampler = sampler_of(plan, self.model, self.renderer, self.longest)
+        held.callback(sampler.close)
+        updates = config.update.epochs * config.update.minibatches
+        alone = config.update.critic_warmup_steps
+        steps, warmup = (config.run.steps - alone) * updates, config.update.warmup_steps * updates
+        self.learner = LocalLearner(
+            self.model,
+            Schedule(config.update.learning_rate, config.update.schedule, warmup, steps),
+            adam=adam_of(plan),
+            max_grad_norm=config.update.max_grad_norm,
+            temperature=config.rollouts.temperature,
+        )
+        exact = config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
+        reference = self._reference(plan, folder) if "reference" in row.needs else None
+        critic, told = self._critic(plan, folder, model_folder)
+        half = config.model.dtype != "float32"
+        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half)
+        if "optimal_values" in row.needs:
+            train, how = with_optimum(
+                train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,
+                self.text, of=repr((config.rewards, config.rollouts, sorted(plan.inputs.items()))),
+            )  # fmt: skip
+            told = (*told, how)
+        weights = dict(row.weights)  # the controller's, where there is one
+        self.objective = replace(objective_of(row, critic=not self.others), weights=weights)
+        texts = texts_of(plan, self.model)
+        kind, others = self._players(plan, folder, reference)
+        for other in others.values():
+            held.callback(other.close)
+        self.source = kind(
+            train, sampler, score, asked, row, self._steps(plan),
+            self.settings, text=self.text, shuffle=config.data.shuffle, steering=Steering(row, weights),
+            texts=texts, **others,
+        )  # fmt: skip
+        self.evaluate = Evaluation(heldout, sampler, score, self.settings, self.text) if heldout else None
+        self.notes = (
+            *self.model.notes,
+            f"{len(train)} prompts from {config.data.train}",
+            f"log-probs of the sampling policy: {'as recorded' if exact else 'computed again by the trainer'}",
+            *told,
+        )
+
+    def _critic(
+        self, plan: Plan, folder: Path, model_folder: Path | None
+    ) -> tuple[LocalLearner | None, tuple[str, ...]]:
+        """Who is asked for values: nobody, the policy's own value head, or a second model, which then learns too."""
+        self.others: tuple[loop.Trained, ...] = ()
+        self.saved: dict[str, Callable[[Path], None]] = {}
+        if "critic" not in plan.row.needs:
+            return None, ()
+        if plan.config.model.critic == "head":
+            return self.learner, ()
+        saved = None if model_folder is None else model_folder.parent / CRITIC
+        model, told = critic_of(plan, folder, self.model, saved)
+        refuse_shorter("the critic (model.critic_from, or the reward model)", model.model, self.model, self.longest)
+        learner = learner_of(plan, model)
+        self.others = (loop.Trained(CRITIC, learner, critic_objective(plan.row)),)
+        self.saved = {CRITIC: model.save}
+        return learner, (told,)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return str(self.model.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def _reference(self, plan: Plan, folder: Path) -> Frozen:
+        config = plan.config
+        if config.model.reference is None and self.model.adapter is not None:
+            frozen: Any = lora.WithoutAdapter(self.model)
+        else:
+            name = initial(config.model.reference or config.model.policy, folder, config.seed)
+            frozen = frozen_model(plan, name)
+            refuse_other_words(frozen, self.model, "the reference", "use the model that the policy started from")
+            refuse_shorter("the reference (model.reference)", frozen, self.model, self.longest)
+            if frozen.module.config.vocab_size != self.model.module.config.vocab_size:
+                raise ValueError(
+                    f"the reference has {frozen.module.config.vocab_size} tokens, the policy "
+                    f"{self.model.module.config.vocab_size}; their log-probs cannot be compared: use the model that "
+                    "the policy started from"
+                )
+        return Frozen(frozen, config.rollouts.temperature, self.model.device)
+
+    def _teacher(self, plan: Plan, folder: Path) -> Frozen | None:
+        if "teacher" not in plan.row.needs:
+            return None
+        teacher = teacher_of(plan, folder, self.model)
+        refuse_shorter("the teacher (model.teacher)", teacher, self.model, self.longest)
+        return Frozen(teacher, plan.config.rollouts.temperature, self.model.device)
+
+    def _players(
+        self, plan: Plan, folder: Path, reference: Frozen | None
+    ) -> tuple[type[RolloutSource], dict[str, Sampler]]:
+        """The source that the row learns from, and who answers in it besides the policy."""
+        needs = plan.row.needs
+        if "opponent_samples" in needs:
+            assert reference is not None, f"row {plan.row.name} mixes its opponent from the reference"
+            return OpponentSource, {"other": MixtureSampler(self.model, reference.model, self.renderer.stop_ids)}
+        kind = PairSource if plan.row.source == "fresh_pairs" else RolloutSource
+        if "reference_samples" in needs:
+            return kind, {"other": self._sampler_of_reference(plan, folder, reference)}
+        return kind, {}
+
+    def _sampler_of_reference(self, plan: Plan, folder: Path, reference: Frozen | None) -> Sampler:
+        """Answers of the reference: from the model that is there, or from a copy that nobody else keeps.
+
+        A copy it must be where the reference is the policy without its adapter, which no engine can switch off.
+        """
+        if reference is not None and isinstance(reference.model, LanguageModel):
+            return sampler_of(plan, reference.model, self.renderer, self.longest)
+        settings = plan.config.model
+        name = initial(settings.reference or settings.policy, folder, plan.config.seed)
+        return sampler_of(plan, frozen_model(plan, name), self.renderer, self.longest)
+
+    def _steps(self, plan: Plan) -> Steps:
+        rollouts, update = plan.config.rollouts, plan.config.update
+        return Steps(
+            prompts=rollouts.prompts_per_step, samples=rollouts.group_size, epochs=update.epochs,
+            minibatches=update.minibatches, target_kl=update.target_kl, refill_tries=rollouts.refill_tries,
+            budget=update.tokens_per_microbatch, bootstrap=rollouts.truncation == "bootstrap",
+            critic_alone=update.critic_warmup_steps, staleness=rollouts.max_staleness,
+            stop_at_kl=plan.config.run.stop_at_kl,
+        )  # fmt: skip

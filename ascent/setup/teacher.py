@@ -1,0 +1,36 @@
+"""The frozen model that a row learns from: loaded as the recipe names it, and asked in the policy's own tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascent.models.model import LanguageModel
+from ascent.plan.resolve import Plan
+from ascent.setup.critic import refuse_other_words
+from ascent.setup.policy import frozen_model, initial
+from ascent.update.chunked_distillation import STUDENT, TEACHER
+from ascent.update.device import Batch, on_device
+
+
+class Teacher:
+    """Adds a frozen model's distributions to packed batches, those of their trained tokens."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch) -> dict[str, Any]:
+        said = self.model.outputs(on_device(batch, self.model.device), frozenset({STUDENT}))[STUDENT]
+        return {**batch, TEACHER: said.detach()}
+
+
+def teacher_of(plan: Plan, folder: Path, policy: LanguageModel) -> LanguageModel:
+    """ValueError where it reads other words than the policy writes. Its weights are no part of a checkpoint."""
+    settings = plan.config.model
+    assert settings.teacher is not None, f"row {plan.row.name} needs a teacher"
+    found = frozen_model(plan, initial(settings.teacher, folder, plan.config.seed))
+    refuse_other_words(found, policy, f"the teacher (model.teacher {settings.teacher})", "name another teacher")
+    return found.eval()

@@ -1,0 +1,30 @@
+"""Where a run's numbers and answers go besides its folder and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ascent.plan.resolve import Plan
+from ascent.protocols import Tracker
+from ascent.runs import eval_diff
+from ascent.runs.folder import ANSWERS, ANSWERS_PAGE, RunFolder
+from ascent.runs.trackers import TensorBoard, WeightsAndBiases
+
+
+def trackers_of(plan: Plan, run: RunFolder, *, resumed_at: int | None) -> Iterator[Tracker]:
+    """What the recipe asks for."""
+    settings = plan.config.run
+    if "tensorboard" in settings.trackers:
+        yield TensorBoard(run.path / "tensorboard", resumed_at=resumed_at)
+    if "wandb" in settings.trackers:
+        values = plan.config.model_dump(mode="json", exclude_unset=True)
+        yield WeightsAndBiases(run.path, project=settings.project, name=run.path.name, config=values)
+
+
+def compared(run: RunFolder) -> list[str]:
+    """Answers to held-out prompts before and after, in words; all of them go to a file of the run folder."""
+    found = eval_diff.changes(run.history(ANSWERS))
+    if found is None:
+        return []
+    run.write(ANSWERS_PAGE, eval_diff.markdown(found))
+    return eval_diff.table(found)

@@ -1,0 +1,99 @@
+"""One step, looked at and thrown away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ascent.api.check import check, memory_of
+from ascent.api.training import assemble
+from ascent.config.load import load_config, nested
+from ascent.config.validate import validate
+from ascent.plan.resolve import resolve
+from tests.end_to_end import rewarded
+from tests.setup.runs import tiny_plan
+
+
+def test_it_shows_what_is_trained_and_what_a_step_costs() -> None:
+    found = check(tiny_plan())
+    assert [trained for _, trained in found.sample] == [False, True]
+    assert found.sample[0][0].endswith("=") and found.sample[1][0].endswith("<eos>")
+    assert 0 < found.trained < found.tokens
+    assert math.isfinite(found.loss) and found.grad_norm > 0 and found.seconds > 0
+    assert found.memory.total > found.memory.weights > 0
+
+
+@pytest.mark.parametrize("name", ["sft", "reward_model", "dpo", "kto"])
+def test_memory_is_that_of_what_the_row_keeps(name: str) -> None:
+    found = check(tiny_plan(algorithm=name))
+    assert found.seconds > 0 and found.memory.activations > 0
+    assert (found.memory.logits == 0) == (name == "reward_model")  # it has no head over the vocabulary
+    assert found.memory.reference == (found.memory.weights if name == "kto" else 0)  # dpo's is gone by the first step
+
+
+def test_a_step_that_is_smaller_than_the_budget_of_a_micro_batch_is_what_counts() -> None:
+    small, large = (check(tiny_plan(data={"batch_size": size})).memory.activations for size in (1, 2))
+    assert large == 2 * small
+    assert check(tiny_plan(update={"tokens_per_microbatch": 10**6})).memory.activations < 10**8
+
+
+SAMPLED: dict[str, Any] = {
+    "model.policy": "tiny:llama", "data.train": "sort_digits:8", "rewards": [{"use": f"{rewarded.__file__}:shuffled"}],
+    "rollouts.prompts_per_step": 2, "rollouts.max_new_tokens": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{}, {"model.dtype": "bfloat16"}, {"model.lora": 4}])
+def test_a_separate_critic_is_counted_as_it_is(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Against the bytes of its weights, masters and moments after a step; and the policy's beside it."""
+    plan = resolve(validate(nested({**SAMPLED, "algorithm": "ppo", **more})))
+    training = assemble(plan, tmp_path)
+    batches = training.source.next(1)
+    for each in training.trained:
+        each.learner.step(batches, each.objective)
+    said = memory_of(plan, training)
+    (critic,) = training.others
+    for kept, learner, module in (
+        (said.critic, critic.learner, critic.learner.model.model.module),
+        (said.standing, training.learner, training.model.module),
+    ):
+        state = {name: each for name, each in learner.optimizer.state().items() if not name.startswith("count.")}
+        assert kept == bytes_of(module.parameters()) + bytes_of(state.values())
+    head = check(resolve(validate(nested({**SAMPLED, "algorithm": "ppo", **more, "model.critic": "head"}))))
+    assert head.memory.critic == 0
+    reference = bytes_of(training.source.models.reference.model.module.parameters()) if "model.lora" not in more else 0
+    assert said.reference == reference
+
+
+def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(each.numel() * each.element_size() for each in tensors)
+
+
+def test_a_small_step_of_rollouts_is_what_counts() -> None:
+    small, large = (
+        check(resolve(validate(nested({**SAMPLED, "algorithm": "grpo", "rollouts.group_size": size})))).memory
+        for size in (4, 8)
+    )
+    assert large.activations == 2 * small.activations
+
+
+def test_bad_data_is_found_before_a_run(tmp_path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"prompt": "a", "chosen": "x", "rejected": "x"}\n')
+    with pytest.raises(ValueError, match=r"pairs\.jsonl.*1"):
+        check(tiny_plan(algorithm="dpo", data={"train": str(file)}))
+
+
+def test_rollouts_without_any_signal_are_said_to_have_none() -> None:
+    plan = resolve(
+        load_config(
+            "quickstart_rlvr", ["model.policy=tiny:digits", "rollouts.prompts_per_step=2", "rollouts.group_size=2"]
+        )
+    )
+    with pytest.raises(ValueError, match="no answer of 5 rollout steps was better or worse"):
+        check(plan)

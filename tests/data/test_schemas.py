@@ -1,0 +1,211 @@
+"""The column layouts of the peers, row by row: what each becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascent.data.columns import Fields
+from ascent.data.convert import recognise
+from ascent.data.errors import RowError
+from ascent.data.schemas import LAYOUTS, Record
+from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
+
+U, A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+B = {"role": "assistant", "content": "b"}
+SYSTEM = {"role": "system", "content": "s"}
+ASKED, ANSWERED, OTHER = Message("user", "q"), Message("assistant", "a"), Message("assistant", "b")
+SAID = Message("system", "s")
+PROMPT = Prompt("id", (ASKED,))
+
+CASES: list[tuple[str, dict[str, Any], Any]] = [
+    # TRL
+    ("examples", {"messages": [U, A]}, Example("id", (ASKED, ANSWERED))),
+    ("examples", {"prompt": "q", "completion": "a"}, Example("id", (ASKED, ANSWERED))),
+    ("examples", {"prompt": [U], "completion": [A]}, Example("id", (ASKED, ANSWERED))),
+    ("examples", {"text": "a"}, Example("id", (ANSWERED,))),
+    ("pairs", {"prompt": "q", "chosen": "a", "rejected": "b"}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
+    ("pairs", {"prompt": [U], "chosen": [A], "rejected": [B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
+    ("pairs", {"chosen": [U, A], "rejected": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
+    ("pairs", {"prompt": "q", "chosen": [U, A], "rejected": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
+    ("unpaired", {"prompt": "q", "completion": "a", "label": True}, Judged(PROMPT, (ANSWERED,), True)),
+    (
+        "pairs",
+        {"prompt": "q", "chosen": "a", "rejected": "b", "reference": "g"},
+        Pair(Prompt("id", (ASKED,), "g"), (ANSWERED,), (OTHER,)),
+    ),
+    (
+        "pairs",
+        {"chosen": [U, A], "rejected": [U, B], "gold": [U, A]},
+        Pair(Prompt("id", (ASKED,), "a"), (ANSWERED,), (OTHER,)),
+    ),
+    (
+        "steps",
+        {"prompt": "q", "completions": ["a", "b"], "labels": [True, False]},
+        Steps(PROMPT, ("a", "b"), (1.0, 0.0)),
+    ),
+    (
+        "steps",
+        {"problem": "q", "completions": ["a", "b", "c"], "labels": [0.75, None, 0]},
+        Steps(PROMPT, ("a", "b", "c"), (0.75, None, 0.0)),
+    ),
+    ("prompts", {"prompt": "q"}, PROMPT),
+    # verl
+    (
+        "prompts",
+        {"prompt": [U], "data_source": "d", "reward_model": {"style": "rule", "ground_truth": "7"}, "ability": None},
+        Prompt("id", (ASKED,), "7", {"data_source": "d"}),
+    ),
+    ("examples", {"extra_info": {"question": "q", "answer": "a"}, "prompt": [U]}, Example("id", (ASKED, ANSWERED))),
+    ("examples", {"question": "q", "answer": "a"}, Example("id", (ASKED, ANSWERED))),
+    # OpenRLHF
+    ("examples", {"input": "q", "output": "a"}, Example("id", (ASKED, ANSWERED))),
+    ("prompts", {"input": "q", "label": "7"}, Prompt("id", (ASKED,), "7")),
+    ("unpaired", {"instruction": "q", "response": "a", "score": 0.0}, Judged(PROMPT, (ANSWERED,), False)),
+    (
+        "pairs",
+        {"prompt": "q", "chosen": "a", "rejected": "b", "margin": 2},
+        Pair(PROMPT, (ANSWERED,), (OTHER,), margin=2.0),
+    ),
+    # ms-swift
+    (
+        "examples",
+        {"system": "s", "query": "q", "response": "b", "history": [["q", "a"]]},
+        Example("id", (SAID, ASKED, ANSWERED, ASKED, OTHER)),
+    ),
+    (
+        "examples",
+        {"instruction": "do", "input": "this", "output": "a"},
+        Example("id", (Message("user", "do\nthis"), ANSWERED)),
+    ),
+    (
+        "examples",
+        {"system": "s", "conversation": [{"human": "q", "assistant": "a"}, {"human": "q", "assistant": "b"}]},
+        Example("id", (SAID, ASKED, ANSWERED, ASKED, OTHER)),
+    ),
+    (
+        "examples",
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
+        Example("id", (ASKED, ANSWERED)),
+    ),
+    (
+        "pairs",
+        {"messages": [SYSTEM, U, A], "rejected_response": "b"},
+        Pair(Prompt("id", (SAID, ASKED)), (ANSWERED,), (OTHER,)),
+    ),
+    ("pairs", {"messages": [U, A], "rejected_messages": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
+    ("unpaired", {"messages": [U, A], "label": False}, Judged(PROMPT, (ANSWERED,), False)),
+    ("prompts", {"messages": [U], "solution": "7"}, Prompt("id", (ASKED,), "7")),
+    # rankings and ratings
+    ("rankings", {"prompt": "q", "ranked": ["a", "b"]}, Ranking(PROMPT, ((ANSWERED,), (OTHER,)))),
+    (
+        "rankings",
+        {"prompt": "q", "responses": ["b", "a"], "ratings": [1, 2.5]},
+        Ranking(PROMPT, ((ANSWERED,), (OTHER,))),
+    ),
+    ("rankings", {"prompt": "q", "responses": ["b", "a"], "ranks": [2, 1]}, Ranking(PROMPT, ((ANSWERED,), (OTHER,)))),
+    (
+        "rankings",
+        {
+            "instruction": "q",
+            "completions": [{"response": "b", "overall_score": 3}, {"response": "a", "overall_score": 8}],
+        },
+        Ranking(PROMPT, ((ANSWERED,), (OTHER,))),
+    ),
+    (
+        "rankings",
+        {"prompt": "q", "answers": [{"answer": "b", "rank": 7}, {"answer": "a", "rank": 1}]},
+        Ranking(PROMPT, ((ANSWERED,), (OTHER,))),
+    ),
+    # Anthropic's transcripts
+    (
+        "pairs",
+        {"chosen": "\n\nHuman: q\n\nAssistant: a", "rejected": "\n\nHuman: q\n\nAssistant: b"},
+        Pair(PROMPT, (ANSWERED,), (OTHER,)),
+    ),
+]
+
+
+def read(row: dict[str, Any], want: Any = None) -> Record:
+    return recognise(row, want).read(Fields("id", row))
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "record"), CASES, ids=lambda case: ",".join(case) if isinstance(case, dict) else ""
+)
+def test_layouts(kind: str, row: dict[str, Any], record: Record) -> None:
+    assert recognise(row, kind).kind == kind  # type: ignore[arg-type]
+    assert read(row, kind) == record
+
+
+@pytest.mark.parametrize(("kind", "row", "record"), [case for case in CASES if "extra_info" not in case[1]])
+def test_layouts_are_recognised_without_a_hint(kind: str, row: dict[str, Any], record: Record) -> None:
+    assert recognise(row).kind == kind
+
+
+def test_the_same_columns_as_a_prompt_and_as_an_example() -> None:
+    row = {"problem": "q", "solution": "a", "answer": "7"}
+    assert read(row, "examples") == Example("id", (ASKED, ANSWERED))
+    assert read(row, "prompts") == Prompt("id", (ASKED,), "7", {"solution": "a"})
+
+
+def test_an_answered_conversation_is_a_prompt_without_its_answer() -> None:
+    assert read({"messages": [U, A]}, "prompts") == Prompt("id", (ASKED,))
+
+
+def test_thumbs_are_not_imitated() -> None:
+    """Half of them are bad answers."""
+    for row in ({"prompt": "q", "completion": "a", "label": False}, {"messages": [U, A], "label": True}):
+        with pytest.raises(ValueError, match=r"this is unpaired .* cannot be used as examples"):
+            recognise(row, "examples")
+
+
+def test_unknown_columns_are_told_what_would_fit() -> None:
+    with pytest.raises(
+        ValueError, match="columns foo fit no known layout; rename them to one of: pairs: chosen and rej"
+    ):
+        recognise({"foo": 1}, "pairs")
+    with pytest.raises(ValueError, match="want='pears'"):
+        recognise({"prompt": "q"}, "pears")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "words"),
+    [
+        ({"messages": [U, U]}, "missing", "last message is the user's"),
+        ({"messages": [U, {"role": "robot", "content": "a"}, A]}, "type", "role 'robot'"),
+        ({"messages": [U, {"role": "assistant", "content": None}, A]}, "missing", "no 'content'"),
+        ({"messages": [U, {**A, "tool_calls": [1]}]}, "type", "has 'tool_calls'"),
+        ({"messages": [U, {**A, "loss": False}, A]}, "type", "has 'loss'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}, A]}, "type", "not text"),
+        ({"prompt": "q", "completion": 3}, "type", "completion is int 3"),
+        ({"prompt": "q", "chosen": "a", "rejected": "a"}, "equal", "chosen equals rejected"),
+        ({"chosen": "a", "rejected": "b"}, "missing", "no prompt"),
+        ({"chosen": [U, A], "rejected": [{"role": "user", "content": "z"}, B]}, "type", "the user's turn"),
+        ({"chosen": [U, A], "rejected": [U, A, U, B]}, "type", "beginning of the other"),
+        ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": "wide"}, "type", "margin is str 'wide'"),
+        ({"prompt": "q", "responses": ["a", "b"], "ratings": [1]}, "type", "2 answers but 1 ranks"),
+        ({"prompt": "q", "responses": ["a", "b"], "ratings": [1, float("nan")]}, "type", "finite"),
+        ({"prompt": "q", "responses": ["a", "b"], "ratings": [1, 1]}, "equal", "same rating"),
+        ({"prompt": "q", "responses": ["a", "a"], "ratings": [1, 2]}, "equal", "same answer twice"),
+        ({"prompt": "q", "responses": ["a", "b"]}, "missing", "has no order"),
+        ({"prompt": "q", "ranked": ["a"]}, "missing", "1 answer"),
+        ({"query": "q", "response": "a", "history": [["x"]]}, "type", "1 entries"),
+        ({"prompt": "q", "completion": "a\ud800"}, "encoding", "not UTF-8 near character 1"),
+    ],
+)  # fmt: skip
+def test_bad_values(row: dict[str, Any], kind: str, words: str) -> None:
+    with pytest.raises(RowError, match=words) as caught:
+        layout = next(each for each in LAYOUTS if each.fits(row))
+        if "messages" in row:
+            layout = next(each for each in LAYOUTS if each.name == "messages")
+        layout.read(Fields("id", row))
+    assert caught.value.kind == kind
+
+
+def test_columns_that_change_the_meaning_are_refused() -> None:
+    fields = Fields("id", {"messages": [U, A], "images": ["a.png"]})
+    with pytest.raises(RowError, match="column 'images' is set"):
+        fields.refuse_what_we_cannot_hold()
+    Fields("id", {"messages": [U, A], "images": [], "tools": None}).refuse_what_we_cannot_hold()

@@ -1,0 +1,110 @@
+import pytest
+
+from ascent.algorithms import TABLE, VOCABULARY
+from ascent.config.schema import SEVERAL_SLOTS, Cells
+from ascent.plan.overrides import OPTIONAL_SLOTS, spelled_out, with_cells
+
+
+def changed(algorithm, **cells):
+    return with_cells(TABLE[algorithm], Cells.model_validate(cells))
+
+
+def test_nothing_given_changes_nothing():
+    for name, row in TABLE.items():
+        assert changed(name) == row
+
+
+def test_numbers_change_and_the_rest_stays():
+    row = changed("dapo", gate={"high": 0.3})
+    assert row.gate.numbers == {"low": 0.2, "high": 0.3}
+    assert row.credit == TABLE["dapo"].credit
+
+
+def test_another_function_comes_with_its_own_numbers():
+    row = changed("grpo", gate={"use": "sapo"})
+    assert row.gate.function is VOCABULARY["gate"]["sapo"]
+    assert "low" not in row.gate.numbers
+
+
+def test_a_term_keeps_its_weight_when_its_function_is_swapped():
+    assert changed("grpo", kl={"use": "k2"}).kl.weight == TABLE["grpo"].kl.weight == 0.04
+    assert changed("grpo", kl={"weight": 0.5}).kl.weight == 0.5
+    assert changed("grpo", kl={"weight": 0}).kl.weight == 0
+
+
+def test_an_empty_slot_can_be_filled():
+    row = changed("dapo", kl={"use": "rho_k3", "weight": 0.01})
+    assert (row.kl.name, row.kl.weight) == ("rho_k3", 0.01)
+    assert "reference" in row.needs
+
+
+def test_cells_are_added_in_the_order_of_the_vocabulary():
+    row = changed("ppo", shape={"clip": {"low": -1.0, "high": 1.0}})
+    assert [each.name for each in row.shape] == ["eos_replace", "clip", "kl_penalty"]
+
+
+def test_every_row_keeps_the_order_of_the_vocabulary():
+    for name, row in TABLE.items():
+        for slot in SEVERAL_SLOTS:
+            order = list(VOCABULARY[slot])
+            places = [order.index(each.name) for each in getattr(row, slot)]
+            assert places == sorted(places), f"{name}: {slot}"
+
+
+def test_false_empties_a_slot_or_removes_a_cell():
+    row = changed("grpo", kl=False, controller=False)
+    assert row.kl is None
+    assert changed("ppo", shape={"eos_replace": False}).shape == TABLE["ppo"].shape[1:]
+
+
+def test_what_was_removed_is_written_as_false():
+    row = changed("ppo", shape={"eos_replace": False}, controller=False)
+    section = spelled_out(row, TABLE["ppo"])
+    assert section["shape"] == {"kl_penalty": {"beta": 0.05}, "eos_replace": False}
+    assert section["controller"] is False
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "cells", "words"),
+    [
+        ("grpo", {"gate": {"hihg": 1}}, "cells.gate.hihg has no effect: clip has no number 'hihg'; did you mean high?"),
+        ("grpo", {"gate": {"weight": 1}}, "cells.gate.weight has no effect: clip has no number 'weight'"),
+        ("grpo", {"gate": {"function": 1}}, "cells.gate.function has no effect: clip has no number 'function'"),
+        (
+            "grpo",
+            {"credit": {"gamma": 1}},
+            "cells.credit.gamma has no effect: centre has no number 'gamma'; it takes no",
+        ),
+        ("grpo", {"gate": {"low": -0.1}}, "cells.gate: clip: low=-0.1, but it must be at least 0"),
+        ("grpo", {"gate": {"low": "x"}}, "cells.gate: clip: low='x', but it must be a number"),
+        ("grpo", {"gate": {"use": "clipp"}}, "cells.gate: no function named 'clipp'; did you mean clip"),
+        (
+            "dapo",
+            {"kl": {"weight": 0.1}},
+            "cells.kl changes a cell that dapo does not have; add cells.kl.use, one of k1",
+        ),
+        ("dapo", {"kl": {"use": "k2"}}, "cells.kl.weight is missing: k2 is a new term of the loss"),
+        ("dapo", {"kl": False}, "cells.kl=false has no effect: dapo has no kl cell"),
+        ("dapo", {"gate": False}, "cells.gate=false, but this slot cannot be empty; use one of plain"),
+        ("dapo", {"shape": {"clip": False}}, "cells.shape.clip=false has no effect: dapo has no such cell"),
+        ("dapo", {"shape": {"clpi": {}}}, "cells.shape: no function named 'clpi'; did you mean clip"),
+        ("dapo", {"shape": {"clip": {"low": 1.0}}}, "cells.shape.clip: clip needs a value for high"),
+        ("dapo", {"shape": {"soft_overlong": {"max": 1}}}, "cells.shape.soft_overlong.max has no effect"),
+        ("dapo", {"auxiliary": {"correct_nll": {}}}, "cells.auxiliary.correct_nll.weight is missing"),
+        ("dapo", {"auxiliary": {"correct_nll": {"weight": -1}}}, "cells.auxiliary.correct_nll: correct_nll: weight=-1"),
+        ("dapo", {"loss": {"use": "dpo"}}, "cells.loss has no effect: dapo learns from rollouts"),
+        ("dpo", {"gate": {"use": "clip"}}, "cells.gate has no effect: dpo learns from files"),
+        ("sft", {"kl": {"use": "k2", "weight": 1}}, "cells.kl has no effect: sft learns from files"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_by_its_key(algorithm, cells, words):
+    with pytest.raises(ValueError) as caught:
+        changed(algorithm, **cells)
+    assert str(caught.value).startswith(words)
+
+
+def test_only_optional_slots_are_empty_in_the_table():
+    for name, row in TABLE.items():
+        if row.source == "rollouts":
+            empty = {slot for slot in VOCABULARY if getattr(row, slot) is None}
+            assert empty <= {*OPTIONAL_SLOTS, "loss"}, name

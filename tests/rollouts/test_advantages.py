@@ -1,0 +1,73 @@
+"""What happens between scored rollouts and advantages: cut completions, step rewards."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ascent.advantages import normalize, returns
+from ascent.advantages.estimate import estimate
+from ascent.cells import cell
+from ascent.maths.segments import Segments
+from ascent.records import StepReward
+from ascent.rollouts.advantages import bootstrapped, step_rewards
+from ascent.rollouts.batch import packed
+from tests.rollouts.test_batch import rollout
+
+
+def test_the_critic_stands_in_where_a_budget_cut() -> None:
+    """Rewards 1 (ended), .7 (cut), none (cut); values .5 .25 | .1 .2 | 0 0; at the three ends 9, .6, 4.
+
+    Of the second, the score of the half answer is dropped and what follows is worth .6: TD [.1, .4], returns [.2, .6].
+    """
+    whole = bootstrapped(
+        {
+            "segments": Segments.from_lengths([2, 2, 2]),
+            "loss_mask_T": torch.ones(6, dtype=torch.bool),
+            "truncated_B": torch.tensor([False, True, True]),
+            "rewards_B": torch.tensor([1.0, 0.7, math.nan]),
+            "scores_B": torch.tensor([9.0, 0.6, 4.0]),
+            "values_T": torch.tensor([0.5, 0.25, 0.1, 0.2, 0.0, 0.0]),
+        }
+    )
+    assert whole["bootstrap_B"].tolist() == pytest.approx([0, 0.6, 0])
+    assert whole["rewards_B"].tolist() == pytest.approx([1, 0, math.nan], nan_ok=True)
+    assert "scores_B" not in whole
+    found = estimate(whole, shapes=(), credit=cell(returns.td), normalise=cell(normalize.none))
+    assert found.advantages_T.tolist() == pytest.approx([-0.25, 0.75, 0.1, 0.4, 0, 0])
+    assert found.returns_T is not None
+    assert found.returns_T.tolist() == pytest.approx([0.25, 1, 0.2, 0.6, 0, 0])
+
+
+def test_step_rewards_are_there_or_nothing_was_scored() -> None:
+    scored, unscored, stepwise = (
+        rollout("a", ((1,), (2,)), reward=reward, steps=given)
+        for reward, given in ((1.0, ()), (None, ()), (1.0, (StepReward(0, 1.0),)))
+    )
+    with pytest.raises(ValueError, match="learns from a reward at every step, but the rewards gave one number"):
+        step_rewards(packed([scored]), [scored])
+    nothing = step_rewards(packed([unscored]), [unscored])
+    assert nothing["step_rewards_T"].tolist() == [0, 0] and not nothing["step_ends_T"].any()
+    both = [unscored, stepwise]
+    assert step_rewards(packed(both), both)["step_rewards_T"].tolist() == [0, 0, 0, 1]
+
+
+def test_steps_that_had_ended_before_a_budget_cut_keep_their_rewards() -> None:
+    """Steps 1 and .4, the second one cut; the critic values what follows at .6. Values 0: TD [0, 1, .6], no .4."""
+    whole = bootstrapped(
+        {
+            "segments": Segments.from_lengths([3, 2]),
+            "loss_mask_T": torch.ones(5, dtype=torch.bool),
+            "truncated_B": torch.tensor([True, False]),
+            "rewards_B": torch.tensor([1.4, 0.9]),
+            "step_rewards_T": torch.tensor([0.0, 1.0, 0.4, 0.0, 0.9]),
+            "step_ends_T": torch.tensor([False, True, True, False, True]),
+            "scores_B": torch.tensor([0.6, 5.0]),
+            "values_T": torch.zeros(5),
+        }
+    )
+    assert whole["rewards_B"].tolist() == pytest.approx([1, 0.9])
+    found = estimate(whole, shapes=(), credit=cell(returns.td), normalise=cell(normalize.none))
+    assert found.advantages_T.tolist() == pytest.approx([0, 1, 0.6, 0, 0.9])

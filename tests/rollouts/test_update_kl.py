@@ -1,0 +1,86 @@
+"""What an update did to the policy is measured, and a run that it destroyed is told so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ascent.maths.metrics import Mean
+from ascent.models.tiny import create
+from ascent.records import Rollout
+from ascent.rollouts.advantages import outputs
+from ascent.rollouts.source import MOST_IDLE
+from ascent.rollouts.update_kl import nothing_to_learn, update_kl
+from ascent.runs.warnings import UPDATE_KL_LIMIT
+from ascent.update.schedule import Schedule
+from tests.rollouts.test_source import assert_goes_on, even, make, train
+
+LOGPROBS = frozenset({"logprobs_T"})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return create(tmp_path_factory.mktemp("model") / "tiny", seed=0)
+
+
+@pytest.mark.parametrize("row", ["rlvr", "rloo"])
+def test_it_is_the_mean_k3_from_the_policy_that_sampled(folder: Path, row: str) -> None:
+    source, learner = make(folder, row)
+    batch = source.next(1) and source._now.batch
+    assert update_kl(batch, learner.infer) == pytest.approx(0, abs=1e-9)  # nothing was updated yet
+    with torch.no_grad():
+        for weight in learner.model.parameters():
+            weight += 0.01 * torch.sin(torch.arange(weight.numel(), dtype=weight.dtype)).view(weight.shape)
+    now_T, loss_mask_T = outputs(batch, learner.infer, LOGPROBS, 10**6)["logprobs_T"].double(), batch["loss_mask_T"]
+    gaps = [
+        now - old
+        for now, old in zip(now_T[loss_mask_T].tolist(), batch["sampler_logprobs_T"][loss_mask_T].tolist(), strict=True)
+    ]
+    assert update_kl(batch, learner.infer) == pytest.approx(
+        math.fsum(math.exp(gap) - 1 - gap for gap in gaps) / len(gaps), rel=1e-4
+    )
+
+
+def test_every_step_that_trains_reports_it_and_a_resumed_run_knows_it(folder: Path) -> None:
+    source, learner = make(folder)
+    train(source, learner, range(1, 3))
+    value = source.report()["update_kl"].value()
+    assert 0 < value < UPDATE_KL_LIMIT
+    assert source.state()["last_update"] == (2, pytest.approx(value))
+    assert_goes_on(make(folder), make(folder))
+
+
+class Destroyed:
+    """The first step's rewards differ; afterwards, as after a policy was destroyed, all are 0."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        self.calls += 1
+        return even(rollouts) if self.calls == 1 else [replace(each, reward=0.0) for each in rollouts]
+
+
+@pytest.mark.parametrize(("rate", "blamed"), [(0.5, True), (1e-4, False)])
+def test_a_run_that_one_update_destroyed_is_not_told_to_use_easier_prompts(
+    folder: Path, rate: float, blamed: bool
+) -> None:
+    source, learner = make(folder, score=Destroyed())
+    learner.schedule = Schedule(rate, "constant", 0, 100)
+    with pytest.raises(ValueError, match="nothing to learn from") as caught:
+        train(source, learner, range(1, MOST_IDLE + 2))
+    words = str(caught.value)
+    assert ("The last update, in step 1, moved the policy by" in words and "learning_rate" in words) == blamed
+    assert ("easier or harder prompts" in words) != blamed
+
+
+def test_a_policy_of_nan_is_a_destroyed_one() -> None:
+    report: Any = {"unscored": Mean(torch.tensor(0.0), torch.tensor(1.0))}
+    assert "learning_rate" in nothing_to_learn(20, report, (3, math.nan))
+    assert "easier" in nothing_to_learn(20, report, None)

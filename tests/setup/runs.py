@@ -1,0 +1,42 @@
+"""A recipe that trains in a second, shared by the tests of build and cli."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ascent.config.load import merged
+from ascent.config.validate import validate
+from ascent.plan import Plan, find_row, resolve
+
+TINY: dict[str, Any] = {
+    "algorithm": "sft",
+    "model": {"policy": "tiny:llama"},
+    "data": {"train": "arithmetic:64", "evaluate": "arithmetic@heldout:8", "batch_size": 16, "max_tokens": 64},
+    "update": {"learning_rate": 3e-3, "tokens_per_microbatch": 512},
+    "run": {"steps": 4, "save_every": 2, "evaluate_every": 2},
+}
+
+
+def tiny_plan(**changes: Any) -> Plan:
+    recipe = merged(TINY, changes)
+    row = find_row(recipe["algorithm"])
+    if row.needs & {"teacher", "teacher_distribution"}:
+        recipe = merged({"model": {"teacher": "tiny:qwen2"}}, recipe)
+    if recipe["data"].get("own_answers", row.defaults.get("data.own_answers")):
+        recipe = merged({"rollouts": {"max_new_tokens": 8}}, recipe)
+    if row.source == "steps":
+        recipe = merged(recipe, {"data": {"train": "running_sum:64", "evaluate": "running_sum@heldout:8"}})
+    return resolve(validate(recipe))
+
+
+def tiny_recipe(folder: Path, **changes: Any) -> str:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(merged(TINY, changes)))
+    return str(path)
+
+
+def weights_of(run: Path, step: int) -> bytes:
+    return (run / "checkpoints" / str(step) / "model" / "model.safetensors").read_bytes()

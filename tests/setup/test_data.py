@@ -1,0 +1,191 @@
+"""Names in a recipe's data section: built-in tasks, their splits and counts, files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascent.api.check import check
+from ascent.api.training import assemble, train
+from ascent.api.use import score
+from ascent.config.load import merged
+from ascent.config.validate import validate
+from ascent.models.load import load
+from ascent.models.tiny import create
+from ascent.plan.resolve import Plan, resolve
+from ascent.records import Example, Judged, Pair, Ranking
+from ascent.setup.data import loaded
+from tests.setup.runs import tiny_plan
+
+
+@pytest.mark.parametrize(
+    ("want", "kind"), [("examples", Example), ("pairs", Pair), ("rankings", Ranking), ("unpaired", Judged)]
+)
+def test_a_task_gives_records_of_the_wanted_kind(want: str, kind: type) -> None:
+    found = loaded("sort_digits@heldout:5", want, seed=0)  # type: ignore[arg-type]
+    assert len(found.records) == 5
+    assert all(isinstance(record, kind) for record in found.records)
+
+
+def test_defaults_and_seeds() -> None:
+    assert len(loaded("arithmetic", "examples", seed=0).records) == 2048
+    first, second = (loaded("arithmetic:20", "examples", seed=seed).records for seed in (0, 1))
+    assert first != second
+    assert first == loaded("arithmetic:20", "examples", seed=0).records
+
+
+def test_a_split_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="splits train and heldout, not 'test'"):
+        loaded("arithmetic@test", "examples", seed=0)
+
+
+def test_anything_else_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text(json.dumps({"prompt": "2+2=", "completion": "4"}) + "\n")
+    assert len(loaded(str(file), "examples", seed=0).records) == 1
+    with pytest.raises(ValueError, match="no file or folder at"):
+        loaded(str(tmp_path / "missing.jsonl"), "examples", seed=0)
+
+
+@pytest.mark.parametrize("key", ["train", "evaluate", "mix"])
+def test_a_missing_file_is_told_before_the_model_is_loaded(key: str, tmp_path: Path) -> None:
+    """Here the model is missing too, and would be complained of otherwise."""
+    gone = "gone.jsonl"
+    data = {"train": "arithmetic:20", key: [{"use": gone, "share": 0.5}] if key == "mix" else gone}
+    config = {"algorithm": "sft", "model": {"policy": str(tmp_path / "no model")}, "data": data}
+    with pytest.raises(ValueError, match=r"no file or folder at gone\.jsonl"):
+        assemble(resolve(validate(config)), tmp_path / "run")
+
+
+def judged_file(folder: Path, labels: list[float | bool | None]) -> str:
+    file = folder / "steps.jsonl"
+    file.write_text(json.dumps({"prompt": "add 3 8 =", "completions": ["3", "11", "12"], "labels": labels}) + "\n")
+    return str(file)
+
+
+def test_judged_steps_are_classes_for_one_row_and_probabilities_for_the_other(tmp_path: Path) -> None:
+    """The first class is "right", so that a score is the log-odds of a right step in both."""
+    found = {}
+    for name in ("prm", "prm_soft"):
+        data = {"train": judged_file(tmp_path, [True, None, False]), "evaluate": None, "batch_size": 1}
+        plan = tiny_plan(algorithm=name, run={"evaluate_every": 20}, **{"data": {}})
+        plan = type(plan)(plan.config.model_copy(update={"data": plan.config.data.model_copy(update=data)}), plan.row)
+        batch = assemble(plan, tmp_path / name).source.next(1)[0]
+        found[name] = batch["step_labels_T"][batch["step_ends_T"]].tolist()
+    assert found["prm"] == [0.0, -1.0, 1.0]
+    assert found["prm_soft"][::2] == [1.0, 0.0]
+    assert found["prm_soft"][1] != found["prm_soft"][1]  # NaN
+
+
+def test_a_probability_is_no_class(tmp_path: Path) -> None:
+    plan = tiny_plan(algorithm="prm")
+    data = plan.config.data.model_copy(update={"train": judged_file(tmp_path, [1, 0.5, 0]), "evaluate": None})
+    with pytest.raises(ValueError, match=r"a step is judged 0\.5, between wrong and right; .* use prm_soft"):
+        assemble(type(plan)(plan.config.model_copy(update={"data": data}), plan.row), tmp_path / "run")
+
+
+def test_a_model_that_judged_steps_is_a_reward_model_of_answers(tmp_path: Path) -> None:
+    train(tiny_plan(algorithm="prm"), tmp_path / "run", say=lambda line: None)
+    judge = load(tmp_path / "run", head="scalar")
+    assert not [note for note in judge.notes if "head is new" in note]
+
+
+LONG = "word " * 20  # a hundred tokens
+
+
+def long_plan(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> Plan:
+    """A model that holds 64 tokens, and these rows; whatever else the recipe says."""
+    file = folder / "data.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    policy = str(create(folder / "model", longest=64))
+    least = {"algorithm": "sft", "model": {"policy": policy}, "data": {"train": str(file)}, "run": {"steps": 1}}
+    return resolve(validate(merged(least, changes)))
+
+
+@pytest.mark.parametrize("way", ["train", "check"])
+@pytest.mark.parametrize("key", ["train", "evaluate", "mix"])
+def test_a_text_longer_than_the_model_holds_is_named_at_the_start(way: str, key: str, tmp_path: Path) -> None:
+    short, long = {"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": LONG}
+    if key == "train":
+        plan = long_plan(tmp_path, [short, long])
+    else:
+        (tmp_path / "other.jsonl").write_text(json.dumps(short) + "\n" + json.dumps(long) + "\n")
+        other = str(tmp_path / "other.jsonl")
+        plan = long_plan(tmp_path, [short], data={key: [{"use": other, "share": 0.5}] if key == "mix" else other})
+    name = "data" if key == "train" else "other"
+    with pytest.raises(
+        ValueError, match=rf"\n{name}\.jsonl:2: 102 tokens, but the model holds 64; shorten the row or "
+    ):
+        train(plan, tmp_path / "run", say=lambda line: None) if way == "train" else check(plan)
+    assert not (tmp_path / "run").exists()
+
+
+def test_long_rows_may_be_skipped_and_a_limit_beyond_the_model_is_said(tmp_path: Path) -> None:
+    rows = [{"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": LONG}]
+    training = assemble(long_plan(tmp_path, rows, data={"bad_rows": "skip"}), tmp_path / "run")
+    assert training.largest == 3
+    assert "data.max_tokens=2048, but the policy holds 64 tokens; a longer record is refused" in training.notes
+    assert not [note for note in assemble(tiny_plan(), tmp_path / "other").notes if "max_tokens" in note]
+
+
+def test_answers_behind_other_prompts_stay_within_the_model(tmp_path: Path) -> None:
+    """KTO's companions are longer than any record: a long prompt before a long answer."""
+    rows = [{"prompt": "p" * 50, "completion": "a", "label": 1}, {"prompt": "q", "completion": "b" * 50, "label": 0}]
+    plan = long_plan(tmp_path, rows, algorithm="kto")
+    training = assemble(plan, tmp_path / "run")
+    (batch,) = training.source.next(1)
+    assert int(batch["mismatched"]["segments"].lengths_B.max()) == 64
+    training.learner.step([batch], training.objective)
+
+
+REWARDED: dict[str, Any] = {
+    "algorithm": "rlvr", "rewards": [{"use": "length", "target": 3}],
+    "rollouts": {"max_new_tokens": 24, "prompts_per_step": 2, "group_size": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["train", "check"])
+def test_a_prompt_without_room_for_an_answer_is_named_at_the_start(way: str, tmp_path: Path) -> None:
+    plan = long_plan(tmp_path, [{"prompt": "q" * 40}, {"prompt": "q" * 41}], **REWARDED)
+    words = (
+        r"data\.jsonl:2: a prompt of 41 tokens, but the model holds 64, 24 of them for the answer \(rollouts\.max_new"
+    )
+    with pytest.raises(ValueError, match=words):
+        train(plan, tmp_path / "run", say=lambda line: None) if way == "train" else check(plan)
+    assert not (tmp_path / "run").exists()
+
+
+def test_answers_longer_than_the_model_holds_are_refused_in_one_line(tmp_path: Path) -> None:
+    plan = long_plan(tmp_path, [{"prompt": "q"}] * 20, **merged(REWARDED, {"rollouts": {"max_new_tokens": 64}}))
+    words = (
+        r"^rollouts\.max_new_tokens=64, but the policy holds 64 tokens, the prompt included; use less than 64, or a .*$"
+    )
+    with pytest.raises(ValueError, match=words):
+        assemble(plan, tmp_path / "run")
+
+
+@pytest.mark.parametrize("row", ["ppo", "gkd"])
+def test_a_model_that_holds_less_than_the_policy_reads_is_refused(row: str, tmp_path: Path) -> None:
+    small = str(create(tmp_path / "small", longest=32))
+    if row == "gkd":
+        rows: list[dict[str, Any]] = [{"prompt": "q", "completion": "a" * 40}]
+        changes: dict[str, Any] = {"model": {"teacher": small}, "data": {"own_answers": 0.0}}
+    else:
+        rows, changes = [{"prompt": "q" * 20}], merged(REWARDED, {"model": {"critic_from": small}})
+    plan = long_plan(tmp_path, rows, **merged(changes, {"algorithm": row}))
+    with pytest.raises(
+        ValueError, match=r"the (critic|teacher) \(model\..* holds 32 tokens, but a sequence of this run can"
+    ):
+        assemble(plan, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_score_of_a_row_that_is_too_long_is_refused_by_its_line(tmp_path: Path) -> None:
+    pairs = [{"prompt": "q", "chosen": "a", "rejected": "b"}, {"prompt": "q", "chosen": LONG, "rejected": "b"}]
+    train(long_plan(tmp_path, pairs[:1], algorithm="reward_model"), tmp_path / "run", say=lambda line: None)
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    with pytest.raises(ValueError, match=r"data\.jsonl:2: 102 tokens, but the model holds 64"):
+        list(score(str(tmp_path / "run"), str(tmp_path / "data.jsonl")))
