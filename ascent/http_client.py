@@ -47,7 +47,7 @@ class ServerFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """`timeout` is for one exchange. It is repeated up to `tries` times in all, after pauses that double from `pause`
     seconds and are jittered, so that many clients do not come back together. After `trip` failed calls in a row
     nothing is tried for `rest` seconds; with 0 there is no such limit."""
@@ -65,15 +65,13 @@ class Patience:
             value = getattr(self, name)
             kinds = int if name in least else (int, float)
             if isinstance(value, bool) or not isinstance(value, kinds):
-                raise ValueError(
-                    f"patience: {name}={value!r}, but it must be a {'whole ' if name in least else ''}number"
-                )
+                raise ValueError(f"retry: {name}={value!r}, but it must be a {'whole ' if name in least else ''}number")
             if name in least and value < least[name]:
-                raise ValueError(f"patience: {name}={value}, but it must be at least {least[name]}")
+                raise ValueError(f"retry: {name}={value}, but it must be at least {least[name]}")
             if name not in least and not 0 <= value <= LONGEST:
-                raise ValueError(f"patience: {name}={value}, but it must lie between 0 and {LONGEST:g} seconds")
+                raise ValueError(f"retry: {name}={value}, but it must lie between 0 and {LONGEST:g} seconds")
         if self.timeout == 0:
-            raise ValueError("patience: timeout=0, but it must be above 0 seconds")
+            raise ValueError("retry: timeout=0, but it must be above 0 seconds")
 
 
 @dataclass(eq=False)
@@ -109,11 +107,11 @@ class Client:
         url: str,
         *,
         token: str | None = None,
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
         again: frozenset[str] = PASSING,
     ) -> None:
         self.url = checked_url(url)
-        self.patience = patience or Patience()
+        self.retry = retry or RetryPolicy()
         self.counts: Counter[str] = Counter()  # exchanges by how they ended, repeated ones included
         parts = urllib.parse.urlsplit(self.url)
         self._path, self._encrypted = parts.path, parts.scheme == "https"
@@ -128,9 +126,9 @@ class Client:
         """What `read` makes of a reply with status 200; it raises ValueError for what is no answer."""
         self._check_circuit()
         flight = flight or Flight()
-        patience, where = self.patience, self.url + path
-        for attempt in range(patience.tries):
-            pause = min(patience.pause * 2 ** min(attempt - 1, 20), LONGEST_PAUSE) * random.uniform(0.5, 1.0)
+        retry, where = self.retry, self.url + path
+        for attempt in range(retry.tries):
+            pause = min(retry.pause * 2 ** min(attempt - 1, 20), LONGEST_PAUSE) * random.uniform(0.5, 1.0)
             if flight.over.wait(pause if attempt else 0.0):
                 raise ServerFailed("server_down", f"{where}: called off")
             try:
@@ -147,7 +145,7 @@ class Client:
                 self._count("ok")
                 return found
         self._broke()
-        raise ServerFailed(last.kind, f"{where}: tried {patience.tries} times, at last {last}")
+        raise ServerFailed(last.kind, f"{where}: tried {retry.tries} times, at last {last}")
 
     def get(self, path: str, read: Callable[[bytes], T]) -> T:
         """One try, without the breaker: for a look before the first step."""
@@ -163,16 +161,16 @@ class Client:
                 )
             if self._tripped():
                 # Half open: this caller tries, the others keep waiting until it has succeeded.
-                self._closed_until = time.monotonic() + self.patience.rest
+                self._closed_until = time.monotonic() + self.retry.rest
 
     def _tripped(self) -> bool:
-        return 0 < self.patience.trip <= self._failed_in_a_row
+        return 0 < self.retry.trip <= self._failed_in_a_row
 
     def _broke(self) -> None:
         with self._lock:
             self._failed_in_a_row += 1
             if self._tripped():
-                self._closed_until = time.monotonic() + self.patience.rest
+                self._closed_until = time.monotonic() + self.retry.rest
 
     def _count(self, kind: str) -> None:
         with self._lock:
@@ -185,7 +183,7 @@ class Client:
         try:
             status, data = self._exchange(method, path, body, flight)
         except TimeoutError:
-            text = f"no reply in {self.patience.timeout:g} s; give more patience, or send less at once"
+            text = f"no reply in {self.retry.timeout:g} s; raise the timeout, or send less at once"
             raise ServerFailed("server_timeout", text) from None
         except (OSError, http.client.IncompleteRead) as error:
             raise ServerFailed("server_down", self._said(f"{type(error).__name__}: {error}")) from None
@@ -206,7 +204,7 @@ class Client:
 
     def _exchange(self, method: str, path: str, body: bytes | None, flight: Flight) -> tuple[int, bytes]:
         """Status and body of one exchange; TimeoutError after its deadline, however many bytes came in time."""
-        until = time.monotonic() + self.patience.timeout
+        until = time.monotonic() + self.retry.timeout
         line, late = self._connect(), threading.Event()
 
         def ring() -> None:
@@ -234,12 +232,12 @@ class Client:
 
     def _connect(self) -> socket.socket:
         """A connection; under TLS with the handshake still to come, so that the deadline covers it."""
-        seconds = min(CONNECT_SECONDS, self.patience.timeout)
+        seconds = min(CONNECT_SECONDS, self.retry.timeout)
         try:
             line = socket.create_connection(self._address, seconds)
         except TimeoutError:
             raise ConnectionError(f"no connection in {seconds:g} s") from None
-        line.settimeout(self.patience.timeout)
+        line.settimeout(self.retry.timeout)
         if not self._encrypted:
             return line
         try:
@@ -259,7 +257,7 @@ class Client:
         connection.sock = line
         connection.request(method, self._path + path or "/", body, headers)
         with connection.getresponse() as response:
-            data = _body(response, self.patience.max_reply_bytes)
+            data = _body(response, self.retry.max_reply_bytes)
             return response.status, data
 
     def _said(self, text: str) -> str:

@@ -129,7 +129,7 @@ def ours(folder: Path) -> dict[str, Any]:
     asked = json.loads((folder / "work.json").read_text())
     config = nested(
         {
-            "algorithm": "grpo", "cells.kl": False, "cells.controller": False, "model.policy": asked["model"],
+            "algorithm": "grpo", "cells.kl": False, "cells.kl_controller": False, "model.policy": asked["model"],
             "data.train": str(folder / "prompts.jsonl"), "data.shuffle": False,
             "rewards": [{"use": f"{folder / 'reward.py'}:spread"}],
             "rollouts.prompts_per_step": asked["prompts"], "rollouts.group_size": asked["group"],

@@ -53,13 +53,18 @@ def measure() -> dict[str, list[float]]:
     holes = torch.rand(segments.total, generator=rng) < 0.8
     token_rewards, values, logprobs = torch.randn(3, segments.total, generator=rng)
     row = TABLE["grpo"]
-    assert row.mismatch and row.ratio and row.gate and row.aggregate
+    assert row.rollout_correction and row.ratio and row.policy_loss and row.aggregation
     batch = {"segments": segments, "loss_mask_T": trained, "old_logprobs_T": values, "ref_logprobs_T": token_rewards}
     batch |= {"logprobs_T": logprobs.requires_grad_(), "advantages_T": token_rewards}
 
     def loss() -> None:
         terms = policy_terms(
-            batch, mismatch=row.mismatch, ratio=row.ratio, gate=row.gate, aggregate=row.aggregate, kl=row.kl
+            batch,
+            rollout_correction=row.rollout_correction,
+            ratio=row.ratio,
+            policy_loss=row.policy_loss,
+            aggregation=row.aggregation,
+            kl=row.kl,
         )
         (terms["policy"].numerator + terms["kl"].numerator).backward()
 

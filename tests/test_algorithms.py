@@ -104,7 +104,7 @@ NOUNS = set(
         "kl_per_sequence",
         "kl_per_token",
         "sequences",
-        "mismatch_T",
+        "correction_T",
         "log_collision_T",
         "noise_T",
         "teacher_logprobs_T",
@@ -136,10 +136,17 @@ def test_every_promised_row_is_there_and_the_recommended_ones_come_first() -> No
 def test_a_row_is_complete(row: Row) -> None:
     assert row.title and row.paper and row.formula and row.origin and row.pitfalls
     if row.source == "rollouts":
-        assert row.credit and row.normalise and row.mismatch and row.ratio and row.gate and row.aggregate
+        assert (
+            row.advantage
+            and row.advantage_norm
+            and row.rollout_correction
+            and row.ratio
+            and row.policy_loss
+            and row.aggregation
+        )
         assert row.loss is None
     else:
-        assert row.loss is not None and row.gate is None and row.credit is None
+        assert row.loss is not None and row.policy_loss is None and row.advantage is None
     if row.samples:
         assert {"rollouts.group_size", "update.epochs", "update.minibatches"} <= set(row.defaults)
     for slot, made in row.cells():
@@ -149,14 +156,14 @@ def test_a_row_is_complete(row: Row) -> None:
 @pytest.mark.parametrize("row", TABLE.values(), ids=list(TABLE))
 def test_compositions_that_make_no_sense_do_not_ship(row: Row) -> None:
     if row.ratio is not None and row.ratio.name.startswith("sequence_geometric"):
-        assert row.aggregate is not None and row.aggregate.function in aggregation.PER_SEQUENCE
-    if "groups" in (row.credit.required if row.credit else ()):
+        assert row.aggregation is not None and row.aggregation.function in aggregation.PER_SEQUENCE
+    if "groups" in (row.advantage.required if row.advantage else ()):
         assert row.defaults["rollouts.group_size"] >= 2
     if row.kl is not None:
         assert row.kl.name != "k1"
-        assert row.controller is not None
-    if row.normalise is not None and "advantages_B" in row.normalise.inputs:
-        assert row.credit is not None and "rewards_T" not in row.credit.inputs
+        assert row.kl_controller is not None
+    if row.advantage_norm is not None and "advantages_B" in row.advantage_norm.inputs:
+        assert row.advantage is not None and "rewards_T" not in row.advantage.inputs
 
 
 @pytest.mark.parametrize(
@@ -204,14 +211,14 @@ def numbers(name: str, slot: str) -> dict:
 
 def test_numbers_of_the_papers() -> None:
     """A change here changes what a name means."""
-    assert numbers("dapo", "gate") == {"low": 0.2, "high": 0.28}
-    assert numbers("gspo", "gate") == {"low": 3e-4, "high": 4e-4}
-    assert numbers("cispo", "gate") == {"floor": 0.0, "cap": 5.0}
-    assert numbers("sapo", "gate") == {"tau_positive": 1.0, "tau_negative": 1.05}
-    assert numbers("gmpo", "gate") == {"low": 0.4, "high": 0.4}
-    assert numbers("ppo", "credit") == {"gamma": 1.0, "lam": 0.95}
-    assert numbers("ppo", "value") == {"radius": 0.2}
-    assert numbers("vapo", "credit") == {"gamma": 1.0, "alpha": 0.05, "critic_lam": 1.0}
+    assert numbers("dapo", "policy_loss") == {"low": 0.2, "high": 0.28}
+    assert numbers("gspo", "policy_loss") == {"low": 3e-4, "high": 4e-4}
+    assert numbers("cispo", "policy_loss") == {"floor": 0.0, "cap": 5.0}
+    assert numbers("sapo", "policy_loss") == {"tau_positive": 1.0, "tau_negative": 1.05}
+    assert numbers("gmpo", "policy_loss") == {"low": 0.4, "high": 0.4}
+    assert numbers("ppo", "advantage") == {"gamma": 1.0, "lam": 0.95}
+    assert numbers("ppo", "value_loss") == {"radius": 0.2}
+    assert numbers("vapo", "advantage") == {"gamma": 1.0, "alpha": 0.05, "critic_lam": 1.0}
     assert numbers("simpo", "loss") == {"beta": 2.5, "margin": 1.375, "label_smoothing": 0.0}
     assert {name: row.kl.weight for name, row in TABLE.items() if row.kl} == {
         "grpo": 0.04, "grpo_r1": 0.001, "grpo_process": 0.04, "reinforce_pp_baseline": 1e-5, "ppo_penalty": 1.0,
@@ -221,8 +228,8 @@ def test_numbers_of_the_papers() -> None:
     assert TABLE["instructgpt"].weights["pretraining_nll"] == 27.8
     assert TABLE["mpo"].weights == {"dpo": 0.8, "chosen_nll": 1.0, "bco_pair": 0.2}
     assert TABLE["xpo"].weights == {"dpo": 1.0, "reference_likelihood": 1e-5}
-    assert numbers("clip_cov", "gate") == {"low": 0.2, "high": 0.2, "share": 2e-4, "least": 1.0, "most": 5.0}
-    assert numbers("dppo_tv", "gate") == {"low": 0.2, "high": 0.2, "cap": 20.0}
+    assert numbers("clip_cov", "policy_loss") == {"low": 0.2, "high": 0.2, "share": 2e-4, "least": 1.0, "most": 5.0}
+    assert numbers("dppo_tv", "policy_loss") == {"low": 0.2, "high": 0.2, "cap": 20.0}
     assert numbers("exo", "loss")["label_smoothing"] == 1e-3
     assert TABLE["orpo"].weights == {"odds_ratio": 0.1, "chosen_nll": 1.0}
 
@@ -231,16 +238,16 @@ def test_a_function_stands_once_among_the_terms_and_once_among_the_focus_cells()
     """Terms go by name: of two of one name, one would be lost without a word."""
     dpo, pushed = TABLE["dpo"], cell(preferences.dpo, beta=1.0, weight=0.5)
     with pytest.raises(ValueError, match=r"algorithm dpo: loss and auxiliary hold dpo, dpo, but each.*one cell of dpo"):
-        replace(dpo, auxiliary=(pushed,))
+        replace(dpo, extra_losses=(pushed,))
     with pytest.raises(ValueError, match=r"hold dpo, chosen_nll, chosen_nll, .*keep one cell of chosen_nll and set"):
-        replace(dpo, auxiliary=(cell(supervised.chosen_nll), cell(supervised.chosen_nll, weight=2.0)))
+        replace(dpo, extra_losses=(cell(supervised.chosen_nll), cell(supervised.chosen_nll, weight=2.0)))
     with pytest.raises(ValueError, match=r"algorithm grpo: focus hold probability, probability"):
-        replace(TABLE["grpo"], focus=(cell(token_weights.probability), cell(token_weights.probability)))
-    joined = replace(dpo, auxiliary=(cell(pointwise.bco_pair, weight=0.5),))
+        replace(TABLE["grpo"], token_weights=(cell(token_weights.probability), cell(token_weights.probability)))
+    joined = replace(dpo, extra_losses=(cell(pointwise.bco_pair, weight=0.5),))
     assert joined.weights == {"dpo": 1.0, "bco_pair": 0.5}
 
 
 def test_dr_grpo_makes_both_deletions() -> None:
     row = TABLE["dr_grpo"]
-    assert row.normalise is not None and row.normalise.name == "none"
-    assert row.aggregate is not None and row.aggregate.name == "sequence_mean_token_scaled"
+    assert row.advantage_norm is not None and row.advantage_norm.name == "none"
+    assert row.aggregation is not None and row.aggregation.name == "sequence_mean_token_scaled"

@@ -80,7 +80,13 @@ def test_there_is_a_page_for_each_peer() -> None:
 
 
 def test_the_test_would_notice() -> None:
-    assert known("rollouts.group_size") and known("cells.gate.high") and known("gate.dual_clip") and known("env")
-    for word in ("rollouts.groups", "cells.gate.tall", "gate.nothing", "cells.nothing", "cells.gate.high.more"):
+    assert known("rollouts.group_size") and known("cells.policy_loss.high") and known("gate.dual_clip") and known("env")
+    for word in (
+        "rollouts.groups",
+        "cells.policy_loss.tall",
+        "gate.nothing",
+        "cells.nothing",
+        "cells.policy_loss.high.more",
+    ):
         assert not known(word)
     assert is_ours("rollouts.groups") and not is_ours("actor_rollout_ref.rollout.n")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from ascent.http_client import Client, Flight, Patience, ServerFailed, checked_url, read_object
+from ascent.http_client import Client, Flight, RetryPolicy, ServerFailed, checked_url, read_object
 from tests.rewards.servers import dripping, misbehaving, ok, raw
 
-QUICK = Patience(timeout=0.5, tries=1)
+QUICK = RetryPolicy(timeout=0.5, tries=1)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_over_tls_with_a_certificate_that_is_known(
         server.socket = context.wrap_socket(server.socket, server_side=True)
         monkeypatch.setattr(server, "handle_error", lambda request, address: None)
         url = server.url.replace("http://127.0.0.1", "https://localhost")
-        client = Client(url, token="t", patience=Patience(timeout=5, tries=1))
+        client = Client(url, token="t", retry=RetryPolicy(timeout=5, tries=1))
         with pytest.raises(ServerFailed, match="CERTIFICATE_VERIFY_FAILED") as error:
             client.post("/x", b"{}", read_object)
         assert error.value.kind == "server_down" and server.requests == []
@@ -73,7 +73,7 @@ def test_the_deadline_covers_a_handshake_that_drips() -> None:
         thread.start()
         began = time.monotonic()
         with pytest.raises(ServerFailed) as error:
-            Client(f"https://127.0.0.1:{listener.getsockname()[1]}", patience=QUICK).post("/x", b"{}", bytes)
+            Client(f"https://127.0.0.1:{listener.getsockname()[1]}", retry=QUICK).post("/x", b"{}", bytes)
         assert error.value.kind == "server_timeout" and time.monotonic() - began < 2
         thread.join()
 
@@ -81,7 +81,7 @@ def test_the_deadline_covers_a_handshake_that_drips() -> None:
 def test_no_thread_and_no_connection_is_left() -> None:
     before = threading.active_count()
     with misbehaving(lambda path, body: (200, b"{}")) as server:
-        client = Client(server.url, patience=Patience(timeout=20))
+        client = Client(server.url, retry=RetryPolicy(timeout=20))
         with ThreadPoolExecutor(8) as threads:
             assert list(threads.map(lambda n: client.post("/x", b"{}", read_object), range(64))) == [{}] * 64
     assert client.counts == {"ok": 64}
@@ -97,7 +97,7 @@ def test_a_flight_that_is_cut_ends_at_once() -> None:
         threading.Timer(0.2, flight.cut).start()
         began = time.monotonic()
         with pytest.raises(ServerFailed, match="called off"):
-            Client(server.url, patience=Patience(timeout=20)).post("/x", b"{}", bytes, flight)
+            Client(server.url, retry=RetryPolicy(timeout=20)).post("/x", b"{}", bytes, flight)
         with pytest.raises(ServerFailed, match="called off"):
             Client(server.url).post("/x", b"{}", bytes, flight)
         assert time.monotonic() - began < 2 and server.asked == 1

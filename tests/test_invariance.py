@@ -28,8 +28,10 @@ def with_statistics(row: Row, batch: Batch) -> Batch:
     """The step-statistics phase: advantages, targets and group token counts of the whole batch."""
     if row.source != "rollouts":
         return {**batch, **coupled(row, batch)}
-    assert row.credit is not None and row.normalise is not None
-    result = estimate(batch, shapes=row.shape, credit=row.credit, normalise=row.normalise)
+    assert row.advantage is not None and row.advantage_norm is not None
+    result = estimate(
+        batch, reward_shaping=row.reward_shaping, advantage=row.advantage, advantage_norm=row.advantage_norm
+    )
     known = {**batch, "advantages_T": result.advantages_T}
     known |= {} if result.returns_T is None else {"returns_T": result.returns_T}
     return {**known, **coupled(row, known)}
@@ -37,16 +39,16 @@ def with_statistics(row: Row, batch: Batch) -> Batch:
 
 def coupled(row: Row, batch: Batch) -> Batch:
     cells = [each for slot, each in row.cells() if slot in LOSS_SLOTS]
-    return step_statistics(batch, cells, mismatch=row.mismatch, ratio=row.ratio)
+    return step_statistics(batch, cells, rollout_correction=row.rollout_correction, ratio=row.ratio)
 
 
 def terms_of(row: Row, batch: Batch) -> Terms:
     if row.loss is not None:
-        return file_terms(batch, loss=row.loss, focus=row.focus, auxiliary=row.auxiliary)
-    assert row.mismatch and row.ratio and row.gate and row.aggregate
+        return file_terms(batch, loss=row.loss, token_weights=row.token_weights, extra_losses=row.extra_losses)
+    assert row.rollout_correction and row.ratio and row.policy_loss and row.aggregation
     return policy_terms(
-        batch, mismatch=row.mismatch, ratio=row.ratio, gate=row.gate, aggregate=row.aggregate,
-        focus=row.focus, kl=row.kl, entropy=row.entropy, value=row.value, auxiliary=row.auxiliary,
+        batch, rollout_correction=row.rollout_correction, ratio=row.ratio, policy_loss=row.policy_loss, aggregation=row.aggregation,
+        token_weights=row.token_weights, kl=row.kl, entropy_bonus=row.entropy_bonus, value_loss=row.value_loss, extra_losses=row.extra_losses,
     )  # fmt: skip
 
 

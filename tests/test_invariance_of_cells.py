@@ -50,7 +50,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 # Cells that a recipe may have in no row: what only code can use, and an estimator that has no use as a loss.
 REFUSED = {"shape": reward_shaping.potential, "kl": kl.k1}
 # They read numbers that were measured over the whole step, and no batch.
-OF_NUMBERS = ("controller",)
+OF_NUMBERS = ("kl_controller",)
 
 Function = Callable[..., Any]
 CELLS = [(slot, each) for slot, known in VOCABULARY.items() if slot not in OF_NUMBERS for each in known.values()]
@@ -79,7 +79,7 @@ def allowed(slot: str, function: Function) -> Row:
 
 def recipe(row: Row, slot: str, function: Function) -> dict[str, Any]:
     made = cell(function, **NUMBERS.get(function.__name__, {}))
-    numbers = NUMBERS.get(function.__name__, {}) | ({"weight": 0.5} if slot in (*TERM_SLOTS, "auxiliary") else {})
+    numbers = NUMBERS.get(function.__name__, {}) | ({"weight": 0.5} if slot in (*TERM_SLOTS, "extra_losses") else {})
     section = {function.__name__: numbers} if slot in SEVERAL_SLOTS else {"use": function.__name__, **numbers}
     found = {**least(row.name), **BESIDE.get(function.__name__, {}), "cells": {slot: section}}
     needs = {EXTRAS[name] for name in made.required if name in EXTRAS}
@@ -87,15 +87,15 @@ def recipe(row: Row, slot: str, function: Function) -> dict[str, Any]:
         found["model"] = {**found["model"], "teacher": "big"}
     if "pretraining" in needs:
         found["data"] = {**found["data"], "pretraining": "text"}
-    if slot == "kl" and row.controller is None:
-        found["cells"]["controller"] = {"use": "fixed"}
+    if slot == "kl" and row.kl_controller is None:
+        found["cells"]["kl_controller"] = {"use": "fixed"}
     return found
 
 
 def holding(row: Row, slot: str, function: Function, numbers: dict[str, Any]) -> Row:
     """The row with this very cell in its slot."""
     held = getattr(row, slot)
-    made = Cell(function, numbers, 0.5 if slot in (*TERM_SLOTS, "auxiliary") else 1.0)
+    made = Cell(function, numbers, 0.5 if slot in (*TERM_SLOTS, "extra_losses") else 1.0)
     if not isinstance(held, tuple):
         return replace(row, **{slot: made})
     rest = tuple(each for each in held if each.function is not function)

@@ -71,7 +71,7 @@ def overrides(name: str, root: Path) -> list[str]:
     """The recipe's own data, by the names and layouts it has, from this folder; the rest as small as it goes."""
     own = load_config(name).data
     found = list(SMALL)
-    for key in ("train", "evaluate", "demonstrations"):
+    for key in ("train", "evaluate", "centering_data"):
         named = getattr(own, key)
         if named is not None and "data/" in named:
             found.append(f"data.{key}={named.replace('data/', f'{root}/')}")

@@ -1,4 +1,4 @@
-"""What a credit estimator returns. Axes: T flat tokens, B sequences."""
+"""What an advantage estimator returns. Axes: T flat tokens, B sequences."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 from ascent.maths.metrics import Tally
 
 
-class SequenceCredit(NamedTuple):
+class SequenceAdvantage(NamedTuple):
     """One advantage per sequence (every token of it gets the same), and how many degenerate cases were met."""
 
     advantages_B: Tensor
     metrics: Mapping[str, Tally]
 
 
-class TokenCredit(NamedTuple):
+class TokenAdvantage(NamedTuple):
     """One advantage per token, 0 outside the trained ones, and the critic's targets where there is a critic."""
 
     advantages_T: Tensor

@@ -1,4 +1,4 @@
-"""The advantage half of a row, in one fixed order (docs/pipeline.md): shape, place, credit, normalise, freeze.
+"""The advantage half of a row, in one fixed order (docs/pipeline.md): shape, place, advantage, normalize, freeze.
 
 `available` holds everything known about the rollout batch, by the vocabulary's names (docs/decisions/0002); every cell
 picks what it needs. Axes: T flat tokens, B sequences.
@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ascent.advantages import group_baselines, reward_shaping
-from ascent.advantages.advantage import SequenceCredit
+from ascent.advantages.group_baselines import scored
+from ascent.advantages.reward_shaping import on_last_token
+from ascent.advantages.advantage import SequenceAdvantage
 from ascent.cells import Cell
 from ascent.maths.metrics import Tally, average, largest, spread
 from ascent.maths.segments import Segments
@@ -28,43 +29,45 @@ class Estimate(NamedTuple):
     metrics: Mapping[str, Tally]
 
 
-def estimate(available: Mapping[str, Any], *, shapes: Sequence[Cell], credit: Cell, normalise: Cell) -> Estimate:
+def estimate(
+    available: Mapping[str, Any], *, reward_shaping: Sequence[Cell], advantage: Cell, advantage_norm: Cell
+) -> Estimate:
     """Advantages of a whole rollout batch. Needs at least rewards_B, loss_mask_T and segments in `available`."""
     known = dict(available)
     segments, loss_mask_T, raw_B = known["segments"], known["loss_mask_T"], known["rewards_B"]
-    scored_B = group_baselines.scored(raw_B)
+    scored_B = scored(raw_B)
     known.setdefault("lengths_B", segments.sum(loss_mask_T))
     known["scored_B"] = scored_B
-    extra_T = _shaped(known, shapes, segments)
+    extra_T = _shaped(known, reward_shaping, segments)
     known["rewards_T"] = _placed(known, raw_B) + extra_T
     known["rewards_B"] = known["rewards_B"] + segments.sum(extra_T)
-    # What could not be scored takes no part in credit: its tokens are outside the mask that the estimators see.
-    credited_T = loss_mask_T & segments.spread(scored_B)
-    known["loss_mask_T"] = credited_T
-    for rule in [rule for rule in shapes if "rewards_T" in rule.inputs]:
+    # What could not be scored gets no advantage: its tokens are outside the mask that the estimators see.
+    valid_T = loss_mask_T & segments.spread(scored_B)
+    known["loss_mask_T"] = valid_T
+    for rule in [rule for rule in reward_shaping if "rewards_T" in rule.inputs]:
         known["rewards_T"] = rule(known)
         known["rewards_B"] = torch.where(scored_B, segments.sum(known["rewards_T"]), float("nan"))
 
-    result = credit(known)
-    if isinstance(result, SequenceCredit):
+    result = advantage(known)
+    if isinstance(result, SequenceAdvantage):
         known["advantages_B"] = result.advantages_B
-        known["advantages_T"] = torch.where(credited_T, segments.spread(result.advantages_B), 0)
+        known["advantages_T"] = torch.where(valid_T, segments.spread(result.advantages_B), 0)
         returns_T = None
     else:
         known["advantages_T"], returns_T = result.advantages_T, result.returns_T
-    scaled = normalise(known)
-    if "advantages_B" in normalise.inputs:  # a normaliser returns the kind of advantage it was given
+    scaled = advantage_norm(known)
+    if "advantages_B" in advantage_norm.inputs:  # it returns the kind of advantage it was given
         scaled = segments.spread(scaled)
-    advantages_T = torch.where(credited_T, scaled, 0).detach()
+    advantages_T = torch.where(valid_T, scaled, 0).detach()
     return Estimate(
-        advantages_T, returns_T, known["rewards_B"].detach(), _metrics(result, raw_B, advantages_T, credited_T)
+        advantages_T, returns_T, known["rewards_B"].detach(), _metrics(result, raw_B, advantages_T, valid_T)
     )
 
 
-def _shaped(known: dict[str, Any], shapes: Sequence[Cell], segments: Segments) -> Tensor:
+def _shaped(known: dict[str, Any], rules: Sequence[Cell], segments: Segments) -> Tensor:
     """Apply the shaping cells in order: sequence rules replace rewards_B in `known`, per-token terms are returned."""
     extra_T = known["rewards_B"].new_zeros(segments.total)
-    for rule in shapes:
+    for rule in rules:
         if "rewards_B" in rule.inputs:
             # No rule can score what could not be scored, not even one that replaces the score.
             known["rewards_B"] = torch.where(known["scored_B"], rule(known), float("nan"))
@@ -80,21 +83,21 @@ def _placed(known: Mapping[str, Any], raw_B: Tensor) -> Tensor:
     one: steps 1 and .5 under an EOS rule of -1 are 1, then .5 - 2.5.
     """
     segments, loss_mask_T, shaped_B = known["segments"], known["loss_mask_T"], known["rewards_B"]
-    whole_T = reward_shaping.on_last_token(torch.where(known["scored_B"], shaped_B, 0), loss_mask_T, segments)
+    whole_T = on_last_token(torch.where(known["scored_B"], shaped_B, 0), loss_mask_T, segments)
     if "step_rewards_T" not in known:
         return whole_T
-    changed_T = reward_shaping.on_last_token(torch.where(known["scored_B"], shaped_B - raw_B, 0), loss_mask_T, segments)
+    changed_T = on_last_token(torch.where(known["scored_B"], shaped_B - raw_B, 0), loss_mask_T, segments)
     stepwise_B = segments.sum(known["step_ends_T"]) > 0
     return torch.where(segments.spread(stepwise_B), known["step_rewards_T"] + changed_T, whole_T)
 
 
-def _metrics(result: Any, raw_B: Tensor, advantages_T: Tensor, credited_T: Tensor) -> dict[str, Tally]:
-    scored_B = group_baselines.scored(raw_B)
+def _metrics(result: Any, raw_B: Tensor, advantages_T: Tensor, valid_T: Tensor) -> dict[str, Tally]:
+    scored_B = scored(raw_B)
     return {
         **result.metrics,
         "reward": average(raw_B, scored_B),
         "reward_spread": spread(raw_B, scored_B),
-        "advantage": average(advantages_T, credited_T),
-        "advantage_spread": spread(advantages_T, credited_T),
-        "advantage_largest": largest(advantages_T.abs(), credited_T),
+        "advantage": average(advantages_T, valid_T),
+        "advantage_spread": spread(advantages_T, valid_T),
+        "advantage_largest": largest(advantages_T.abs(), valid_T),
     }

@@ -12,11 +12,11 @@ from torch import Tensor
 from ascent.maths.groups import Groups
 
 
-def varied(rewards_B: Tensor, groups: Groups) -> Tensor:
+def nonzero_variance(rewards_B: Tensor, groups: Groups) -> Tensor:
     """Keep groups whose rewards differ (DAPO's dynamic sampling); unscored members do not vote."""
     return groups.spread(~groups.spans_nothing(rewards_B, ~torch.isnan(rewards_B)))
 
 
-def finished(truncated_B: Tensor) -> Tensor:
+def not_truncated(truncated_B: Tensor) -> Tensor:
     """Keep completions that ended by themselves (overlong filtering)."""
     return ~truncated_B

@@ -21,7 +21,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.advantages.advantage import SequenceCredit, TokenCredit
+from ascent.advantages.advantage import SequenceAdvantage, TokenAdvantage
 from ascent.advantages.returns import reward_to_go
 from ascent.maths.groups import Groups
 from ascent.maths.metrics import Mean, average
@@ -31,31 +31,31 @@ from ascent.parameter_ranges import RARE, NonNegative, Positive, checked
 LoneReward = Annotated[bool, RARE]
 
 
-def raw(rewards_B: Tensor) -> SequenceCredit:
+def raw(rewards_B: Tensor) -> SequenceAdvantage:
     """The reward itself, no baseline."""
     scored_B = scored(rewards_B)
-    return SequenceCredit(torch.where(scored_B, rewards_B, 0).detach(), _unscored(scored_B))
+    return SequenceAdvantage(torch.where(scored_B, rewards_B, 0).detach(), _unscored(scored_B))
 
 
 @checked
-def centre(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceCredit:
+def centre(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceAdvantage:
     """Reward minus the mean of its group (GRPO, Dr. GRPO)."""
     return _against(rewards_B, groups, groups.spread(groups.mean(rewards_B, scored(rewards_B))), lone_reward)
 
 
 @checked
-def leave_one_out(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceCredit:
+def leave_one_out(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceAdvantage:
     """Reward minus the mean of the OTHER members of its group (RLOO); G/(G-1) times `centre`."""
     credit = centre(rewards_B, groups, lone_reward=lone_reward)
     members_B = groups.spread(groups.sum(scored(rewards_B))).to(rewards_B.dtype)
     factor_B = members_B / (members_B - 1).clamp(min=1)
-    return SequenceCredit(credit.advantages_B * factor_B, credit.metrics)
+    return SequenceAdvantage(credit.advantages_B * factor_B, credit.metrics)
 
 
 @checked
 def length_weighted(
     rewards_B: Tensor, lengths_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False
-) -> SequenceCredit:
+) -> SequenceAdvantage:
     """Reward minus the group's mean weighted by length, the variance-optimal baseline of OPO (arXiv 2505.23585)."""
     scored_B = scored(rewards_B)
     weights_B = torch.where(scored_B, lengths_B.to(rewards_B.dtype), 0)
@@ -65,7 +65,7 @@ def length_weighted(
     return _against(rewards_B, groups, groups.spread(baseline_G), lone_reward)
 
 
-def best_of_group(rewards_B: Tensor, groups: Groups) -> SequenceCredit:
+def best_of_group(rewards_B: Tensor, groups: Groups) -> SequenceAdvantage:
     """Only the best completion of a prompt learns, by how much it beats the second best: for pass@k.
 
     verl's grpo_passk, after arXiv 2503.19595. A tie at the top is no lead: 0.
@@ -79,13 +79,13 @@ def best_of_group(rewards_B: Tensor, groups: Groups) -> SequenceCredit:
     second_G = known_B.new_full((groups.count,), float("-inf")).scatter_reduce(0, groups.ids_B, rest_B, "amax")
     baseline_G = torch.where(tied_G | torch.isinf(second_G), first_G, second_G)
     credit = _against(rewards_B, groups, groups.spread(torch.where(torch.isinf(baseline_G), 0, baseline_G)))
-    return SequenceCredit(torch.where(best_B, credit.advantages_B, 0), credit.metrics)
+    return SequenceAdvantage(torch.where(best_B, credit.advantages_B, 0), credit.metrics)
 
 
 @checked
 def success_scaled(
     rewards_B: Tensor, groups: Groups, *, scale: Annotated[Positive, RARE] = 1.0, lone_reward: LoneReward = False
-) -> SequenceCredit:
+) -> SequenceAdvantage:
     """Reward minus group mean, times (sequences / sequences with a reward other than 0) / scale (GPG).
 
     arXiv 2504.02546. The factor undoes the shrinking of a step in which most groups earn nothing. One number
@@ -94,14 +94,14 @@ def success_scaled(
     credit, scored_B = centre(rewards_B, groups, lone_reward=lone_reward), scored(rewards_B)
     earned = (scored_B & (rewards_B != 0)).sum().clamp(min=1)
     factor = scored_B.sum().to(rewards_B.dtype) / earned / scale
-    return SequenceCredit(credit.advantages_B * factor, credit.metrics)
+    return SequenceAdvantage(credit.advantages_B * factor, credit.metrics)
 
 
-def against_optimum(rewards_B: Tensor, optimal_values_B: Tensor) -> SequenceCredit:
+def against_optimum(rewards_B: Tensor, optimal_values_B: Tensor) -> SequenceAdvantage:
     """Reward minus the prompt's optimal value under KL to the reference (A*-PO, arXiv 2505.20686)."""
     scored_B = scored(rewards_B)
     gap_B = torch.where(scored_B, rewards_B, 0) - optimal_values_B
-    return SequenceCredit(torch.where(scored_B, gap_B, 0).detach(), _unscored(scored_B))
+    return SequenceAdvantage(torch.where(scored_B, gap_B, 0).detach(), _unscored(scored_B))
 
 
 @checked
@@ -129,7 +129,7 @@ def against_opponent(
     segments: Segments,
     *,
     beta: NonNegative = 0.1,
-) -> TokenCredit:
+) -> TokenAdvantage:
     """(chance of beating the opponent - 1/2) - beta (log pi - log ref) of the token itself (Nash-MD, arXiv 2312.00886).
 
     `win_prob_B` is the probability that the completion beats one from a mixture of policy and reference. The KL of a
@@ -144,19 +144,19 @@ def against_opponent(
         )
     lead_T = segments.spread(torch.where(scored_B, win_prob_B - 0.5, 0))
     toll_T = beta * (torch.where(loss_mask_T, old_logprobs_T, 0) - torch.where(loss_mask_T, ref_logprobs_T, 0))
-    return TokenCredit(torch.where(loss_mask_T, lead_T - toll_T, 0).detach(), None, _unscored(scored_B))
+    return TokenAdvantage(torch.where(loss_mask_T, lead_T - toll_T, 0).detach(), None, _unscored(scored_B))
 
 
 def greedy_baseline(
     rewards_T: Tensor, greedy_rewards_B: Tensor, loss_mask_T: Tensor, segments: Segments
-) -> TokenCredit:
+) -> TokenAdvantage:
     """Reward-to-go minus the reward of one greedy completion of the same prompt (ReMax, arXiv 2310.10505)."""
     to_go_T = reward_to_go(rewards_T, loss_mask_T, segments).advantages_T
     known_B = scored(greedy_rewards_B)  # without a baseline nothing can be said about a sequence
     baseline_T = segments.spread(greedy_rewards_B.to(to_go_T))
     compared_T = loss_mask_T & segments.spread(known_B)
     lacking = {"without_baseline": average(~known_B, torch.ones_like(known_B))}
-    return TokenCredit(torch.where(compared_T, to_go_T - baseline_T, 0), None, lacking)
+    return TokenAdvantage(torch.where(compared_T, to_go_T - baseline_T, 0), None, lacking)
 
 
 @checked
@@ -168,7 +168,7 @@ def steps_to_go(
     segments: Segments,
     *,
     eps: Annotated[Positive, RARE] = 1e-4,
-) -> TokenCredit:
+) -> TokenAdvantage:
     """Process supervision: z-score all step rewards of the group together, then sum those at or after each token.
 
     GRPO with process rewards (DeepSeekMath, arXiv 2402.03300, 4.1.3). Tokens after the last step's end get 0. A step
@@ -182,7 +182,7 @@ def steps_to_go(
     std_T = by_step.spread(by_step.std(step_rewards_T, scored_T))
     normal_T = torch.where(scored_T & ~by_step.spread(flat_G), centred_T / (std_T + eps), 0)
     to_go_T = reward_to_go(normal_T.detach(), torch.ones_like(loss_mask_T), segments).advantages_T
-    return TokenCredit(torch.where(loss_mask_T, to_go_T, 0), None, {"groups_without_signal": _share(flat_G)})
+    return TokenAdvantage(torch.where(loss_mask_T, to_go_T, 0), None, {"groups_without_signal": _share(flat_G)})
 
 
 @checked
@@ -194,7 +194,7 @@ def decoupled_parts(
     part_weights: str = "",
     eps: Annotated[Positive, RARE] = 1e-4,
     lone_reward: LoneReward = False,
-) -> SequenceCredit:
+) -> SequenceAdvantage:
     """GDPO's first step: z-score every reward part within its group on its own, then add them (weighted).
 
     A part that does not vary in a group contributes 0 there instead of drowning the others; a part that is NaN is left
@@ -209,7 +209,7 @@ def decoupled_parts(
         credit = centre(part_B, groups, lone_reward=lone_reward)
         total_B = total_B + weight * credit.advantages_B / (groups.spread(deviation(part_B, groups)) + eps)
         known_B = known_B | scored(part_B)
-    return SequenceCredit(total_B.detach(), _unscored(known_B))
+    return SequenceAdvantage(total_B.detach(), _unscored(known_B))
 
 
 def scored(rewards_B: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ def deviation(rewards_B: Tensor, groups: Groups) -> Tensor:
     return torch.where(groups.sum(scored_B) < 2, 1, groups.std(rewards_B, scored_B))
 
 
-def _against(rewards_B: Tensor, groups: Groups, baseline_B: Tensor, lone_reward: bool = False) -> SequenceCredit:
+def _against(rewards_B: Tensor, groups: Groups, baseline_B: Tensor, lone_reward: bool = False) -> SequenceAdvantage:
     """Reward minus baseline, with the exact zeros that every group estimator owes (module docstring)."""
     if rewards_B.shape != groups.ids_B.shape:
         raise ValueError(f"{rewards_B.numel()} rewards for {groups.ids_B.numel()} sequences; mismatched lengths")
@@ -244,7 +244,7 @@ def _against(rewards_B: Tensor, groups: Groups, baseline_B: Tensor, lone_reward:
         "groups_without_signal": _share(flat_G & ~alone_G),
     }
     rest_B = torch.where(scored_B & groups.spread(alone_G) & lone_reward, rewards_B, 0)
-    return SequenceCredit(torch.where(live_B, rewards_B - baseline_B, rest_B).detach(), metrics)
+    return SequenceAdvantage(torch.where(live_B, rewards_B - baseline_B, rest_B).detach(), metrics)
 
 
 def _share(flag_G: Tensor) -> Mean:

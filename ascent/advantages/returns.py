@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascent.advantages.advantage import TokenCredit
+from ascent.advantages.advantage import TokenAdvantage
 from ascent.maths.reverse_scan import from_the_right, next_in_segment
 from ascent.maths.segments import Segments
 from ascent.parameter_ranges import Count, Fraction, Positive, checked
@@ -31,14 +31,16 @@ def reward_to_go(
     bootstrap_B: Tensor | None = None,
     *,
     gamma: Fraction = 1.0,
-) -> TokenCredit:
+) -> TokenAdvantage:
     """Discounted sum of this and all later rewards of the sequence: REINFORCE's weight, no baseline."""
     steps = _Steps(loss_mask_T, segments)
     return steps.credit(_discounted(steps, rewards_T, bootstrap_B, gamma))
 
 
 @checked
-def whole_return(rewards_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, gamma: Fraction = 1.0) -> TokenCredit:
+def whole_return(
+    rewards_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, gamma: Fraction = 1.0
+) -> TokenAdvantage:
     """Every token gets the return of its whole sequence: the basic policy gradient, without causality."""
     steps = _Steps(loss_mask_T, segments)
     to_go_S = _discounted(steps, rewards_T, None, gamma)
@@ -55,7 +57,7 @@ def monte_carlo(
     bootstrap_B: Tensor | None = None,
     *,
     gamma: Fraction = 1.0,
-) -> TokenCredit:
+) -> TokenAdvantage:
     """Reward-to-go minus the critic's value: unbiased, high variance; equals GAE with lam = 1."""
     steps = _Steps(loss_mask_T, segments)
     returns_S = _discounted(steps, rewards_T, bootstrap_B, gamma)
@@ -71,7 +73,7 @@ def td(
     bootstrap_B: Tensor | None = None,
     *,
     gamma: Fraction = 1.0,
-) -> TokenCredit:
+) -> TokenAdvantage:
     """One-step temporal difference r + gamma V' - V (actor-critic); equals GAE with lam = 0."""
     steps = _Steps(loss_mask_T, segments)
     delta_S = _residuals(steps, rewards_T, values_T, bootstrap_B, gamma)
@@ -88,7 +90,7 @@ def n_step(
     *,
     n: Count,
     gamma: Fraction = 1.0,
-) -> TokenCredit:
+) -> TokenAdvantage:
     """n rewards, then the critic: the sum of n discounted TD residuals; n beyond the end is Monte Carlo."""
     steps = _Steps(loss_mask_T, segments)
     delta_S = _residuals(steps, rewards_T, values_T, bootstrap_B, gamma)
@@ -111,7 +113,7 @@ def gae(
     *,
     gamma: Fraction = 1.0,
     lam: Fraction = 0.95,
-) -> TokenCredit:
+) -> TokenAdvantage:
     """Generalised advantage estimation: TD residuals summed with weights (gamma lam)^k; targets are A + V.
 
     Schulman et al., 2015 (arXiv 1506.02438).
@@ -133,11 +135,11 @@ def decoupled_gae(
     gamma: Fraction = 1.0,
     policy_lam: Fraction = 0.95,
     critic_lam: Fraction = 1.0,
-) -> TokenCredit:
+) -> TokenAdvantage:
     """GAE with one lam for the policy's advantages and another for the critic's targets (VC-PPO, VAPO)."""
     policy = gae(rewards_T, values_T, loss_mask_T, segments, bootstrap_B, gamma=gamma, lam=policy_lam)
     critic = gae(rewards_T, values_T, loss_mask_T, segments, bootstrap_B, gamma=gamma, lam=critic_lam)
-    return TokenCredit(policy.advantages_T, critic.returns_T, {})
+    return TokenAdvantage(policy.advantages_T, critic.returns_T, {})
 
 
 @checked
@@ -151,7 +153,7 @@ def length_adaptive_gae(
     gamma: Fraction = 1.0,
     alpha: Positive = 0.05,
     critic_lam: Fraction = 1.0,
-) -> TokenCredit:
+) -> TokenAdvantage:
     """Decoupled GAE whose policy lam grows with length n: 1 - 1 / (alpha n), kept in [0, 1] (VAPO).
 
     At alpha .05 a sequence of 20 tokens or fewer has lam 0, one of 200 tokens .9, one of 2000 tokens .99.
@@ -162,7 +164,7 @@ def length_adaptive_gae(
     delta_S = _residuals(steps, rewards_T, values_T, bootstrap_B, gamma)
     advantages_S = from_the_right(delta_S, gamma * steps.segments.spread(lam_B), steps.segments)
     critic = gae(rewards_T, values_T, loss_mask_T, segments, bootstrap_B, gamma=gamma, lam=critic_lam)
-    return TokenCredit(steps.credit(advantages_S).advantages_T, critic.returns_T, {})
+    return TokenAdvantage(steps.credit(advantages_S).advantages_T, critic.returns_T, {})
 
 
 class _Steps:
@@ -187,8 +189,8 @@ class _Steps:
             return x_S
         return x_S.new_zeros(self.loss_mask_T.shape).index_copy(0, self.places_S, x_S)
 
-    def credit(self, advantages_S: Tensor, returns_S: Tensor | None = None) -> TokenCredit:
-        return TokenCredit(self.put(advantages_S), None if returns_S is None else self.put(returns_S), {})
+    def credit(self, advantages_S: Tensor, returns_S: Tensor | None = None) -> TokenAdvantage:
+        return TokenAdvantage(self.put(advantages_S), None if returns_S is None else self.put(returns_S), {})
 
 
 def _residuals(steps: _Steps, rewards_T: Tensor, values_T: Tensor, bootstrap_B: Tensor | None, gamma: float) -> Tensor:

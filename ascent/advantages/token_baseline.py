@@ -15,7 +15,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.advantages.advantage import TokenCredit
+from ascent.advantages.advantage import TokenAdvantage
 from ascent.advantages.returns import reward_to_go
 from ascent.maths.groups import Groups
 from ascent.maths.metrics import average
@@ -41,7 +41,7 @@ def optimal_token_baseline(
     by_position: Annotated[bool, RARE] = False,
     lone_reward: Annotated[bool, RARE] = False,
     eps: Annotated[Positive, RARE] = 1e-8,
-) -> TokenCredit:
+) -> TokenAdvantage:
     """Reward-to-go minus, at each position, the group's mean of it weighted by accumulated gradient energy.
 
     `corrected` multiplies the energy by the squared mismatch weight. `lone_tail`: where only the longest member is
@@ -57,7 +57,7 @@ def optimal_token_baseline(
     slot_T = segments.spread(groups.ids_B) * (int(segments.lengths_B.max()) + 1) + place_T
     slots = Groups.from_ids(slot_T) if slot_T.numel() else None
     if slots is None:
-        return TokenCredit(torch.zeros_like(to_go_T), None, {})
+        return TokenAdvantage(torch.zeros_like(to_go_T), None, {})
     top_S = slots.sum(torch.where(loss_mask_T, to_go_T * weight_T, 0))
     baseline_T = slots.spread(top_S / (slots.sum(torch.where(loss_mask_T, weight_T, 0)) + eps))
     members_G = groups.sum(lengths_B > 0)
@@ -69,7 +69,7 @@ def optimal_token_baseline(
     live_T = loss_mask_T & ~tokens.spread(alone_G | flat_G)
     metrics = {"groups_of_one": average(alone_G, torch.ones_like(alone_G))}
     rest_T = torch.where(loss_mask_T & tokens.spread(alone_G) & lone_reward, to_go_T, 0)
-    return TokenCredit(torch.where(live_T, to_go_T - baseline_T, rest_T).detach(), None, metrics)
+    return TokenAdvantage(torch.where(live_T, to_go_T - baseline_T, rest_T).detach(), None, metrics)
 
 
 def _energy(

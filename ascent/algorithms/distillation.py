@@ -16,7 +16,7 @@ DFT = replace(
     formula="L = -token mean of sg(pi) * log pi",
     origin="paper; lr 2e-5 as sft",
     pitfalls=("From random weights every probability is tiny and nothing moves: start from a pretrained model.",),
-    focus=(cell(token_weights.probability),),
+    token_weights=(cell(token_weights.probability),),
 )
 
 GKD = replace(
@@ -28,10 +28,10 @@ GKD = replace(
     origin="TRL: beta .5, temperature 1, half of the answers the student's own; lr 2e-5 as sft",
     pitfalls=(
         "beta 0 and 1 are the plain KLs, not the limits of the middle form, which vanishes at both ends.",
-        "Own answers of an untrained student teach little: set data.own_answers to 0 and train on records first.",
+        "Own answers of an untrained student teach little: set data.on_policy_fraction to 0 and train on records first.",
     ),
     loss=cell(distillation.gkd, beta=0.5, temperature=1.0),
-    defaults={**SFT.defaults, "data.own_answers": 0.5, "data.train_on": "completion"},
+    defaults={**SFT.defaults, "data.on_policy_fraction": 0.5, "data.train_on": "completion"},
 )
 
 KD = replace(

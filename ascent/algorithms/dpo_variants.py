@@ -199,7 +199,7 @@ LD_DPO = replace(
         "Only the longer response of a pair changes; tail 1 is DPO, tail 0 truncates.",
         "Its focus goes with every loss of pairs; where that divides by lengths, they stay whole.",
     ),
-    focus=(cell(length_desensitized.shared_length, tail=0.5),),
+    token_weights=(cell(length_desensitized.shared_length, tail=0.5),),
 )
 
 WPO = replace(
@@ -210,7 +210,7 @@ WPO = replace(
     formula="dpo's loss of a pair times c_w c_l, c = exp(mean over tokens of log pi - log sum_v pi(v)^2), frozen",
     origin="paper: sampled alignment, beta .1 as dpo",
     pitfalls=("Weights do not average 1: the effective learning rate falls with off-policy data.",),
-    focus=(cell(token_weights.own_likelihood),),
+    token_weights=(cell(token_weights.own_likelihood),),
 )
 
 MPO = replace(
@@ -222,7 +222,7 @@ MPO = replace(
     origin="authors' weights .8 / .2 / 1; they add up to 2, not 1",
     pitfalls=("The quality loss is BCO on pairs without its reward shift.",),
     loss=cell(preferences.dpo, beta=0.1, weight=0.8),
-    auxiliary=(cell(supervised.chosen_nll), cell(pointwise.bco_pair, beta=0.1, weight=0.2)),
+    extra_losses=(cell(supervised.chosen_nll), cell(pointwise.bco_pair, beta=0.1, weight=0.2)),
 )
 
 ONLINE_DPO = replace(
@@ -234,7 +234,7 @@ ONLINE_DPO = replace(
     origin="TRL: two answers, beta .1, lr 5e-7",
     pitfalls=(
         "Answers of equal reward form no pair: with rewards of 0 and 1, two answers and a policy that is right half of "
-        "the time, every second prompt is sampled in vain; raise rollouts.group_size or rollouts.refill_tries.",
+        "the time, every second prompt is sampled in vain; raise rollouts.group_size or rollouts.dynamic_sampling_tries.",
     ),
     source="fresh_pairs",
     defaults={**FRESH, "update.learning_rate": 5e-7},
@@ -251,7 +251,7 @@ XPO = replace(
         "The bonus lowers the reference's answer whichever side won.",
         "A group is two answers, one of them the reference's, which says nothing of other answers of the policy.",
     ),
-    auxiliary=(cell(supervised.reference_likelihood, weight=1e-5),),
+    extra_losses=(cell(supervised.reference_likelihood, weight=1e-5),),
 )
 
 CPO_SIMPO = replace(
@@ -262,7 +262,7 @@ CPO_SIMPO = replace(
     formula="L = simpo + NLL of the chosen responses",
     origin="beta 2.5, margin 1.375 as simpo; NLL weight 1 as cpo",
     pitfalls=("The NLL is a token mean of the step, simpo's loss a mean over pairs: their ratio is the batch's.",),
-    auxiliary=(cell(supervised.chosen_nll),),
+    extra_losses=(cell(supervised.chosen_nll),),
 )
 
 ALPHAPO = replace(
@@ -285,7 +285,7 @@ TPO = replace(
     origin="TRL: beta .01, NLL weight 1",
     pitfalls=("No reference model: what TRL calls reference here is the gold answer.",),
     loss=cell(preferences.reference_free, beta=0.01),
-    auxiliary=(cell(supervised.gold_nll),),
+    extra_losses=(cell(supervised.gold_nll),),
 )
 
 ROWS = (

@@ -21,14 +21,14 @@ GRPO = Row(
         "With one update per rollout the ratio is 1 and the loss VALUE is 0 up to KL, while its gradient is not.",
         "k3 in the loss follows KL(ref || pi), the other direction; rho_k3 follows KL(pi || ref).",
     ),
-    credit=cell(group_baselines.centre),
-    normalise=cell(normalize.group_std, eps=1e-4),
-    mismatch=cell(rollout_correction.none),
+    advantage=cell(group_baselines.centre),
+    advantage_norm=cell(normalize.group_std, eps=1e-4),
+    rollout_correction=cell(rollout_correction.none),
     ratio=cell(ratios.token),
-    gate=cell(policy_losses.clip, low=0.2, high=0.2),
-    aggregate=cell(aggregation.sequence_mean_token_mean),
+    policy_loss=cell(policy_losses.clip, low=0.2, high=0.2),
+    aggregation=cell(aggregation.sequence_mean_token_mean),
     kl=cell(kl.k3, weight=0.04),
-    controller=cell(kl_controllers.fixed),
+    kl_controller=cell(kl_controllers.fixed),
     defaults={
         "rollouts.group_size": 64,
         "update.epochs": 1,
@@ -37,7 +37,7 @@ GRPO = Row(
     },
 )
 
-NO_KL = replace(GRPO, kl=None, controller=None)
+NO_KL = replace(GRPO, kl=None, kl_controller=None)
 
 RLVR = replace(
     NO_KL,
@@ -47,10 +47,10 @@ RLVR = replace(
     formula="A = (R - group mean) / batch std of that; clip .2/.28; token mean; no KL; groups without signal dropped",
     origin="ours: the centre of Dr. GRPO and LitePPO, the asymmetric clip and token mean of DAPO",
     pitfalls=("Turn on mismatch: token_truncate (cap 2) when the sampler is another engine than the trainer.",),
-    normalise=cell(normalize.batch_std_centred),
-    filter=(cell(filters.varied),),
-    gate=cell(policy_losses.clip, low=0.2, high=0.28),
-    aggregate=cell(aggregation.token_mean),
+    advantage_norm=cell(normalize.batch_std_centred),
+    filter=(cell(filters.nonzero_variance),),
+    policy_loss=cell(policy_losses.clip, low=0.2, high=0.28),
+    aggregation=cell(aggregation.token_mean),
     defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
 )
 
@@ -62,7 +62,7 @@ GRPO_R1 = replace(
     formula="as grpo, with a clip so wide (10) that it hardly acts, KL .001, group 16, 16 minibatches per rollout",
     origin="R1: KL .001, clip 10, group 16, 8192 outputs in 16 minibatches; lr 3e-6 from memory, unconfirmed",
     pitfalls=("A clip radius of 10 leaves only the upper side for A > 0: the KL term carries the stability.",),
-    gate=cell(policy_losses.clip, low=10.0, high=10.0),
+    policy_loss=cell(policy_losses.clip, low=10.0, high=10.0),
     kl=cell(kl.k3, weight=0.001),
     defaults={
         "rollouts.prompts_per_step": 512,
@@ -81,8 +81,8 @@ GRPO_PROCESS = replace(
     formula="z-score all step rewards of the group together; A of a token = sum of those at or after it; loss as grpo",
     origin="as grpo",
     pitfalls=("Statistics run over the group's steps, not over one completion's; tokens after the last step get 0.",),
-    credit=cell(group_baselines.steps_to_go, eps=1e-4),
-    normalise=cell(normalize.none),
+    advantage=cell(group_baselines.steps_to_go, eps=1e-4),
+    advantage_norm=cell(normalize.none),
 )
 
 DR_GRPO = replace(
@@ -95,8 +95,8 @@ DR_GRPO = replace(
     pitfalls=(
         "Both deletions belong together. The constant is rollouts.max_new_tokens unless the recipe names another.",
     ),
-    normalise=cell(normalize.none),
-    aggregate=cell(aggregation.sequence_mean_token_scaled, length=3000),
+    advantage_norm=cell(normalize.none),
+    aggregation=cell(aggregation.sequence_mean_token_scaled, length=3000),
     defaults={
         "rollouts.group_size": 8,
         "rollouts.max_new_tokens": 3000,
@@ -118,18 +118,18 @@ DAPO = replace(
         "The filter looks at the reward before the penalty: after it an all-wrong group looks informative.",
         "Masking overlong answers as well overlaps with the soft penalty; the authors' best runs leave it off.",
         "A penalty as large as the distance between right and wrong gives a right answer at the limit a wrong one's "
-        "advantage: for rewards of -1 and 1 set cells.shape.soft_overlong.penalty to 1.",
+        "advantage: for rewards of -1 and 1 set cells.reward_shaping.soft_overlong.penalty to 1.",
         "A step samples 8,192 answers. With fewer prompts use fewer minibatches: 16 of them are for 512 prompts.",
     ),
-    shape=(cell(reward_shaping.soft_overlong, max_length=20480, cache=4096, penalty=0.5),),
-    filter=(cell(filters.varied),),
-    gate=cell(policy_losses.clip, low=0.2, high=0.28),
-    aggregate=cell(aggregation.token_mean),
+    reward_shaping=(cell(reward_shaping.soft_overlong, max_length=20480, cache=4096, penalty=0.5),),
+    filter=(cell(filters.nonzero_variance),),
+    policy_loss=cell(policy_losses.clip, low=0.2, high=0.28),
+    aggregation=cell(aggregation.token_mean),
     defaults={
         "rollouts.prompts_per_step": 512,
         "rollouts.group_size": 16,
         "rollouts.max_new_tokens": 20480,
-        "rollouts.refill_tries": 10,
+        "rollouts.dynamic_sampling_tries": 10,
         "update.tokens_per_microbatch": 24576,
         "update.epochs": 1,
         "update.minibatches": 16,
@@ -145,8 +145,8 @@ LITE_PPO = replace(
     formula="A = (R - group mean) / batch std; clip .2; token mean; no KL",
     origin="paper: group 8; the std is of the centred rewards (peers use the raw ones)",
     pitfalls=("Three different numbers are called 'batch std': .5175, .5 and .4677 on the same eight rewards.",),
-    normalise=cell(normalize.batch_std_centred),
-    aggregate=cell(aggregation.token_mean),
+    advantage_norm=cell(normalize.batch_std_centred),
+    aggregation=cell(aggregation.token_mean),
     defaults={"rollouts.group_size": 8, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
 )
 
@@ -162,7 +162,7 @@ GSPO = replace(
         "About two orders of magnitude more tokens are clipped than in GRPO; that is normal here.",
     ),
     ratio=cell(ratios.sequence_geometric),
-    gate=cell(policy_losses.clip, low=3e-4, high=4e-4),
+    policy_loss=cell(policy_losses.clip, low=3e-4, high=4e-4),
     defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 4, "update.learning_rate": 1e-6},
 )
 
@@ -185,8 +185,8 @@ CISPO = replace(
     formula="L = -token mean of sg(min(ratio, cap)) * A * log pi",
     origin="cap 5 as in ScaleRL, no floor; group 16 is ours",
     pitfalls=("cap is a ratio. Where peers read it as a radius, .2 silently divides every gradient by five.",),
-    gate=cell(policy_losses.cispo, floor=0.0, cap=5.0),
-    aggregate=cell(aggregation.token_mean),
+    policy_loss=cell(policy_losses.cispo, floor=0.0, cap=5.0),
+    aggregation=cell(aggregation.token_mean),
     defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
 )
 
@@ -198,9 +198,9 @@ SCALE_RL = replace(
     formula="A = (R - group mean) / batch std; CISPO with cap 5; token mean in each prompt's group, mean over prompts",
     origin="paper: cap 5, group 16; prompt mean and dropped zero-variance groups from memory, unconfirmed",
     pitfalls=("The group's token count is a step statistic: it spans micro-batches.",),
-    normalise=cell(normalize.batch_std_centred),
-    filter=(cell(filters.varied),),
-    aggregate=cell(aggregation.prompt_mean),
+    advantage_norm=cell(normalize.batch_std_centred),
+    filter=(cell(filters.nonzero_variance),),
+    aggregation=cell(aggregation.prompt_mean),
 )
 
 SAPO = replace(
@@ -213,7 +213,7 @@ SAPO = replace(
     pitfalls=(
         "The gate's value at ratio 1 is 2/tau, so the loss value has an offset: read the gradient norm instead.",
     ),
-    gate=cell(policy_losses.sapo, tau_positive=1.0, tau_negative=1.05),
+    policy_loss=cell(policy_losses.sapo, tau_positive=1.0, tau_negative=1.05),
     defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 4, "update.learning_rate": 1e-6},
 )
 
@@ -225,7 +225,7 @@ GMPO = replace(
     formula="clip each log-ratio on the side A favours at .4; L = -sequence mean of exp(mean clipped log-ratio) * A",
     origin="paper: .4 in log space (ratios .67 to 1.49); group 16 is ours",
     pitfalls=("The clip comes before the mean (after it would be GSPO), and in log space.",),
-    gate=cell(policy_losses.gmpo, low=0.4, high=0.4),
+    policy_loss=cell(policy_losses.gmpo, low=0.4, high=0.4),
     defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 4, "update.learning_rate": 1e-6},
 )
 
@@ -239,9 +239,9 @@ GDPO = replace(
     pitfalls=(
         "A part that hardly varies is blown up like any other: gate easy rewards on the hard one in the reward.",
     ),
-    credit=cell(group_baselines.decoupled_parts, eps=1e-4),
-    normalise=cell(normalize.batch_zscore, eps=1e-4),
-    aggregate=cell(aggregation.token_mean),
+    advantage=cell(group_baselines.decoupled_parts, eps=1e-4),
+    advantage_norm=cell(normalize.batch_zscore, eps=1e-4),
+    aggregation=cell(aggregation.token_mean),
     defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
 )
 
@@ -256,13 +256,13 @@ RLOO = replace(
         "KL enters R before the baseline, as in the paper; OpenRLHF adds it after.",
         "A product ratio clipped at .2 (TRL's form) is clipped after .0004 nats per token on 500 tokens.",
     ),
-    shape=(cell(reward_shaping.kl_penalty, beta=0.03),),
-    controller=cell(kl_controllers.fixed),
-    credit=cell(group_baselines.leave_one_out),
-    normalise=cell(normalize.none),
+    reward_shaping=(cell(reward_shaping.kl_penalty, beta=0.03),),
+    kl_controller=cell(kl_controllers.fixed),
+    advantage=cell(group_baselines.leave_one_out),
+    advantage_norm=cell(normalize.none),
     ratio=cell(ratios.none),
-    gate=cell(policy_losses.plain),
-    aggregate=cell(aggregation.sequence_mean_token_sum),
+    policy_loss=cell(policy_losses.plain),
+    aggregation=cell(aggregation.sequence_mean_token_sum),
     defaults={"rollouts.group_size": 4, "update.epochs": 1, "update.minibatches": 2, "update.learning_rate": 1e-6},
 )
 
@@ -274,10 +274,10 @@ OPO = replace(
     formula="A = R - sum n R / sum n over the group; L = -token mean of A * log pi; no KL, no ratio",
     origin="paper: one update per rollout; group 8",
     pitfalls=("Exactly one update per rollout: nothing corrects for staleness.",),
-    shape=(),
-    controller=None,
-    credit=cell(group_baselines.length_weighted),
-    aggregate=cell(aggregation.token_mean),
+    reward_shaping=(),
+    kl_controller=None,
+    advantage=cell(group_baselines.length_weighted),
+    aggregation=cell(aggregation.token_mean),
     defaults={"rollouts.group_size": 8, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
 )
 
@@ -289,9 +289,9 @@ REMAX = replace(
     formula="A_t = reward to go (KL included) - score of one greedy completion; L = -token mean of A * log pi",
     origin="paper for the estimator; beta .05 is our RLHF default",
     pitfalls=("One greedy rollout more per prompt, from the current policy: a stale one is a wrong baseline.",),
-    shape=(cell(reward_shaping.kl_penalty, beta=0.05),),
-    credit=cell(group_baselines.greedy_baseline),
-    aggregate=cell(aggregation.token_mean),
+    reward_shaping=(cell(reward_shaping.kl_penalty, beta=0.05),),
+    advantage=cell(group_baselines.greedy_baseline),
+    aggregation=cell(aggregation.token_mean),
     defaults={"rollouts.group_size": 1, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
 )
 
@@ -303,11 +303,11 @@ REINFORCE_PP = replace(
     formula="A_t = R - beta * later KL, whitened over all tokens of the batch; clip .2; token mean",
     origin="OpenRLHF: beta .01, clip .2; variance with n - 1 (OpenRLHF: n)",
     pitfalls=("Statistics span all ranks; per-rank whitening is another algorithm.",),
-    shape=(cell(reward_shaping.kl_penalty, beta=0.01),),
-    controller=cell(kl_controllers.fixed),
-    credit=cell(returns.reward_to_go),
-    normalise=cell(normalize.whiten_token),
-    aggregate=cell(aggregation.token_mean),
+    reward_shaping=(cell(reward_shaping.kl_penalty, beta=0.01),),
+    kl_controller=cell(kl_controllers.fixed),
+    advantage=cell(returns.reward_to_go),
+    advantage_norm=cell(normalize.whiten_token),
+    aggregation=cell(aggregation.token_mean),
     defaults={"rollouts.group_size": 1, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
 )
 
@@ -319,8 +319,8 @@ REINFORCE_PP_BASELINE = replace(
     formula="A = R - group mean, whitened over all tokens of the batch; clip .2; token mean; + 1e-5 * k2 to ref",
     origin="authors' scripts: k2 in the loss with 1e-5; group 8",
     pitfalls=("Token whitening shifts the mean: a group's advantages no longer add up to 0.",),
-    shape=(),
-    credit=cell(group_baselines.centre),
+    reward_shaping=(),
+    advantage=cell(group_baselines.centre),
     kl=cell(kl.k2, weight=1e-5),
     defaults={"rollouts.group_size": 8, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
 )

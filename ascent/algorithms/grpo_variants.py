@@ -33,8 +33,8 @@ VESPO = replace(
     origin="TRL: k, lambda = 2, 3 for A >= 0 and 3, 2 below; group 16 is ours",
     pitfalls=("Mismatch weights enter W; they do not multiply the loss a second time.",),
     ratio=cell(ratios.none),
-    gate=cell(sequence_policy_losses.vespo),
-    aggregate=cell(aggregation.token_mean),
+    policy_loss=cell(sequence_policy_losses.vespo),
+    aggregation=cell(aggregation.token_mean),
     defaults=FOUR_UPDATES,
 )
 
@@ -46,7 +46,7 @@ LUSPO = replace(
     formula="as gspo, summed over a sequence's tokens instead of averaged",
     origin="TRL's form; clip as gspo",
     pitfalls=("Undoes GSPO's preference for short answers; the loss grows with length, so lower the learning rate.",),
-    aggregate=cell(aggregation.sequence_mean_token_sum),
+    aggregation=cell(aggregation.sequence_mean_token_sum),
 )
 
 DPPO_TV = replace(
@@ -57,8 +57,8 @@ DPPO_TV = replace(
     formula="L = -token mean of sg(min(ratio, 20)) * A * log pi, dropped where pi moved more than .2 the way A favours",
     origin="verl: radius .2 in probability, cap 20; group 16 is ours",
     pitfalls=("low and high are differences of probabilities: a clip of .28 here is a much wider door.",),
-    gate=cell(policy_losses.dppo_tv, low=0.2, high=0.2, cap=20.0),
-    aggregate=cell(aggregation.token_mean),
+    policy_loss=cell(policy_losses.dppo_tv, low=0.2, high=0.2, cap=20.0),
+    aggregation=cell(aggregation.token_mean),
     defaults=FOUR_UPDATES,
 )
 
@@ -69,7 +69,7 @@ DPPO_KL = replace(
     formula="as dppo_tv, with the KL between 'this token' and 'any other' in the place of the probability difference",
     origin="verl: radius .05 nats, cap 20",
     pitfalls=("From .5 to .6 the KL is .02: a radius of .2 would never act.",),
-    gate=cell(policy_losses.dppo_kl, low=0.05, high=0.05, cap=20.0),
+    policy_loss=cell(policy_losses.dppo_kl, low=0.05, high=0.05, cap=20.0),
 )
 
 DRO = replace(
@@ -81,8 +81,8 @@ DRO = replace(
     origin="verl's form; beta .1 is ours",
     pitfalls=("The leash is on the sampled tokens only; nothing bounds the others.",),
     ratio=cell(ratios.none),
-    gate=cell(policy_losses.dro, beta=0.1),
-    aggregate=cell(aggregation.token_mean),
+    policy_loss=cell(policy_losses.dro, beta=0.1),
+    aggregation=cell(aggregation.token_mean),
     defaults=FOUR_UPDATES,
 )
 
@@ -94,8 +94,8 @@ CLIP_COV = replace(
     formula="PPO's clip; a random 2e-4 of the step's tokens, among those with covariance in (1, 5), get no gradient",
     origin="paper and verl: share 2e-4, band 1 to 5, clip .2",
     pitfalls=("Covariances and the choice belong to the whole step, so each step costs one more forward.",),
-    gate=cell(covariance.clip_cov),
-    aggregate=cell(aggregation.token_mean),
+    policy_loss=cell(covariance.clip_cov),
+    aggregation=cell(aggregation.token_mean),
     defaults=FOUR_UPDATES,
 )
 
@@ -106,7 +106,7 @@ KL_COV = replace(
     formula="L = -token mean of A * ratio, + |log-ratio| on the 2e-4 of the step's tokens with the largest covariance",
     origin="paper and verl: share 2e-4, beta 1 (verl's config: .1); no clip at all",
     pitfalls=("Nothing bounds the other tokens: few updates per rollout.",),
-    gate=cell(covariance.kl_cov),
+    policy_loss=cell(covariance.kl_cov),
 )
 
 GPG = replace(
@@ -117,7 +117,7 @@ GPG = replace(
     formula="A = (R - group mean) * sequences / sequences with R other than 0; L = -token mean of A * log pi",
     origin="verl's estimator; group 8 as opo",
     pitfalls=("'Earned' means a reward other than 0: with +-1 rewards the factor is always 1.",),
-    credit=cell(group_baselines.success_scaled),
+    advantage=cell(group_baselines.success_scaled),
 )
 
 INTELLECT_2 = replace(
@@ -128,7 +128,7 @@ INTELLECT_2 = replace(
     formula="as grpo, with a clip of .2, a bound of 4 on the ratio for A < 0, and KL .001",
     origin="paper: delta 4, KL .001, group 16; aggregation as grpo",
     pitfalls=("TRL's delta and verl's clip_ratio_c are this cap.",),
-    gate=cell(policy_losses.dual_clip, low=0.2, high=0.2, cap=4.0),
+    policy_loss=cell(policy_losses.dual_clip, low=0.2, high=0.2, cap=4.0),
     kl=cell(kl.k3, weight=0.001),
     defaults=FOUR_UPDATES,
 )
@@ -141,9 +141,9 @@ GRPO_V32 = replace(
     formula="as grpo, KL as ratio * k3; a sequence with A < 0 and mean log(rollout / pi) above .5 is dropped",
     origin="TRL's reading; the KL weight .001 and group 16 are ours",
     pitfalls=("Dropped sequences stay in the denominator and in the KL.",),
-    focus=(cell(token_weights.near_policy, max_drift=0.5),),
+    token_weights=(cell(token_weights.near_policy, max_drift=0.5),),
     kl=cell(kl.rho_k3, weight=0.001),
-    controller=cell(kl_controllers.fixed),
+    kl_controller=cell(kl_controllers.fixed),
     defaults=FOUR_UPDATES,
 )
 
@@ -155,9 +155,9 @@ HIGH_ENTROPY = replace(
     formula="as dapo's loss (clip .2/.28, token mean), on the 20% of the step's tokens with the highest entropy",
     origin="paper: share .2",
     pitfalls=("The quantile belongs to the whole step; dropped tokens stay in the denominator.",),
-    gate=cell(policy_losses.clip, low=0.2, high=0.28),
-    focus=(cell(token_weights.top_entropy, share=0.2),),
-    aggregate=cell(aggregation.token_mean),
+    policy_loss=cell(policy_losses.clip, low=0.2, high=0.28),
+    token_weights=(cell(token_weights.top_entropy, share=0.2),),
+    aggregation=cell(aggregation.token_mean),
     defaults=FOUR_UPDATES,
 )
 
@@ -169,8 +169,8 @@ SKYWORK_OR1 = replace(
     formula="clip .2, token mean; minus c * entropy, c up by .005 after a step at or below .2 nats, else down",
     origin="TRL: target .2, change .005, range 0 to 1",
     pitfalls=("The coefficient is carried from step to step; it is 0 while the step before was above the target.",),
-    aggregate=cell(aggregation.token_mean),
-    entropy=cell(entropy.adaptive_bonus),
+    aggregation=cell(aggregation.token_mean),
+    entropy_bonus=cell(entropy.adaptive_bonus),
     defaults=ONE_UPDATE,
 )
 
@@ -182,8 +182,8 @@ FIPO = replace(
     formula="L = -token mean of f * clipped surrogate, f = e^(discounted later log-ratios) held in [1, 1.2]",
     origin="ms-swift: half-life 32 tokens, radius .2, upper side only, safety 4",
     pitfalls=("With one update per rollout every log-ratio is 0 and f is 1.",),
-    gate=cell(sequence_policy_losses.fipo),
-    aggregate=cell(aggregation.token_mean),
+    policy_loss=cell(sequence_policy_losses.fipo),
+    aggregation=cell(aggregation.token_mean),
     defaults=FOUR_UPDATES,
 )
 
@@ -195,10 +195,10 @@ REAL = replace(
     formula="S = mean log-ratio / .5; L = mean over groups of log(1 + sum wrong e^S) + log(1 + sum right e^-S)",
     origin="ms-swift: tau .5; group 16 is ours",
     pitfalls=("Needs both kinds in a group; the advantage only tells them apart.",),
-    normalise=cell(normalize.none),
+    advantage_norm=cell(normalize.none),
     ratio=cell(ratios.none),
-    gate=cell(sequence_policy_losses.real, tau=0.5),
-    aggregate=cell(aggregation.group_mean),
+    policy_loss=cell(sequence_policy_losses.real, tau=0.5),
+    aggregation=cell(aggregation.group_mean),
     defaults=ONE_UPDATE,
 )
 
@@ -210,8 +210,8 @@ GRPO_PASSK = replace(
     formula="A = (best - second best) / group std for the best completion, 0 for the others",
     origin="verl's grpo_passk; group 16 is ours",
     pitfalls=("Two right answers in a group are a tie: no gradient. Good for hard prompts only.",),
-    credit=cell(group_baselines.best_of_group),
-    aggregate=cell(aggregation.token_mean),
+    advantage=cell(group_baselines.best_of_group),
+    aggregation=cell(aggregation.token_mean),
     defaults=ONE_UPDATE,
 )
 
@@ -223,9 +223,9 @@ OPTIMAL_BASELINE = replace(
     formula="A_t = reward to go - group mean of it at position t, weighted by accumulated 1 - 2 pi + sum_v pi(v)^2",
     origin="verl: lone tails without baseline; group 16 is ours",
     pitfalls=("Where only the longest member is left it has no baseline: its whole reward to go is its advantage.",),
-    credit=cell(token_baseline.optimal_token_baseline),
-    normalise=cell(normalize.none),
-    aggregate=cell(aggregation.token_mean),
+    advantage=cell(token_baseline.optimal_token_baseline),
+    advantage_norm=cell(normalize.none),
+    aggregation=cell(aggregation.token_mean),
     defaults=ONE_UPDATE,
 )
 
@@ -240,11 +240,11 @@ NASH_MD = replace(
         "Rewards of 1 and 0 make chances of .731 and .269: scale them up for clearer wins.",
         "Every answer costs a second one, of the opponent, which the slow reference sampler draws.",
     ),
-    credit=cell(group_baselines.against_opponent, beta=0.1),
-    normalise=cell(normalize.none),
+    advantage=cell(group_baselines.against_opponent, beta=0.1),
+    advantage_norm=cell(normalize.none),
     ratio=cell(ratios.none),
-    gate=cell(policy_losses.plain),
-    aggregate=cell(aggregation.sequence_mean_token_sum),
+    policy_loss=cell(policy_losses.plain),
+    aggregation=cell(aggregation.sequence_mean_token_sum),
     defaults={"rollouts.group_size": 1, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 5e-7},
 )
 
@@ -256,9 +256,9 @@ A2PO = replace(
     formula="L = mean of (.001 * log(pi / ref) of the sequence - (R - V*))^2, V* = .5 log mean e^(R / .5) under ref",
     origin="TRL: beta 1e-3 in the loss, .5 in V*, one sample per prompt",
     pitfalls=("V* is estimated before training, from the reference's own samples (group_baselines.optimal_values).",),
-    credit=cell(group_baselines.against_optimum),
-    gate=cell(sequence_policy_losses.regression, beta=1e-3),
-    aggregate=cell(aggregation.sequence_mean_token_mean),
+    advantage=cell(group_baselines.against_optimum),
+    policy_loss=cell(sequence_policy_losses.regression, beta=1e-3),
+    aggregation=cell(aggregation.sequence_mean_token_mean),
 )
 
 RLSD = replace(
@@ -269,7 +269,7 @@ RLSD = replace(
     formula="as grpo's loss, each token times .5 + .5 e^(sign(A) (log teacher - log pi)), held in .8 to 1.2",
     origin="ms-swift: mix .5, radius .2",
     pitfalls=("The teacher only moves credit between tokens; the sign of the advantage stays the reward's.",),
-    focus=(cell(token_weights.teacher_agreement, mix=0.5, radius=0.2),),
+    token_weights=(cell(token_weights.teacher_agreement, mix=0.5, radius=0.2),),
     defaults=ONE_UPDATE,
 )
 
@@ -281,10 +281,10 @@ REJECTION = replace(
     formula="clip .2/.28, token mean, times min(w, 2); sequences whose mean k3 to the sampler is above .001 dropped",
     origin="verl's decoupled presets: token weights at 2, k3 rejection",
     pitfalls=("Rejection leaves the denominator alone: much of it lowers the learning rate.",),
-    mismatch=cell(rollout_correction.token_truncate, cap=2.0),
-    gate=cell(policy_losses.clip, low=0.2, high=0.28),
-    focus=(cell(rejection_masks.distance_within, level="mean", measure="k3", limit=0.001),),
-    aggregate=cell(aggregation.token_mean),
+    rollout_correction=cell(rollout_correction.token_truncate, cap=2.0),
+    policy_loss=cell(policy_losses.clip, low=0.2, high=0.28),
+    token_weights=(cell(rejection_masks.distance_within, level="mean", measure="k3", limit=0.001),),
+    aggregation=cell(aggregation.token_mean),
     defaults=ONE_UPDATE,
 )
 

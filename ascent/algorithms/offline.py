@@ -111,7 +111,7 @@ ORPO = Row(
     pitfalls=("The odds use MEAN token log-probs; sums would make them vanish.",),
     source="pairs",
     loss=cell(preferences.odds_ratio, weight=0.1),
-    auxiliary=(cell(supervised.chosen_nll),),
+    extra_losses=(cell(supervised.chosen_nll),),
     defaults={"update.learning_rate": 8e-6},
 )
 
@@ -136,7 +136,7 @@ CPO = replace(
     origin="paper and TRL: beta .1, NLL weight 1",
     pitfalls=("Summed log-probs favour short responses; without the NLL term they collapse.",),
     loss=cell(preferences.reference_free, beta=0.1),
-    auxiliary=(cell(supervised.chosen_nll),),
+    extra_losses=(cell(supervised.chosen_nll),),
 )
 
 ROWS = (SFT, REWARD_MODEL, REWARD_MODEL_KWISE, REWARD_MODEL_LISTWISE, DPO, IPO, KTO, ORPO, SIMPO, CPO)

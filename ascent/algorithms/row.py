@@ -68,26 +68,29 @@ class Row:
     origin: str
     pitfalls: tuple[str, ...]
     source: Source = "rollouts"
-    shape: tuple[Cell, ...] = ()
-    credit: Cell | None = None
-    normalise: Cell | None = None
+    reward_shaping: tuple[Cell, ...] = ()
+    advantage: Cell | None = None
+    advantage_norm: Cell | None = None
     filter: tuple[Cell, ...] = ()
-    mismatch: Cell | None = None
+    rollout_correction: Cell | None = None
     ratio: Cell | None = None
-    gate: Cell | None = None
-    focus: tuple[Cell, ...] = ()
-    aggregate: Cell | None = None
+    policy_loss: Cell | None = None
+    token_weights: tuple[Cell, ...] = ()
+    aggregation: Cell | None = None
     kl: Cell | None = None
-    controller: Cell | None = None
-    value: Cell | None = None
-    entropy: Cell | None = None
-    auxiliary: tuple[Cell, ...] = ()
+    kl_controller: Cell | None = None
+    value_loss: Cell | None = None
+    entropy_bonus: Cell | None = None
+    extra_losses: tuple[Cell, ...] = ()
     loss: Cell | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Terms and marks go by their functions' names: of two of one name, one would silently be lost.
-        for slots, cells in (("loss and auxiliary", (self.loss, *self.auxiliary)), ("focus", self.focus)):
+        for slots, cells in (
+            ("loss and auxiliary", (self.loss, *self.extra_losses)),
+            ("token_weights", self.token_weights),
+        ):
             names = [each.name for each in cells if each is not None]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
@@ -123,12 +126,14 @@ class Row:
     @property
     def places_rewards(self) -> bool:
         """Whether its credit reads rewards token by token: a step's reward then stands where the step ends."""
-        return self.credit is not None and not {"rewards_T", "step_rewards_T"}.isdisjoint(self.credit.required)
+        return self.advantage is not None and not {"rewards_T", "step_rewards_T"}.isdisjoint(self.advantage.required)
 
     @property
     def trains_groups(self) -> bool:
         """Whether its loss compares the answers to a prompt with each other: then an update takes them all or none."""
-        return self.gate is not None and any("groups" in each.required for each in self.gate.statistics.values())
+        return self.policy_loss is not None and any(
+            "groups" in each.required for each in self.policy_loss.statistics.values()
+        )
 
     @property
     def clips_by_design(self) -> bool:
@@ -141,9 +146,9 @@ class Row:
         """The coefficient of each term of the loss, by the term's name."""
         weights = {"policy": 1.0} if self.loss is None else {self.loss.name: self.loss.weight}
         for slot, each in self.cells():
-            if slot in ("kl", "entropy", "value"):
+            if slot in ("kl", "entropy_bonus", "value_loss"):
                 weights[slot] = each.weight
-            elif slot == "auxiliary":
+            elif slot == "extra_losses":
                 weights[each.name] = each.weight
         return weights
 
@@ -178,7 +183,7 @@ def functions(*choices: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 
 # What each slot may hold. A recipe names these functions; a new idea is one function here.
 VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
-    "shape": functions(
+    "reward_shaping": functions(
         reward_shaping.eos_replace,
         reward_shaping.eos_subtract,
         reward_shaping.eos_scale,
@@ -188,7 +193,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         reward_shaping.potential,
         reward_shaping.whiten_rewards,
     ),
-    "credit": functions(
+    "advantage": functions(
         group_baselines.raw,
         group_baselines.centre,
         group_baselines.leave_one_out,
@@ -210,7 +215,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         returns.decoupled_gae,
         returns.length_adaptive_gae,
     ),
-    "normalise": functions(
+    "advantage_norm": functions(
         normalize.none,
         normalize.group_std,
         normalize.batch_std_raw,
@@ -221,8 +226,8 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         normalize.whiten_token,
         normalize.plus_teacher,
     ),
-    "filter": functions(filters.varied, filters.finished),
-    "mismatch": functions(
+    "filter": functions(filters.nonzero_variance, filters.not_truncated),
+    "rollout_correction": functions(
         rollout_correction.none,
         rollout_correction.bypass,
         rollout_correction.token_truncate,
@@ -238,7 +243,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
     "ratio": functions(
         ratios.none, ratios.token, ratios.sequence_product, ratios.sequence_geometric, ratios.sequence_geometric_token
     ),
-    "gate": functions(
+    "policy_loss": functions(
         policy_losses.plain,
         policy_losses.surrogate,
         policy_losses.clip,
@@ -256,7 +261,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         sequence_policy_losses.real,
         sequence_policy_losses.regression,
     ),
-    "focus": functions(
+    "token_weights": functions(
         token_weights.top_entropy,
         token_weights.near_policy,
         token_weights.teacher_agreement,
@@ -266,7 +271,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         rejection_masks.distance_within,
         length_desensitized.shared_length,
     ),
-    "aggregate": functions(
+    "aggregation": functions(
         aggregation.token_mean,
         aggregation.token_sum,
         aggregation.sequence_mean_token_mean,
@@ -286,12 +291,12 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         kl.k1_straight_through,
         kl.to_old,
     ),
-    "controller": functions(
+    "kl_controller": functions(
         kl_controllers.fixed, kl_controllers.ziegler_sequence, kl_controllers.ziegler_token, kl_controllers.ppo_penalty
     ),
-    "value": functions(values.mse, values.clipped, values.huber),
-    "entropy": functions(entropy.bonus, entropy.adaptive_bonus),
-    "auxiliary": functions(
+    "value_loss": functions(values.mse, values.clipped, values.huber),
+    "entropy_bonus": functions(entropy.bonus, entropy.adaptive_bonus),
+    "extra_losses": functions(
         supervised.correct_nll,
         supervised.chosen_nll,
         supervised.gold_nll,

@@ -100,7 +100,7 @@ def _forecast(plan: Plan, model: LanguageModel, tokens: int, budget_bytes: int, 
         shape_of(model.module.config, _count(model.module), sum(each.numel() for each in model.parameters())),
         tokens=tokens,
         dtype=plan.config.model.dtype,
-        recompute=plan.config.model.recompute,
+        gradient_checkpointing=plan.config.model.gradient_checkpointing,
         budget_bytes=budget_bytes,
         reference=reference,
     )

@@ -71,7 +71,7 @@ def evaluate(
     top_p: float = 1.0,
     seed: int = 0,
     reward: str | None = None,
-    bad_rows: Policy = "fail",
+    invalid_rows: Policy = "fail",
     env: Mapping[str, Any] | None = None,
 ) -> Evaluated:
     """One greedy answer and `samples` drawn ones to every prompt, scored and summed up.
@@ -84,7 +84,7 @@ def evaluate(
         raise ValueError(f"samples={samples}, but it counts answers to each prompt; 0 leaves the greedy ones")
     if limit is not None and limit < 1:
         raise ValueError(f"limit={limit}, but at least 1 prompt must be asked")
-    prompts = prompts_of(data, limit, bad_rows)
+    prompts = prompts_of(data, limit, invalid_rows)
     judge = judge_of(data, prompts, reward)
     settings = Settings(max_new_tokens, seed, temperature, top_p)
     rollouts = answered(model, prompts, samples, settings, env)
@@ -115,12 +115,12 @@ def _verdict(rollout: Rollout) -> Parts:
     return {} if rollout.episode is None else rollout.episode.parts
 
 
-def prompts_of(data: str, limit: int | None, bad_rows: Policy = "fail") -> list[Prompt]:
+def prompts_of(data: str, limit: int | None, invalid_rows: Policy = "fail") -> list[Prompt]:
     if is_task(data):
         named = read_name(data)
         count = named.count if named.count is not None else limit or OF_A_TASK
         return list(named.task.prompts(named.split or "heldout", count))[:limit]
-    found = load_data(data, "prompts", bad_rows=bad_rows).records[:limit]
+    found = load_data(data, "prompts", invalid_rows=invalid_rows).records[:limit]
     return [record for record in found if isinstance(record, Prompt)]
 
 

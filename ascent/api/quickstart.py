@@ -116,7 +116,7 @@ def feedback(folder: Path, *, seed: int, say: Say, changes: Changes = NONE) -> O
         say(words)
         stage(plan, place, say)
     shown = [_shown("imitation", sft, "contrary", seed), _shown("imitation, then feedback", ppo, "contrary", seed)]
-    closer = f"ascent train quickstart_ppo {' '.join(models)} cells.shape.kl_penalty.beta=0 --run {folder / 'no-kl'}"
+    closer = f"ascent train quickstart_ppo {' '.join(models)} cells.reward_shaping.kl_penalty.beta=0 --run {folder / 'no-kl'}"
     return Outcome("contrary", "correct", tuple(shown), ppo, (closer,))
 
 

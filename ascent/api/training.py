@@ -119,7 +119,7 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
     rng.seed(config.seed)
     if row.samples:
         if config.run.keep_best:
-            evaluation.refuse_unreported(config.run.best_by, names_of(plan), talks=config.env is not None)
+            evaluation.refuse_unreported(config.run.best_metric, names_of(plan), talks=config.env is not None)
         made = Reinforcement(plan, folder, model_folder)
         heard, pieces = made.evaluate, sample_records.Pieces(made.model.tokenizer)
         return Training(
@@ -158,7 +158,7 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
         training = with_reference(plan, folder, training, source, _once(plan, items))
     if "teacher_distribution" in row.needs:
         teacher = Teacher(teacher_of(plan, folder, model))
-        longest = plan.config.data.max_tokens if config.data.own_answers else largest
+        longest = plan.config.data.max_tokens if config.data.on_policy_fraction else largest
         refuse_shorter("the teacher (model.teacher)", teacher.model, model, longest)
         taught = [teacher(each) for each in training.heldout]
         training = replace(training, source=WithFrozen(source, teacher), heldout=taught)
@@ -167,19 +167,19 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
         centred = f"after training, scores are centred on {words}"
         training = replace(training, demonstrations=batches, notes=(*training.notes, centred))
     if config.run.keep_best:
-        evaluation.refuse_unknown(config.run.best_by, training.heldout, training.objective)
+        evaluation.refuse_unknown(config.run.best_metric, training.heldout, training.objective)
     return training
 
 
 def own_answers(plan: Plan, model: LanguageModel, renderer: Renderer) -> OwnAnswers | None:
     """Who answers anew what the records ask, where the recipe wants that."""
     config, rollouts = plan.config, plan.config.rollouts
-    if "teacher_distribution" not in plan.row.needs or not config.data.own_answers:
+    if "teacher_distribution" not in plan.row.needs or not config.data.on_policy_fraction:
         return None
     longest = min(config.data.max_tokens, config.update.tokens_per_microbatch)
     return OwnAnswers(
         sampler_of(plan, model, renderer, longest),
-        config.data.own_answers,
+        config.data.on_policy_fraction,
         config.seed,
         rollouts.temperature,
         rollouts.max_new_tokens,
@@ -333,7 +333,7 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
             if training.evaluate is not None and done == 0:  # what training starts from; no checkpoint is judged by it
                 before = training.evaluate(0)
                 tracker.log(0, before)
-                evaluation.refuse_unreported_part(settings.best_by, before)
+                evaluation.refuse_unreported_part(settings.best_metric, before)
             last = loop.run(parts, schedule, done=done, stop=lambda: stop.requested or bool(training.halted()))
     except BaseException as error:
         try:
@@ -351,7 +351,7 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
         say(line)
     run.end("stopped" if stopped else "finished", last, why if stopped else "")
     for step in best(run.checkpoints, keep_of(plan)):
-        say(f"kept for evaluate/{settings.best_by}: {run.checkpoints / str(step)}")
+        say(f"kept for evaluate/{settings.best_metric}: {run.checkpoints / str(step)}")
     say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")
     return last
 
@@ -367,7 +367,7 @@ def kept(training: Training, run: RunFolder, warn: Say, *, expected: Sequence[st
 
 def keep_of(plan: Plan) -> Keep:
     settings = plan.config.run
-    return Keep(settings.keep, settings.keep_best, evaluation.larger_is_better(settings.best_by))
+    return Keep(settings.keep, settings.keep_best, evaluation.larger_is_better(settings.best_metric))
 
 
 def _save(
@@ -378,7 +378,7 @@ def _save(
     It has a score only where the best are kept: a score by which nobody chose would be taken for another one later.
     """
     settings = plan.config.run
-    score = judged.get(f"evaluate/{settings.best_by}") if settings.keep_best else None
+    score = judged.get(f"evaluate/{settings.best_metric}") if settings.keep_best else None
     if training.demonstrations and (step == settings.steps or settings.keep_best):
         training.model.normalisation = evaluation.normalisation(training.learner, training.demonstrations)
     save(

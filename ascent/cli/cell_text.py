@@ -12,9 +12,9 @@ from ascent.cells import Cell, cell_numbers, recipe_numbers
 from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS
 from ascent.parameter_ranges import OneOf, Rule
 
-ROLLOUT_COLUMNS = ("name", "credit", "normalise", "ratio", "gate", "aggregate", "KL", "needs")
-PAIR_COLUMNS = ("name", "loss", "auxiliary", "needs")
-FILE_COLUMNS = ("name", "source", "loss", "auxiliary", "needs")
+ROLLOUT_COLUMNS = ("name", "advantage", "advantage_norm", "ratio", "policy_loss", "aggregation", "KL", "needs")
+PAIR_COLUMNS = ("name", "loss", "extra_losses", "needs")
+FILE_COLUMNS = ("name", "source", "loss", "extra_losses", "needs")
 
 
 class Choice(NamedTuple):
@@ -42,14 +42,14 @@ def summary(row: Row) -> dict[str, str]:
     return {
         "name": row.name,
         "source": row.source,
-        "credit": _name(row.credit),
-        "normalise": _name(row.normalise, quiet="none"),
+        "advantage": _name(row.advantage),
+        "advantage_norm": _name(row.advantage_norm, quiet="none"),
         "ratio": _name(row.ratio, quiet="none"),
-        "gate": _name(row.gate, quiet="plain"),
-        "aggregate": _name(row.aggregate),
+        "policy_loss": _name(row.policy_loss, quiet="plain"),
+        "aggregation": _name(row.aggregation),
         "KL": kl(row),
         "loss": _name(row.loss),
-        "auxiliary": ", ".join(each.name for each in row.auxiliary),
+        "extra_losses": ", ".join(each.name for each in row.extra_losses),
         "needs": ", ".join(sorted(row.needs)),
     }
 
@@ -57,7 +57,9 @@ def summary(row: Row) -> dict[str, str]:
 def kl(row: Row) -> str:
     """Where KL enters and how much it counts: a loss term with its weight, or the reward with its beta."""
     found = [] if row.kl is None else [f"{row.kl.name} {number(row.kl.weight)}"]
-    found += [f"reward {number(each.numbers['beta'])}" for each in row.shape if "ref_logprobs_T" in each.required]
+    found += [
+        f"reward {number(each.numbers['beta'])}" for each in row.reward_shaping if "ref_logprobs_T" in each.required
+    ]
     return ", ".join(found)
 
 
@@ -65,7 +67,7 @@ def cells(row: Row) -> list[tuple[str, str, str, str]]:
     """(slot, function, numbers, first line of its docstring) for every cell, in the order of the data flow."""
     found = []
     for slot, each in row.cells():
-        weight = {"weight": each.weight} if slot in (*TERM_SLOTS, "auxiliary") else {}
+        weight = {"weight": each.weight} if slot in (*TERM_SLOTS, "extra_losses") else {}
         found.append((slot, each.name, numbers({**weight, **each.numbers}), each.summary))
     return found
 
@@ -83,7 +85,7 @@ def _in_a_recipe(slot: str, name: str, function: Callable[..., Any]) -> str:
     """How a recipe sets the cell: in slots of several by its own key, with whatever it cannot do without."""
     if slot not in SEVERAL_SLOTS:
         return f"cells.{slot}.use: {name}"
-    needed = ["weight"] if slot == "auxiliary" else []
+    needed = ["weight"] if slot == "extra_losses" else []
     needed += [each for each, (_, _, default) in recipe_numbers(function).items() if default is inspect.Parameter.empty]
     return f"cells.{slot}.{name}: {{{', '.join(f'{each}: ...' for each in needed)}}}"
 
@@ -92,7 +94,7 @@ def _ranges(slot: str, function: Callable[..., Any]) -> str:
     """The numbers with their defaults and bounds; last, behind "from Python", those that recipes leave alone."""
     known, open_to_recipes = cell_numbers(function), recipe_numbers(function)
     texts = {name: _ranged(name, bound, default) for name, (_, bound, default) in known.items()}
-    weight = ["weight (at least 0)"] if slot in (*TERM_SLOTS, "auxiliary") else []
+    weight = ["weight (at least 0)"] if slot in (*TERM_SLOTS, "extra_losses") else []
     shown = ", ".join([*weight, *(text for name, text in texts.items() if name in open_to_recipes)])
     rare = ", ".join(text for name, text in texts.items() if name not in open_to_recipes)
     return "; ".join(part for part in (shown, rare and f"from Python: {rare}") if part)

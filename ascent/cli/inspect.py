@@ -60,7 +60,7 @@ def _load(name: str, kind: Any) -> Loaded:
     from ascent.tasks.named import from_name, is_task
 
     if not is_task(name):
-        return load(name, kind, bad_rows="collect")
+        return load(name, kind, invalid_rows="collect")
     wanted: Any = kind or "examples"
     return from_records(name, from_name(name, wanted, count=OF_A_TASK), wanted)
 

@@ -17,7 +17,7 @@ from ascent.config.validate import shown
 
 # Keys that name a model, and keys that name data.
 MODELS = ("model.policy", "model.reference", "model.critic_from", "model.reward_model", "model.teacher")
-DATA = ("data.train", "data.evaluate", "data.pretraining", "data.demonstrations")
+DATA = ("data.train", "data.evaluate", "data.pretraining", "data.centering_data")
 
 _STATE = "the saved weights and moments are of the other one"
 _RECORDS = "it decides which records there are, and the position in the data counts them"
@@ -33,18 +33,18 @@ ON_RESUME: dict[str, str] = {
     **dict.fromkeys((*MODELS, *DATA), ""),
     "model.critic": _STATE,
     "model.dtype": _STATE,
-    "model.recompute": "",
+    "model.gradient_checkpointing": "",
     "model.routing_replay": "",
     "model.lora": _STATE,
     "model.lora_alpha": "the saved adapter was trained at the other scale",
     "model.trust_remote_code": "",
     "data.mix": "the position in the data is one in the other mixture",
-    "data.own_answers": "",
+    "data.on_policy_fraction": "",
     "data.batch_size": "the position in the data counts steps of the other size",
     "data.max_tokens": _RECORDS,
     "data.max_prompt_tokens": _RECORDS,
-    "data.long_prompts": _RECORDS,
-    "data.bad_rows": _RECORDS,
+    "data.prompt_overflow": _RECORDS,
+    "data.invalid_rows": _RECORDS,
     "data.train_on": "the records were rendered with the other one",
     "data.step_separator": "the records were rendered with the other one",
     "data.shuffle": "the position in the data is one in the other order",
@@ -55,8 +55,8 @@ ON_RESUME: dict[str, str] = {
     "rollouts.max_new_tokens": "",
     "rollouts.temperature": "",
     "rollouts.top_p": "",
-    "rollouts.truncation": "",
-    "rollouts.refill_tries": "",
+    "rollouts.truncated_reward": "",
+    "rollouts.dynamic_sampling_tries": "",
     "rollouts.engine": "",
     "rollouts.max_staleness": "the checkpoint holds as many waiting rollouts as the other one asks for",
     "update.learning_rate": "",
@@ -77,15 +77,15 @@ ON_RESUME: dict[str, str] = {
     "run.steps": "",
     "run.save_every": "",
     "run.evaluate_every": "",
-    "run.stop_at_kl": "",
+    "run.max_ref_kl": "",
     "run.keep": "",
     "run.keep_best": "",
-    "run.best_by": "the checkpoints that were kept have the other number as their score",
+    "run.best_metric": "the checkpoints that were kept have the other number as their score",
     "run.trackers": "",
     "run.project": "",
 }
 WHILE_WAITING = ("rollouts.temperature", "rollouts.engine", "model.routing_replay")
-STEERED = ("cells.kl.weight", "cells.shape.kl_penalty.beta")
+STEERED = ("cells.kl.weight", "cells.reward_shaping.kl_penalty.beta")
 
 
 class Absent:
@@ -120,7 +120,7 @@ def _value(value: Any) -> str:
 
 
 def flat(config: Config) -> Flat:
-    """Every value that is set under its dotted key: update.learning_rate, rewards[0].weight, cells.gate.high."""
+    """Every value that is set under its dotted key: update.learning_rate, rewards[0].weight, cells.policy_loss.high."""
     return dict(_flat(config.model_dump(mode="json", exclude_unset=True), ""))
 
 
@@ -161,13 +161,13 @@ def reason(change: Change, was: Flat) -> str:
         return ""
     if key.startswith("cells.") and (ABSENT in (change.was, change.now) or key.endswith(".use")):
         return _ANOTHER
-    if key == "run.best_by" and ABSENT in (change.was, change.now):
+    if key == "run.best_metric" and ABSENT in (change.was, change.now):
         return ""  # nothing was kept by a score, or nothing will be
     if key.startswith("data.mix[") and key.endswith(".use") and ABSENT not in (change.was, change.now):
         return ""
     if key in WHILE_WAITING and was.get("rollouts.max_staleness"):
         return _WAITING
-    if key in STEERED and was.get("cells.controller.use", "fixed") != "fixed":
+    if key in STEERED and was.get("cells.kl_controller.use", "fixed") != "fixed":
         return _MOVED
     return ON_RESUME[_of_the_table(key)]
 
@@ -178,6 +178,6 @@ def _moved(was: Any, now: Any) -> bool:
 
 
 def _of_the_table(key: str) -> str:
-    """rewards[0].weight -> rewards, env.max_turns -> env, cells.gate.high -> cells.gate."""
+    """rewards[0].weight -> rewards, env.max_turns -> env, cells.policy_loss.high -> cells.policy_loss."""
     parts = key.partition("[")[0].split(".")
     return next(name for end in range(len(parts), 0, -1) if (name := ".".join(parts[:end])) in ON_RESUME)

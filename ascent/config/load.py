@@ -1,6 +1,6 @@
 """A recipe (a YAML file, or the name of one that ships with Ascent) plus dotted overrides becomes a Config.
 
-`load_config("rlvr", ["rollouts.group_size=16", "cells.gate.high=0.25"])`
+`load_config("rlvr", ["rollouts.group_size=16", "cells.policy_loss.high=0.25"])`
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ Several = dict[str, Annotated[Annotated[dict[str, Plain], Tag(CELL)] | Nothing, 
 
 
 # Slots that hold several cells, and slots whose cell is a weighted term of the loss.
-SEVERAL_SLOTS = ("shape", "filter", "focus", "auxiliary")
-TERM_SLOTS = ("kl", "value", "entropy", "loss")
+SEVERAL_SLOTS = ("reward_shaping", "filter", "token_weights", "extra_losses")
+TERM_SLOTS = ("kl", "value_loss", "entropy_bonus", "loss")
 
 
 class Cells(Section):
@@ -83,20 +83,22 @@ class Cells(Section):
     Only slots that were set count (`model_fields_set`): the defaults here stand for "as the row has it".
     """
 
-    shape: Several = Field({}, description="Rules applied to rewards first: function name -> its numbers.")
-    credit: One = Field(CellOverride(), description="How rewards become advantages.")
-    normalise: One = Field(CellOverride(), description="How advantages are rescaled.")
+    reward_shaping: Several = Field({}, description="Rules applied to rewards first: function name -> its numbers.")
+    advantage: One = Field(CellOverride(), description="How rewards become advantages.")
+    advantage_norm: One = Field(CellOverride(), description="How advantages are rescaled.")
     filter: Several = Field({}, description="Which sequences are trained on: function name -> its numbers.")
-    mismatch: One = Field(CellOverride(), description="Correction for sampler and trainer disagreeing.")
+    rollout_correction: One = Field(CellOverride(), description="Correction for sampler and trainer disagreeing.")
     ratio: One = Field(CellOverride(), description="Importance ratio between the trained and the sampling policy.")
-    gate: One = Field(CellOverride(), description="How the ratio is kept in bounds.")
-    focus: Several = Field({}, description="Weights on the loss of tokens or pairs: function name -> its numbers.")
-    aggregate: One = Field(CellOverride(), description="How token terms become one number.")
+    policy_loss: One = Field(CellOverride(), description="How the ratio is kept in bounds.")
+    token_weights: Several = Field(
+        {}, description="Weights on the loss of tokens or pairs: function name -> its numbers."
+    )
+    aggregation: One = Field(CellOverride(), description="How token terms become one number.")
     kl: OneTerm = Field(TermOverride(), description="KL term of the loss.")
-    controller: One = Field(CellOverride(), description="How the KL weight moves during training.")
-    value: OneTerm = Field(TermOverride(), description="Loss of the critic.")
-    entropy: OneTerm = Field(TermOverride(), description="Entropy bonus.")
-    auxiliary: Several = Field({}, description="Further loss terms: function name -> its weight and numbers.")
+    kl_controller: One = Field(CellOverride(), description="How the KL weight moves during training.")
+    value_loss: OneTerm = Field(TermOverride(), description="Loss of the critic.")
+    entropy_bonus: OneTerm = Field(TermOverride(), description="Entropy bonus.")
+    extra_losses: Several = Field({}, description="Further loss terms: function name -> its weight and numbers.")
     loss: OneTerm = Field(TermOverride(), description="The whole loss, for algorithms of files or fresh pairs.")
 
 
@@ -119,7 +121,9 @@ class Model(Section):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="Type of the compute weights; the optimizer keeps float32 masters either way."
     )
-    recompute: Switch = Field(False, description="Recompute activations in the backward pass: less memory, more time.")
+    gradient_checkpointing: Switch = Field(
+        False, description="Recompute activations in the backward pass: less memory, more time."
+    )
     lora: Whole | None = Field(
         None,
         ge=1,
@@ -153,12 +157,12 @@ class Data(Section):
     )
     evaluate: str | None = Field(None, description="Data for evaluation, given as for train; null: no evaluation.")
     pretraining: str | None = Field(None, description="Pretraining text mixed into each step, given as for train.")
-    demonstrations: str | None = Field(
+    centering_data: str | None = Field(
         None,
         description="Demonstrations that a trained reward model scores 0 on average, given as for train; null: the "
         "chosen answers of train.",
     )
-    own_answers: Real = Field(
+    on_policy_fraction: Real = Field(
         0.0, ge=0, le=1, description="Share of the records whose last answer a student that has a teacher writes anew."
     )
     batch_size: Whole = Field(32, ge=1, le=10**6, description="Records in one optimizer step, over all ranks.")
@@ -166,10 +170,10 @@ class Data(Section):
         2048, ge=2, le=MOST, description="Longest record in tokens, prompt included; a longer one is bad."
     )
     max_prompt_tokens: Whole = Field(1024, ge=1, le=MOST, description="Longest prompt in tokens.")
-    long_prompts: Literal["refuse", "truncate"] = Field(
+    prompt_overflow: Literal["refuse", "truncate"] = Field(
         "refuse", description="A prompt that is too long makes its row bad, or loses whole paragraphs from its end."
     )
-    bad_rows: Literal["fail", "skip"] = Field(
+    invalid_rows: Literal["fail", "skip"] = Field(
         "fail", description="Rows that cannot be used stop the run before it starts, or are counted, told and skipped."
     )
     train_on: Literal["completion", "assistant", "all"] = Field(
@@ -198,12 +202,12 @@ class Rollouts(Section):
         description="Divides the logits; above 0, because greedy sampling has no probability to learn from.",
     )
     top_p: Real = Field(1.0, gt=0, le=1, description="Sample from the smallest set of tokens with this mass; 1 is all.")
-    truncation: Literal["score", "bootstrap"] = Field(
+    truncated_reward: Literal["score", "bootstrap"] = Field(
         "score",
         description="A completion cut by its budget is scored as it is, or the critic stands in for the rest of it; "
-        "cells.filter.finished masks it instead, cells.shape.eos_subtract penalises it.",
+        "cells.filter.not_truncated masks it instead, cells.reward_shaping.eos_subtract penalises it.",
     )
-    refill_tries: Whole = Field(
+    dynamic_sampling_tries: Whole = Field(
         0,
         ge=0,
         le=1000,
@@ -229,7 +233,7 @@ class Chosen(BaseModel):
 
 class Reward(Chosen):
     """One reward function and its share in the total; beside its own options it takes those of `rewards.combine`
-    (name, weights, gate, clip) and of `rewards.calls` (timeout, stop_on)."""
+    (name, weights, gate, clip) and of `rewards.calls` (timeout, on_error)."""
 
     use: str = Field(min_length=1, description="A built-in name, an entry point, or file.py:function.")
     weight: Real = Field(1.0, ge=-LARGEST, le=LARGEST, description="Factor of this reward in the weighted sum.")
@@ -287,7 +291,7 @@ class Run(Section):
     )
     save_every: Whole = Field(20, ge=1, le=MOST, description="Steps between checkpoints.")
     evaluate_every: Whole = Field(20, ge=1, le=MOST, description="Steps between evaluations.")
-    stop_at_kl: Real | None = Field(
+    max_ref_kl: Real | None = Field(
         None,
         gt=0,
         le=LARGEST,
@@ -295,7 +299,7 @@ class Run(Section):
     )
     keep: Whole = Field(2, ge=1, le=MOST, description="How many checkpoints to keep; the oldest go first.")
     keep_best: Whole = Field(0, ge=0, le=MOST, description="How many of the best checkpoints to keep besides.")
-    best_by: str = Field(
+    best_metric: str = Field(
         "loss",
         min_length=1,
         description="Which number of the evaluation says what is best: the smallest loss or error, the largest "

@@ -46,7 +46,7 @@ def _one(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
 
 
 def _several(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    weight = {"weight": WEIGHT} if slot == "auxiliary" else {}
+    weight = {"weight": WEIGHT} if slot == "extra_losses" else {}
     entries = {}
     for name, each in functions.items():
         cell = _object({**weight, **each["numbers"]}, [])

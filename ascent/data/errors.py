@@ -82,7 +82,7 @@ class Report:
     def settle(self, kept: int) -> None:
         """Call after a pass: raises if a bad row is fatal or nothing is left; otherwise says what was skipped."""
         if self.bad and self.policy == "fail":
-            fix = "mend or remove them, or skip them with data.bad_rows=skip"
+            fix = "mend or remove them, or skip them with data.invalid_rows=skip"
             raise ValueError("\n".join([*self.lines(), fix]))
         if kept == 0:
             raise ValueError("\n".join([*self.lines(), "no usable row is left; there is nothing to train on"]))

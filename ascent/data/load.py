@@ -44,9 +44,9 @@ class Loaded:
     remarks: tuple[str, ...] = field(default=())
 
 
-def load(name: str, want: Want | None = None, *, bad_rows: Policy = "fail") -> Loaded:
+def load(name: str, want: Want | None = None, *, invalid_rows: Policy = "fail") -> Loaded:
     """Every record of a name. Bad rows are collected over the whole of it, then fatal or skipped."""
-    report = Report(bad_rows)
+    report = Report(invalid_rows)
     layouts, place = layouts_of(name)
     stream = _not_set_aside(rows_of(place), report)
     head = list(islice(stream, LOOKED_AT))

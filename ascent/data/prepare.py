@@ -29,13 +29,13 @@ class Limits:
 
     max_tokens: int = 2048
     max_prompt_tokens: int = 1024
-    long_prompts: Literal["refuse", "truncate"] = "refuse"
+    prompt_overflow: Literal["refuse", "truncate"] = "refuse"
     keep_end: str = ""
     answer: int = 0
 
     def __post_init__(self) -> None:
-        if self.long_prompts not in ("refuse", "truncate"):
-            raise ValueError(f"long_prompts={self.long_prompts!r}, but it must be refuse or truncate")
+        if self.prompt_overflow not in ("refuse", "truncate"):
+            raise ValueError(f"prompt_overflow={self.prompt_overflow!r}, but it must be refuse or truncate")
         if self.max_prompt_tokens < 1 or self.max_tokens < 2:
             raise ValueError(
                 f"max_prompt_tokens={self.max_prompt_tokens}, max_tokens={self.max_tokens}: a prompt has at least 1 "
@@ -71,13 +71,13 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    loaded: Loaded, renderer: Renderer, limits: Limits, *, bad_rows: Policy = "fail", gold: bool = False
+    loaded: Loaded, renderer: Renderer, limits: Limits, *, invalid_rows: Policy = "fail", gold: bool = False
 ) -> Prepared:
     """Render every record now, so that what is too long is known before the first step.
 
     With `gold`, pairs bring the prompt's own answer as a third sequence.
     """
-    report = Report(bad_rows)
+    report = Report(invalid_rows)
 
     def made(record: Record) -> Item:
         return item_of(shortened(record, renderer, limits, report), renderer, limits, gold=gold)
@@ -92,11 +92,11 @@ def prepare_prompts(
     renderer: Renderer,
     limits: Limits,
     *,
-    bad_rows: Policy = "fail",
+    invalid_rows: Policy = "fail",
     check: Callable[[Prompt], str | None] = lambda prompt: None,
 ) -> tuple[tuple[tuple[Prompt, tuple[int, ...]], ...], Report]:
     """Prompts with the tokens a sampler continues, for rollouts. `check` says why no answer could be scored."""
-    report = Report(bad_rows)
+    report = Report(invalid_rows)
 
     def made(record: Record) -> tuple[Prompt, tuple[int, ...]]:
         assert isinstance(record, Prompt), f"{type(record).__name__} among prompts"
@@ -169,7 +169,7 @@ def shortened(record: Record, renderer: Renderer, limits: Limits, report: Report
     asked = _asked(record)
     if not asked or _fits(asked, renderer, limits):
         return record
-    if limits.long_prompts == "refuse":
+    if limits.prompt_overflow == "refuse":
         length = len(renderer.prompt(asked))
         if length > limits.max_prompt_tokens:
             rule = f"at most {limits.max_prompt_tokens} are allowed (data.max_prompt_tokens); raise it"
@@ -177,7 +177,8 @@ def shortened(record: Record, renderer: Renderer, limits: Limits, report: Report
             kept = f", {limits.answer} of them for the answer (rollouts.max_new_tokens)" if limits.answer else ""
             rule = f"the model holds {renderer.context}{kept}; shorten the prompt"
         raise RowError(
-            "long", f"a prompt of {length} tokens, but {rule}, or let long prompts be cut (data.long_prompts=truncate)"
+            "long",
+            f"a prompt of {length} tokens, but {rule}, or let long prompts be cut (data.prompt_overflow=truncate)",
         )
     try:
         cut, lost = fit_messages(asked, lambda m: _fits(m, renderer, limits), keep_end=limits.keep_end)

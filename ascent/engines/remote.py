@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Literal, TypeVar
 
 from ascent.engines.counter_rng import words
-from ascent.http_client import Client, Flight, Patience, ServerFailed, checked_token, checked_url, read_object
+from ascent.http_client import Client, Flight, RetryPolicy, ServerFailed, checked_token, checked_url, read_object
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, Stop
 
@@ -64,11 +64,11 @@ class RemoteSampler:
         *,
         key_from: str | None = None,
         at_once: int = 64,
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
         reload: Reload | str | None = None,
     ) -> None:
-        key, patience = _key(key_from), patience or Patience()
-        self._client = Client(url, token=key, patience=patience)
+        key, retry = _key(key_from), retry or RetryPolicy()
+        self._client = Client(url, token=key, retry=retry)
         self.url, self.model, self.stop_ids = self._client.url, model, frozenset(stop_ids)
         if not self.stop_ids:
             raise ValueError("a sampler without stop ids runs every completion to its budget; give the EOS id")
@@ -79,7 +79,7 @@ class RemoteSampler:
         self._reload: Reload | Client | None = None if isinstance(reload, str) else reload
         if isinstance(reload, str):  # the key is for the server's host alone
             same = _host(reload) == _host(url)
-            self._reload = Client(reload, token=key if same else None, patience=patience)
+            self._reload = Client(reload, token=key if same else None, retry=retry)
         self._flights: list[Flight] = []
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:

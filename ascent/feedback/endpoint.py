@@ -46,9 +46,9 @@ class Comparing:
         token_file: str | None = None,
         at_once: int = 8,
         max_tokens: int = 512,
-        patience: Mapping[str, float] | None = None,
+        retry: Mapping[str, float] | None = None,
     ) -> None:
-        self.client = client_of(url, token_file, patience)
+        self.client = client_of(url, token_file, retry)
         self._model, self._rubric = model, rubric.strip()
         self._at_once, self._max_tokens = at_once, max_tokens
 

@@ -57,7 +57,7 @@ def k3(
 def weighted_k3(
     logprobs_T: Tensor,
     ref_logprobs_T: Tensor,
-    mismatch_T: Tensor,
+    correction_T: Tensor,
     loss_mask_T: Tensor,
     *,
     guard: Guard = GUARD,
@@ -67,7 +67,7 @@ def weighted_k3(
 
     ms-swift's KL under rollout importance sampling. A token that the mismatch rejects has no KL either.
     """
-    weight_T = masked.kept(mismatch_T.detach(), loss_mask_T)
+    weight_T = masked.kept(correction_T.detach(), loss_mask_T)
     return weight_T * k3(logprobs_T, ref_logprobs_T, loss_mask_T, guard=guard, cap=cap)
 
 

@@ -1,7 +1,7 @@
 """The loss half of a row: terms by name, each a (numerator, denominator, metrics), for one micro-batch.
 
-L = Agg[w * focus * gate] + kl.weight * Agg[KL] + entropy.weight * mean(-H) + value.weight * mean(value loss)
-    + auxiliary terms
+L = Agg[correction * token_weights * policy_loss] + kl.weight * Agg[KL] + entropy_bonus.weight * mean(-H)
+    + value_loss.weight * mean(value loss) + extra losses
 
 `available` holds everything known about the micro-batch and the step's statistics, by the vocabulary's names
 (docs/decisions/0002); every cell picks what it needs. `step_statistics` computes those statistics from the whole step.
@@ -17,100 +17,98 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell
-from ascent.losses import aggregation as aggregation
 from ascent.losses import kl as estimators
 from ascent.losses import length_desensitized, ratios
+from ascent.losses.aggregation import numerator, tokens_per_sequence
 from ascent.losses.loss import Each, Loss, Terms, summed
 from ascent.losses.rollout_correction import log_weights
 from ascent.maths import masked
 from ascent.maths.metrics import Explained, Share, Tally, average, largest, smallest, spread
 from ascent.maths.segments import Segments
 
-# Focus cells of pairs that weigh tokens: they enter the sums of log-probs, and every loss of pairs reads those.
+# Token weights of pair losses: they enter the sums of log-probs, and every loss of pairs reads those.
 WITHIN_SUMS = (length_desensitized.shared_length,)
 
 
 def policy_terms(
     available: Mapping[str, Any],
     *,
-    mismatch: Cell,
+    rollout_correction: Cell,
     ratio: Cell,
-    gate: Cell,
-    aggregate: Cell,
-    focus: Sequence[Cell] = (),
+    policy_loss: Cell,
+    aggregation: Cell,
+    token_weights: Sequence[Cell] = (),
     kl: Cell | None = None,
-    entropy: Cell | None = None,
-    value: Cell | None = None,
-    auxiliary: Sequence[Cell] = (),
+    entropy_bonus: Cell | None = None,
+    value_loss: Cell | None = None,
+    extra_losses: Sequence[Cell] = (),
 ) -> Terms:
     """Every term of a policy-gradient row on one micro-batch."""
     known = dict(available)
     segments, loss_mask_T = known["segments"], known["loss_mask_T"]
-    tokens_B = aggregation.tokens_per_sequence(loss_mask_T, segments, known["logprobs_T"].dtype)
-    weights = aggregate({**known, "tokens_B": tokens_B})
+    tokens_B = tokens_per_sequence(loss_mask_T, segments, known["logprobs_T"].dtype)
+    weights = aggregation({**known, "tokens_B": tokens_B})
 
     def over_sequences(loss_T: Tensor, metrics: Mapping[str, Tally]) -> Loss:
         """The row's own aggregation, for the policy term and for KL."""
-        return Loss(
-            aggregation.numerator(loss_T, loss_mask_T, weights.weight_B, segments), weights.share_B.sum(), metrics
-        )
+        return Loss(numerator(loss_T, loss_mask_T, weights.weight_B, segments), weights.share_B.sum(), metrics)
 
     def over_tokens(loss_T: Tensor, metrics: Mapping[str, Tally]) -> Loss:
         """The mean over trained tokens, whatever the row's aggregation."""
         return Loss(masked.total(loss_T, loss_mask_T), tokens_B.sum(), metrics)
 
     known.setdefault("old_logprobs_T", known["logprobs_T"].detach())
-    focus_T, dropped = _focus(known, focus)
-    correction = mismatch(known)
+    token_weight_T, dropped = _token_weights(known, token_weights)
+    correction = rollout_correction(known)
     own_T = known["old_logprobs_T"]  # the trainer's, whatever takes its place as the anchor
-    known |= {"old_logprobs_T": correction.anchor_T, "mismatch_T": correction.weight_T}
+    known |= {"old_logprobs_T": correction.anchor_T, "correction_T": correction.weight_T}
     known["log_ratio_T"] = ratio(known)
-    gated = gate(known)
-    marks = {**gated.marks, **correction.marks, **dropped}
-    # A gate that takes the mismatch weight as an input has its own use for it.
-    weight_T = focus_T if "mismatch_T" in gate.inputs else focus_T * correction.weight_T
-    terms = {"policy": over_sequences(weight_T * gated.loss_T, _ratio_metrics(known, own_T, marks))}
+    clipped = policy_loss(known)
+    marks = {**clipped.marks, **correction.marks, **dropped}
+    # A policy loss that takes the correction's weight as an input applies it itself.
+    weight_T = token_weight_T if "correction_T" in policy_loss.inputs else token_weight_T * correction.weight_T
+    terms = {"policy": over_sequences(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, marks))}
     if kl is not None:
         kl_T = kl(known)
         terms["kl"] = over_sequences(kl_T, {"kl_loss": average(kl_T, loss_mask_T)})
-    if entropy is not None:
-        terms["entropy"] = over_tokens(entropy(known), {})
-    if value is not None:
-        terms |= value_terms(known, value=value)
-    terms.update({extra.name: summed(extra(known)) for extra in auxiliary})
+    if entropy_bonus is not None:
+        terms["entropy_bonus"] = over_tokens(entropy_bonus(known), {})
+    if value_loss is not None:
+        terms |= value_terms(known, value_loss=value_loss)
+    terms.update({extra.name: summed(extra(known)) for extra in extra_losses})
     return terms
 
 
-def value_terms(available: Mapping[str, Any], *, value: Cell) -> dict[str, Loss]:
+def value_terms(available: Mapping[str, Any], *, value_loss: Cell) -> dict[str, Loss]:
     """The critic's term, a mean over trained tokens whatever the row's aggregation; all there is for a second model."""
     loss_mask_T = available["loss_mask_T"]
-    loss_T = value(available)
+    loss_T = value_loss(available)
     tokens = loss_mask_T.sum().to(loss_T.dtype)
-    return {"value": Loss(masked.total(loss_T, loss_mask_T), tokens, _value_metrics(available, loss_mask_T))}
+    return {"value_loss": Loss(masked.total(loss_T, loss_mask_T), tokens, _value_metrics(available, loss_mask_T))}
 
 
 def file_terms(
     available: Mapping[str, Any],
     *,
     loss: Cell,
-    focus: Sequence[Cell] = (),
-    auxiliary: Sequence[Cell] = (),
+    token_weights: Sequence[Cell] = (),
+    extra_losses: Sequence[Cell] = (),
     evaluate: Callable[[Cell, Mapping[str, Any]], Each] = Cell.__call__,
 ) -> Terms:
     """Every term of a row that learns from files: supervised, preferences, rankings.
 
-    A focus weighs the loss, and of the others those of the same kind: all losses of pairs, say, but no text beside
+    A token weight multiplies the loss, and of the others those of the same kind: all losses of pairs, say, but no text beside
     them. One of WITHIN_SUMS weighs tokens before that, in the sums. `evaluate` calls the loss: whole, unless it must be
     computed piece by piece.
     """
-    known = with_sums(available, focus)
-    terms = {loss.name: evaluate(loss, known), **{extra.name: extra(known) for extra in auxiliary}}
+    known = with_sums(available, token_weights)
+    terms = {loss.name: evaluate(loss, known), **{extra.name: extra(known) for extra in extra_losses}}
     shape = terms[loss.name].losses.shape
-    for cell in [each for each in focus if each.function not in WITHIN_SUMS]:
+    for cell in [each for each in token_weights if each.function not in WITHIN_SUMS]:
         weight = cell(known).detach()
         if weight.shape != shape:
             raise ValueError(
-                f"focus {cell.name} gives {tuple(weight.shape)} weights for {tuple(shape)} losses of "
+                f"token_weights {cell.name} gives {tuple(weight.shape)} weights for {tuple(shape)} losses of "
                 f"{loss.name}; it is meant for another kind of loss"
             )
         alike = [name for name, each in terms.items() if each.losses.shape == shape]
@@ -119,17 +117,21 @@ def file_terms(
 
 
 def step_statistics(
-    available: Mapping[str, Any], cells: Sequence[Cell], *, mismatch: Cell | None = None, ratio: Cell | None = None
+    available: Mapping[str, Any],
+    cells: Sequence[Cell],
+    *,
+    rollout_correction: Cell | None = None,
+    ratio: Cell | None = None,
 ) -> dict[str, Tensor]:
     """Everything that couples the optimizer step, from the whole of it and without gradient, by name.
 
-    `mismatch` and `ratio` are those of a rollout row: its gate's statistics see the ratio that the gate will see.
+    `rollout_correction` and `ratio` are a rollout row's: the statistics of its policy loss see the ratio the loss will see.
     """
     known = with_sums({name: x.detach() if isinstance(x, Tensor) else x for name, x in available.items()}, cells)
-    if mismatch is not None and ratio is not None and "logprobs_T" in known:
+    if rollout_correction is not None and ratio is not None and "logprobs_T" in known:
         known.setdefault("old_logprobs_T", known["logprobs_T"])
-        anchors = {name: statistic(known) for name, statistic in mismatch.statistics.items()}
-        known["old_logprobs_T"] = mismatch({**known, **anchors}).anchor_T
+        anchors = {name: statistic(known) for name, statistic in rollout_correction.statistics.items()}
+        known["old_logprobs_T"] = rollout_correction({**known, **anchors}).anchor_T
         known["log_ratio_T"] = ratio(known)
     with torch.no_grad():
         return {name: statistic(known) for each in cells for name, statistic in each.statistics.items()}
@@ -161,14 +163,14 @@ def with_sums(available: Mapping[str, Any], cells: Sequence[Cell] = ()) -> dict[
     return known
 
 
-def _focus(known: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The product of the focus cells, and which tokens each of them drops."""
-    focus_T, dropped = torch.ones_like(known["logprobs_T"]).detach(), {}
+def _token_weights(known: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The product of the token weights, and which tokens each of them drops."""
+    token_weight_T, dropped = torch.ones_like(known["logprobs_T"]).detach(), {}
     for each in cells:
         weight_T = each(known).detach()
-        focus_T = focus_T * weight_T
+        token_weight_T = token_weight_T * weight_T
         dropped[f"dropped_{each.name}"] = weight_T == 0
-    return focus_T, dropped
+    return token_weight_T, dropped
 
 
 def mismatched_score(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments) -> Tensor:

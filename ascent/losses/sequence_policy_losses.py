@@ -34,7 +34,7 @@ def vespo(
     advantages_T: Tensor,
     loss_mask_T: Tensor,
     segments: Segments,
-    mismatch_T: Tensor,
+    correction_T: Tensor,
     *,
     power_positive: Annotated[Positive, RARE] = 2.0,
     decay_positive: Annotated[Positive, RARE] = 3.0,
@@ -47,7 +47,7 @@ def vespo(
     multiplying the loss. log W = .2: .767814 for A >= 0 (k 2, lambda 3), 1.170223 for A < 0 (k 3, lambda 2).
     """
     moved_T = differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T).clamp(-GUARD, GUARD)
-    sampler_T = masked.kept(mismatch_T.detach(), loss_mask_T).clamp(min=1e-8).log().clamp(max=GUARD)
+    sampler_T = masked.kept(correction_T.detach(), loss_mask_T).clamp(min=1e-8).log().clamp(max=GUARD)
     log_B = segments.sum(moved_T + masked.kept(sampler_T, loss_mask_T)).clamp(LOWEST, GUARD)
     log_T = segments.spread(log_B)
     advantages_T = masked.kept(advantages_T.detach(), loss_mask_T)

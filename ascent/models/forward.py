@@ -141,5 +141,7 @@ def recompute_activations(module: PreTrainedModel) -> None:
         return nullcontext(), as_now()
 
     if not module.supports_gradient_checkpointing:
-        raise ValueError(f"{type(module).__name__} cannot recompute activations in transformers; use recompute=False")
+        raise ValueError(
+            f"{type(module).__name__} has no gradient checkpointing in transformers; use gradient_checkpointing=False"
+        )
     module.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})

@@ -49,7 +49,7 @@ def load(
     dtype: str = "float32",
     device: str | torch.device = "cpu",
     dropout: bool = False,
-    recompute: bool = False,
+    gradient_checkpointing: bool = False,
     seed: int = 0,
     trust_remote_code: bool = False,
     budget_bytes: int | None = None,
@@ -58,7 +58,7 @@ def load(
     """Load a folder, one of our runs, or a hub name.
 
     `head`: tokens (a policy), scalar (a reward model or critic) or both (a policy whose trunk carries a critic).
-    `dropout` keeps the model's own dropout; otherwise every rate is set to 0. `recompute` saves memory in training by
+    `dropout` keeps the model's own dropout; otherwise every rate is set to 0. `gradient_checkpointing` saves memory in training by
     running each layer again in the backward pass. `seed` draws the scalar head where the folder has none.
     `budget_bytes` bounds what logits take: 128 MiB, or 512 MiB on CUDA, unless given. With `routing_replay` tokens take
     the experts in training that the native engine recorded for them.
@@ -90,9 +90,9 @@ def load(
         notes += said
     for note in notes:
         logger.info(note)
-    module.train(dropout or recompute)
+    module.train(dropout or gradient_checkpointing)
     budget = budget_bytes or (CUDA_BUDGET_BYTES if module.device.type == "cuda" else BUDGET_BYTES)
-    return LanguageModel(module, tokenizer, value_head, None, budget, recompute, tuple(notes), routes)
+    return LanguageModel(module, tokenizer, value_head, None, budget, gradient_checkpointing, tuple(notes), routes)
 
 
 def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTrainedConfig:

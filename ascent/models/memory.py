@@ -80,7 +80,7 @@ def forecast(
     tokens: int,
     dtype: str = "float32",
     training: bool = True,
-    recompute: bool = False,
+    gradient_checkpointing: bool = False,
     budget_bytes: int = BUDGET_BYTES,
     reference: int = 0,
 ) -> Forecast:
@@ -99,7 +99,7 @@ def forecast(
     if not training:
         return Forecast(shape.parameters * size, 0, 0, 0, layer + 2 * kept, budget_bytes, reference * size)
     # With recomputation each layer keeps its input, and one layer at a time is whole again.
-    activations = shape.layers * kept + layer if recompute else shape.layers * layer
+    activations = shape.layers * kept + layer if gradient_checkpointing else shape.layers * layer
     return Forecast(
         weights=shape.parameters * size,
         gradients=shape.trained * (4 if dtype == "float32" else size + 4),

@@ -43,12 +43,12 @@ class LanguageModel:
     value_head: nn.Linear | None = None
     adapter: PeftModel | None = None
     budget_bytes: int = BUDGET_BYTES
-    recompute: bool = False
+    gradient_checkpointing: bool = False
     notes: tuple[str, ...] = ()
     routes: Routes | None = None
 
     def __post_init__(self) -> None:
-        if self.recompute:
+        if self.gradient_checkpointing:
             forward.recompute_activations(self.module)
 
     @property
@@ -111,9 +111,9 @@ class LanguageModel:
                 f"want={sorted(want)}: {type(self.module).__name__} offers {sorted(self.offers)}; ask for some of "
                 "these, or load the model with another head (tokens, scalar, both)"
             )
-        if self.recompute and torch.is_grad_enabled() and not self.module.training:
+        if self.gradient_checkpointing and torch.is_grad_enabled() and not self.module.training:
             raise ValueError(
-                "recompute=True has no effect on a model in eval mode, so memory would not be saved; call "
+                "gradient_checkpointing=True has no effect on a model in eval mode, so memory would not be saved; call "
                 "model.train() before a forward with gradients"
             )
 

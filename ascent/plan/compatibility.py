@@ -6,7 +6,7 @@ import math
 from typing import get_type_hints
 
 from ascent.advantages import reward_shaping
-from ascent.advantages.advantage import TokenCredit
+from ascent.advantages.advantage import TokenAdvantage
 from ascent.algorithms import TABLE, Row
 from ascent.config.schema import Config
 from ascent.losses import (
@@ -71,9 +71,9 @@ def refuse_conflicts(config: Config, row: Row) -> None:
         _opponent_is_a_fair_one(config, row)
     if row.needs & {"teacher", "teacher_distribution"} and config.model.teacher is None:
         raise ValueError(f"model.teacher is missing: {row.name} learns from a frozen teacher; name the model")
-    if "teacher_distribution" in row.needs and config.data.own_answers and config.data.train_on != "completion":
+    if "teacher_distribution" in row.needs and config.data.on_policy_fraction and config.data.train_on != "completion":
         raise ValueError(
-            f"data.own_answers={config.data.own_answers:g} with data.train_on={config.data.train_on}: the student "
+            f"data.on_policy_fraction={config.data.on_policy_fraction:g} with data.train_on={config.data.train_on}: the student "
             "answers the last question anew, so that answer alone can be trained; use train_on completion"
         )
     if "pretraining" in row.needs and config.data.pretraining is None:
@@ -126,15 +126,15 @@ def _focus_fits_loss(row: Row) -> None:
     """A loss of pairs is weighed pair by pair, any other token by token."""
     if row.loss is None or "chosen_P" not in row.loss.required:
         return
-    for each in row.focus:
+    for each in row.token_weights:
         if "chosen_P" not in each.required:
             raise ValueError(
-                f"cells.focus.{each.name} weighs tokens, but cells.loss {row.loss.name} is one number per pair; remove "
+                f"cells.token_weights.{each.name} weighs tokens, but cells.loss {row.loss.name} is one number per pair; remove "
                 "it, or use own_likelihood, which weighs pairs"
             )
         if each.function in WITHIN_SUMS and "logprobs_B" not in row.loss.required:
             raise ValueError(
-                f"cells.focus.{each.name} weighs tokens in a response's sum of log-probs, but cells.loss "
+                f"cells.token_weights.{each.name} weighs tokens in a response's sum of log-probs, but cells.loss "
                 f"{row.loss.name} reads none; remove it"
             )
 
@@ -158,12 +158,12 @@ def _group_has_a_baseline(config: Config, row: Row) -> None:
 
 
 def _normaliser_fits_credit(row: Row) -> None:
-    if row.credit is None or row.normalise is None or "advantages_B" not in row.normalise.required:
+    if row.advantage is None or row.advantage_norm is None or "advantages_B" not in row.advantage_norm.required:
         return
-    if get_type_hints(row.credit.function).get("return") is TokenCredit:
+    if get_type_hints(row.advantage.function).get("return") is TokenAdvantage:
         raise ValueError(
-            f"cells.normalise {row.normalise.name} rescales one advantage an answer, but cells.credit "
-            f"{row.credit.name} gives one a token; set cells.normalise.use to whiten_token or none"
+            f"cells.advantage_norm {row.advantage_norm.name} rescales one advantage an answer, but cells.advantage "
+            f"{row.advantage.name} gives one a token; set cells.advantage_norm.use to whiten_token or none"
         )
 
 
@@ -180,16 +180,16 @@ def _group_has_a_pair(config: Config, row: Row) -> None:
 
 def _opponent_is_a_fair_one(config: Config, row: Row) -> None:
     """Both answers are drawn alike, and what is learnt from is the chance of winning, which no shaping touches."""
-    credit = row.credit.name if row.credit else "none"
+    credit = row.advantage.name if row.advantage else "none"
     if config.rollouts.top_p < 1:
         raise ValueError(
-            f"rollouts.top_p={config.rollouts.top_p} with cells.credit {credit}: the opponent is drawn from the whole "
+            f"rollouts.top_p={config.rollouts.top_p} with cells.advantage {credit}: the opponent is drawn from the whole "
             "distribution, and the policy must not have it easier; use top_p 1"
         )
-    if row.shape:
+    if row.reward_shaping:
         raise ValueError(
-            f"cells.shape.{row.shape[0].name} has no effect: cells.credit {credit} learns from the chance of winning, "
-            f"not from the reward that is shaped; set cells.shape.{row.shape[0].name}=false, or add a reward that "
+            f"cells.reward_shaping.{row.reward_shaping[0].name} has no effect: cells.advantage {credit} learns from the chance of winning, "
+            f"not from the reward that is shaped; set cells.reward_shaping.{row.reward_shaping[0].name}=false, or add a reward that "
             "scores both answers"
         )
 
@@ -199,66 +199,76 @@ def _sampling_fits_correction(config: Config, row: Row) -> None:
     if comparing and config.rollouts.top_p < 1:
         raise ValueError(
             f"rollouts.top_p={config.rollouts.top_p} with {comparing[0]}: truncated sampling biases what that "
-            "compares; use top_p 1, or leave it out (cells.mismatch.use=none; under cells.focus its name: false)"
+            "compares; use top_p 1, or leave it out (cells.rollout_correction.use=none; under cells.token_weights its name: false)"
         )
 
 
 def _critic_is_trained(config: Config, row: Row) -> None:
-    has_values = row.credit is not None and "values_T" in row.credit.required
-    credit = row.credit.name if row.credit else "none"
-    if has_values and row.value is None:
-        raise ValueError(f"cells.credit {credit} needs a critic, but no cells.value trains it; add cells.value.use=mse")
-    if row.value is not None and not has_values:
-        raise ValueError(f"cells.value has no effect: cells.credit {credit} uses no critic; set cells.value=false")
-    if config.rollouts.truncation == "bootstrap" and not has_values:
+    has_values = row.advantage is not None and "values_T" in row.advantage.required
+    credit = row.advantage.name if row.advantage else "none"
+    if has_values and row.value_loss is None:
         raise ValueError(
-            f"rollouts.truncation='bootstrap' asks a critic, but cells.credit {credit} has none; use score"
+            f"cells.advantage {credit} needs a critic, but no cells.value_loss trains it; add cells.value_loss.use=mse"
+        )
+    if row.value_loss is not None and not has_values:
+        raise ValueError(
+            f"cells.value_loss has no effect: cells.advantage {credit} uses no critic; set cells.value_loss=false"
+        )
+    if config.rollouts.truncated_reward == "bootstrap" and not has_values:
+        raise ValueError(
+            f"rollouts.truncated_reward='bootstrap' asks a critic, but cells.advantage {credit} has none; use score"
         )
 
 
 def _kl_has_a_gradient(row: Row) -> None:
     if row.kl is not None and row.kl.function is kl.k1:
         raise ValueError(
-            "cells.kl k1 has zero expected gradient in the loss; use k2 or rho_k3 there, or cells.shape.kl_penalty, "
+            "cells.kl k1 has zero expected gradient in the loss; use k2 or rho_k3 there, or cells.reward_shaping.kl_penalty, "
             "which puts k1 into the reward"
         )
 
 
 def _controller_has_a_term(row: Row) -> None:
-    penalties = [each for each in row.shape if each.function is reward_shaping.kl_penalty]
-    cell = row.controller
-    if cell is not None and row.kl is None and not any("ref_logprobs_T" in each.required for each in row.shape):
-        raise ValueError(f"cells.controller has no effect: {row.name} has no KL to steer; set cells.controller=false")
+    penalties = [each for each in row.reward_shaping if each.function is reward_shaping.kl_penalty]
+    cell = row.kl_controller
+    if (
+        cell is not None
+        and row.kl is None
+        and not any("ref_logprobs_T" in each.required for each in row.reward_shaping)
+    ):
+        raise ValueError(
+            f"cells.kl_controller has no effect: {row.name} has no KL to steer; set cells.kl_controller=false"
+        )
     if cell is None or cell.function is kl_controllers.fixed:
         return
     if row.kl is not None and penalties:
         raise ValueError(
-            f"cells.controller {cell.name} steers one coefficient, but {row.name} has KL in the reward "
-            "(cells.shape.kl_penalty) and in the loss (cells.kl); remove one of them"
+            f"cells.kl_controller {cell.name} steers one coefficient, but {row.name} has KL in the reward "
+            "(cells.reward_shaping.kl_penalty) and in the loss (cells.kl); remove one of them"
         )
     from_old, to_old = cell.function is kl_controllers.ppo_penalty, row.kl is not None and row.kl.function is kl.to_old
     if from_old != to_old:
         wants, has = ("the sampling policy", "the reference") if from_old else ("the reference", "the sampling policy")
         fix = "ziegler_sequence" if from_old else "ppo_penalty"
         raise ValueError(
-            f"cells.controller {cell.name} looks at KL to {wants}, but {row.name} penalises KL to {has}; use {fix}"
+            f"cells.kl_controller {cell.name} looks at KL to {wants}, but {row.name} penalises KL to {has}; use {fix}"
         )
     if row.kl is None and not penalties:
-        raise ValueError(f"cells.controller {cell.name} steers kl_penalty or cells.kl, and {row.name} has neither")
+        raise ValueError(f"cells.kl_controller {cell.name} steers kl_penalty or cells.kl, and {row.name} has neither")
     start = row.kl.weight if row.kl is not None else penalties[0].numbers["beta"]
     if not start:
         raise ValueError(
-            f"cells.controller {cell.name} multiplies the KL coefficient, and 0 stays 0; give "
-            f"{'cells.kl.weight' if row.kl is not None else 'cells.shape.kl_penalty.beta'} a start above 0"
+            f"cells.kl_controller {cell.name} multiplies the KL coefficient, and 0 stays 0; give "
+            f"{'cells.kl.weight' if row.kl is not None else 'cells.reward_shaping.kl_penalty.beta'} a start above 0"
         )
 
 
 def _cut_completions_have_one_rule(config: Config, row: Row) -> None:
-    rules = [each.name for each in row.shape if each.name.startswith("eos_")]
-    if config.rollouts.truncation == "bootstrap" and rules:
+    rules = [each.name for each in row.reward_shaping if each.name.startswith("eos_")]
+    if config.rollouts.truncated_reward == "bootstrap" and rules:
         raise ValueError(
-            f"rollouts.truncation='bootstrap' lets the critic value a completion that was cut, and "
-            f"cells.shape.{rules[0]} scores it; use one of them: set cells.shape.{rules[0]}=false, or truncation score"
+            f"rollouts.truncated_reward='bootstrap' lets the critic value a completion that was cut, and "
+            f"cells.reward_shaping.{rules[0]} scores it; use one of them: set cells.reward_shaping.{rules[0]}=false, or truncation score"
         )
 
 
@@ -272,7 +282,7 @@ def _critic_warms_up_before_the_end(config: Config) -> None:
 
 
 def _has_a_ratio(row: Row) -> bool:
-    own = row.gate is not None and "old_logprobs_T" in row.gate.required  # a gate that forms its own
+    own = row.policy_loss is not None and "old_logprobs_T" in row.policy_loss.required  # a gate that forms its own
     return own or (row.ratio is not None and row.ratio.function is not ratios.none)
 
 
@@ -296,16 +306,18 @@ def _old_rollouts_have_a_ratio(config: Config, row: Row) -> None:
 
 
 def _ratio_fits_gate(row: Row) -> None:
-    if row.ratio is None or row.gate is None:
+    if row.ratio is None or row.policy_loss is None:
         return
-    bounded = "log_ratio_T" in row.gate.required
+    bounded = "log_ratio_T" in row.policy_loss.required
     used = bounded or (row.kl is not None and "log_ratio_T" in row.kl.required)
     if row.ratio.function is ratios.none and bounded:
         raise ValueError(
-            f"cells.gate {row.gate.name} bounds a ratio, but cells.ratio is none; use token, or gate plain"
+            f"cells.policy_loss {row.policy_loss.name} bounds a ratio, but cells.ratio is none; use token, or gate plain"
         )
     if row.ratio.function is not ratios.none and not used:
-        raise ValueError(f"cells.ratio {row.ratio.name} has no effect: gate {row.gate.name} takes no ratio; use none")
+        raise ValueError(
+            f"cells.ratio {row.ratio.name} has no effect: gate {row.policy_loss.name} takes no ratio; use none"
+        )
 
 
 def _kl_has_its_ratio(config: Config, row: Row) -> None:
@@ -341,44 +353,48 @@ def refuse_long_rollouts(config: Config, row: Row, prompt: int, answer: int) -> 
 
 
 def _ratio_fits_aggregate(row: Row) -> None:
-    if row.ratio is None or row.aggregate is None or row.ratio.function not in PER_SEQUENCE_RATIOS:
+    if row.ratio is None or row.aggregation is None or row.ratio.function not in PER_SEQUENCE_RATIOS:
         return
-    if not row.aggregate.name.startswith("sequence_"):
+    if not row.aggregation.name.startswith("sequence_"):
         raise ValueError(
-            f"cells.ratio {row.ratio.name} is one number per sequence, but cells.aggregate {row.aggregate.name} weighs "
+            f"cells.ratio {row.ratio.name} is one number per sequence, but cells.aggregation {row.aggregation.name} weighs "
             "sequences by their length; use sequence_mean_token_mean"
         )
 
 
 def _gate_fits_the_rest(row: Row) -> None:
-    gate = row.gate
+    gate = row.policy_loss
     if gate is None:
         return
     if gate.function is policy_losses.gmpo and row.ratio is not None and row.ratio.function is not ratios.token:
         raise ValueError(
-            f"cells.gate gmpo clips each token's own ratio, but cells.ratio {row.ratio.name} is one number for the "
+            f"cells.policy_loss gmpo clips each token's own ratio, but cells.ratio {row.ratio.name} is one number for the "
             "whole answer; set cells.ratio.use=token"
         )
-    if gate.function is sequence_policy_losses.vespo and row.mismatch and row.mismatch.function in PER_SEQUENCE_WEIGHTS:
+    if (
+        gate.function is sequence_policy_losses.vespo
+        and row.rollout_correction
+        and row.rollout_correction.function in PER_SEQUENCE_WEIGHTS
+    ):
         raise ValueError(
-            f"cells.mismatch {row.mismatch.name} with cells.gate vespo: vespo multiplies the weights of a sequence's "
+            f"cells.rollout_correction {row.rollout_correction.name} with cells.policy_loss vespo: vespo multiplies the weights of a sequence's "
             "tokens, and each of them would be the whole sequence's; use token_truncate, token_mask or none"
         )
     fitting = OF_THE_WHOLE.get(gate.function)
-    if fitting and row.aggregate is not None and row.aggregate.function not in fitting:
+    if fitting and row.aggregation is not None and row.aggregation.function not in fitting:
         raise ValueError(
-            f"cells.aggregate {row.aggregate.name} with cells.gate {gate.name}, whose loss is one number repeated on "
+            f"cells.aggregation {row.aggregation.name} with cells.policy_loss {gate.name}, whose loss is one number repeated on "
             f"every token: long answers would count more; use {fitting[0].__name__}"
         )
 
 
 def _overlong_is_reachable(config: Config, row: Row) -> None:
     budget = config.rollouts.max_new_tokens
-    for each in [each for each in row.shape if each.function is reward_shaping.soft_overlong]:
+    for each in [each for each in row.reward_shaping if each.function is reward_shaping.soft_overlong]:
         limit, cache = int(each.numbers["max_length"]), int(each.numbers["cache"])
         if limit - cache >= budget:
             raise ValueError(
-                f"cells.shape.soft_overlong has no effect: it starts at {limit - cache} tokens (max_length {limit}, "
+                f"cells.reward_shaping.soft_overlong has no effect: it starts at {limit - cache} tokens (max_length {limit}, "
                 f"cache {cache}), but rollouts.max_new_tokens={budget} ends every completion before; lower max_length"
             )
 

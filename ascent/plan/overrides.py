@@ -12,8 +12,8 @@ from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, CellOverride, Cells
 from ascent.losses import aggregation
 
 # Slots that may stay empty; every other slot of a row's kind must hold a function, if only one that does nothing.
-OPTIONAL_SLOTS = ("kl", "controller", "value", "entropy")
-FILE_SLOTS = ("loss", "focus", "auxiliary")
+OPTIONAL_SLOTS = ("kl", "kl_controller", "value_loss", "entropy_bonus")
+FILE_SLOTS = ("loss", "token_weights", "extra_losses")
 
 
 def with_cells(row: Row, cells: Cells) -> Row:
@@ -28,12 +28,12 @@ def with_cells(row: Row, cells: Cells) -> Row:
 
 def with_budget(row: Row, cells: Cells, max_new_tokens: int) -> Row:
     """A constant that stands for the generation budget is the recipe's own budget, unless the recipe names it."""
-    current, override = row.aggregate, cells.aggregate
+    current, override = row.aggregation, cells.aggregation
     named = isinstance(override, CellOverride) and "length" in override.model_dump(exclude_unset=True)
     if current is None or current.function is not aggregation.sequence_mean_token_scaled or named:
         return row
     numbers = {**current.numbers, "length": max_new_tokens}
-    return dataclasses.replace(row, aggregate=dataclasses.replace(current, numbers=numbers))
+    return dataclasses.replace(row, aggregation=dataclasses.replace(current, numbers=numbers))
 
 
 def spelled_out(row: Row, base: Row) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def spelled_out(row: Row, base: Row) -> dict[str, Any]:
         now, before = getattr(row, slot), getattr(base, slot)
         if slot in SEVERAL_SLOTS:
             removed = {each.name: False for each in before if each.name not in {other.name for other in now}}
-            entries = {each.name: _numbers(each, weighted=slot == "auxiliary") for each in now} | removed
+            entries = {each.name: _numbers(each, weighted=slot == "extra_losses") for each in now} | removed
             section |= {slot: entries} if entries else {}
         elif now is not None:
             section[slot] = {"use": now.name} | _numbers(now, weighted=slot in TERM_SLOTS)
@@ -63,7 +63,7 @@ def _check_slot(row: Row, slot: str) -> None:
         source = row.source if row.samples else "files"
         raise ValueError(
             f"cells.{slot} has no effect: {row.name} learns from {source} and has only the slots loss, focus and "
-            "auxiliary"
+            "extra_losses"
         )
     if row.loss is None and slot == "loss":
         raise ValueError(
@@ -100,7 +100,7 @@ def _several(row: Row, slot: str, overrides: Mapping[str, Mapping[str, Any] | bo
         function = _function(row, slot, name)
         if not isinstance(numbers, bool):
             path = f"cells.{slot}.{name}"
-            cells[name] = _cell(path, function, numbers, cells.get(name), weighted=slot == "auxiliary")
+            cells[name] = _cell(path, function, numbers, cells.get(name), weighted=slot == "extra_losses")
         elif name in {each.name for each in getattr(row, slot)}:
             del cells[name]
         else:

@@ -11,7 +11,7 @@ from ascent.cells import nearest
 from ascent.plugins import names_in
 
 GROUP = "ascent.algorithms"
-ROLLOUT_SLOTS = ("credit", "normalise", "mismatch", "ratio", "gate", "aggregate")
+ROLLOUT_SLOTS = ("advantage", "advantage_norm", "rollout_correction", "ratio", "policy_loss", "aggregation")
 
 
 def find_row(name: str) -> Row:

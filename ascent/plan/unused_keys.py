@@ -40,7 +40,7 @@ def _second_model(row: Row, values: Values) -> bool:
 
 
 def _answers_anew(row: Row, values: Values) -> bool:
-    return "teacher_distribution" in row.needs and values["data.own_answers"] > 0
+    return "teacher_distribution" in row.needs and values["data.on_policy_fraction"] > 0
 
 
 def _drops_groups(row: Row, values: Values) -> bool:
@@ -59,18 +59,18 @@ RULES = (
     Rule(
         (
             *("rollouts.prompts_per_step", "rollouts.group_size", "rollouts.top_p"),
-            *("rollouts.refill_tries", "rewards", "env"),
+            *("rollouts.dynamic_sampling_tries", "rewards", "env"),
         ),
         _samples,
         "{name} learns from files ({source}), not from rollouts; remove it",
     ),
     Rule(
-        ("rollouts.truncation", "rollouts.max_staleness", "update.target_kl"),
+        ("rollouts.truncated_reward", "rollouts.max_staleness", "update.target_kl"),
         lambda row, values: _reads(row, values) or _has_a_policy_gradient(row, values),
         "{name} compares two answers (fresh_pairs): it has no critic, and no ratio to who sampled them; remove it",
     ),
     Rule(
-        ("rollouts.truncation", "rollouts.max_staleness", "model.routing_replay"),
+        ("rollouts.truncated_reward", "rollouts.max_staleness", "model.routing_replay"),
         _samples,
         "{name} learns from files ({source}), not from rollouts; remove it",
     ),
@@ -80,7 +80,7 @@ RULES = (
         "{name} learns from files ({source}), not from rollouts; remove it",
     ),
     Rule(
-        ("data.own_answers",),
+        ("data.on_policy_fraction",),
         _needing("teacher_distribution"),
         "{name} has no teacher to say what it thinks of other answers than the records'; remove it",
     ),
@@ -107,7 +107,7 @@ RULES = (
     Rule(
         ("data.pretraining",),
         _needing("pretraining"),
-        "{name} mixes in no pretraining text; add cells.auxiliary.pretraining_nll or remove it",
+        "{name} mixes in no pretraining text; add cells.extra_losses.pretraining_nll or remove it",
     ),
     Rule(
         ("model.reference",),
@@ -115,14 +115,14 @@ RULES = (
         "no cell of {name} compares with a reference model; add a KL cell (cells.kl) or remove it",
     ),
     Rule(
-        ("run.stop_at_kl",),
+        ("run.max_ref_kl",),
         lambda row, values: _samples(row, values) and "reference" in row.needs,
-        "{name} knows no reference to be far from; add cells.shape.kl_penalty or remove it",
+        "{name} knows no reference to be far from; add cells.reward_shaping.kl_penalty or remove it",
     ),
     Rule(
         ("model.teacher",),
         lambda row, values: bool(row.needs & {"teacher", "teacher_distribution"}),
-        "no cell of {name} asks a teacher; add cells.focus.teacher_agreement to what samples, or remove it",
+        "no cell of {name} asks a teacher; add cells.token_weights.teacher_agreement to what samples, or remove it",
     ),
     Rule(
         ("model.critic",),
@@ -140,9 +140,9 @@ RULES = (
         "{name} does not score with it; add {{use: reward_model}} to rewards, or remove it",
     ),
     Rule(
-        ("rollouts.refill_tries",),
+        ("rollouts.dynamic_sampling_tries",),
         _drops_groups,
-        "no filter of {name} drops whole groups; add cells.filter.varied or remove it",
+        "no filter of {name} drops whole groups; add cells.filter.nonzero_variance or remove it",
     ),
     Rule(
         ("run.evaluate_every", "run.keep_best"),
@@ -150,7 +150,7 @@ RULES = (
         "there is nothing to evaluate; set data.evaluate or remove it",
     ),
     Rule(
-        ("run.best_by",),
+        ("run.best_metric",),
         lambda row, values: _evaluates(row, values) and values["run.keep_best"] > 0,
         "no checkpoint is kept for being good; set data.evaluate and run.keep_best or remove it",
     ),
@@ -165,7 +165,7 @@ RULES = (
         "all weights are trained; set model.lora or remove it",
     ),
     Rule(
-        ("data.demonstrations",),
+        ("data.centering_data",),
         _needing("score_head"),
         "{name} trains no reward model, whose scores they would centre; remove it",
     ),

@@ -37,13 +37,13 @@ class Rule:
     """`timeout` seconds for one call: of one rollout, or of those that a batched reward gets together."""
 
     timeout: float
-    stop_on: StopOn = "bugs"
+    on_error: StopOn = "bugs"
 
     def __post_init__(self) -> None:
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
             raise ValueError(f"timeout={self.timeout}, but a reward needs some time; give seconds above 0")
-        if self.stop_on not in get_args(StopOn):
-            raise ValueError(f"stop_on={self.stop_on!r}, but it must be one of {', '.join(get_args(StopOn))}")
+        if self.on_error not in get_args(StopOn):
+            raise ValueError(f"on_error={self.on_error!r}, but it must be one of {', '.join(get_args(StopOn))}")
 
 
 class Scoring:
@@ -77,7 +77,7 @@ class Scoring:
         found = {name: line.finish() for name, line in self._lines.items()}
         for name, outcomes in found.items():
             for place, result in sorted(outcomes.items()):
-                counts.add(name, self._rollouts[place], result, self._rules[name].stop_on)
+                counts.add(name, self._rollouts[place], result, self._rules[name].on_error)
         return [
             {name: outcomes[place] for name, outcomes in found.items() if place in outcomes}
             for place in range(self._count)
@@ -89,11 +89,11 @@ def score_all(
     rollouts: Sequence[Rollout],
     *,
     timeout: float,
-    stop_on: StopOn = "bugs",
+    on_error: StopOn = "bugs",
     tally: Tally | None = None,
 ) -> list[dict[str, Outcome]]:
     """Every reward on every rollout, which are all there: for each rollout, reward name -> outcome."""
-    scoring = Scoring(rewards, dict.fromkeys(rewards, Rule(timeout, stop_on)), len(rollouts))
+    scoring = Scoring(rewards, dict.fromkeys(rewards, Rule(timeout, on_error)), len(rollouts))
     for place, rollout in enumerate(rollouts):
         scoring.add(place, rollout)
     return scoring.finish(tally)

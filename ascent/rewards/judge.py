@@ -49,13 +49,13 @@ class Judge(Batch):
         token_file: str | None = None,
         at_once: int = 8,
         max_tokens: int = 512,
-        patience: Mapping[str, float] | None = None,
+        retry: Mapping[str, float] | None = None,
     ) -> None:
         if not low < high:
             raise ValueError(f"judge: low={low}, high={high}, but the scale must go up")
         if not rubric.strip():
             raise ValueError("judge: the rubric is empty; say what a good answer is")
-        self.client = client_of(url, token_file, patience)
+        self.client = client_of(url, token_file, retry)
         self._model, self._rubric, self._low, self._high = model, rubric.strip(), low, high
         self.together, self.at_once, self._max_tokens = 1, at_once, max_tokens
 

@@ -130,7 +130,7 @@ class Tally:
     unscored: Counter[tuple[str, str]] = field(default_factory=Counter)
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def add(self, name: str, rollout: Rollout, result: Outcome, stop_on: StopOn) -> None:
+    def add(self, name: str, rollout: Rollout, result: Outcome, on_error: StopOn) -> None:
         """Count an outcome; raise RewardFailed where the policy says so."""
         if result.failure is None:
             self.scored[name] += 1
@@ -140,7 +140,7 @@ class Tally:
             return
         kind, detail = result.failure.kind, result.failure.detail
         place = f"prompt {rollout.prompt.id!r}, sample {rollout.sample}"
-        if stop_on == "failures" or (stop_on == "bugs" and kind in BUGS):
+        if on_error == "failures" or (on_error == "bugs" and kind in BUGS):
             raise RewardFailed(f"reward {name} on {place}: {kind}: {detail}")
         self._count(name, kind, f"{place}: {detail}")
 

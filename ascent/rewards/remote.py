@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ascent.http_client import PASSING, Client, Patience, ServerFailed, checked_token, read_object
+from ascent.http_client import PASSING, Client, RetryPolicy, ServerFailed, checked_token, read_object
 from ascent.protocols import Score
 from ascent.records import Rollout
 from ascent.rewards.outcome import Unscored
@@ -29,11 +29,11 @@ class Remote(Batch):
         token_file: str | None = None,
         batch: int = 32,
         at_once: int = 4,
-        patience: Mapping[str, float] | None = None,
+        retry: Mapping[str, float] | None = None,
     ) -> None:
         if batch < 1 or at_once < 1:
             raise ValueError(f"remote: batch={batch}, at_once={at_once}, but both must be at least 1")
-        self.client = client_of(url, token_file, patience, reply_bytes=batch * REPLY_BYTES_PER_ROLLOUT)
+        self.client = client_of(url, token_file, retry, reply_bytes=batch * REPLY_BYTES_PER_ROLLOUT)
         self.together, self.at_once = batch, at_once
 
     def check_server(self) -> None:
@@ -58,15 +58,15 @@ class Remote(Batch):
 
 
 def client_of(
-    url: str, token_file: str | None, patience: Mapping[str, float] | None, *, reply_bytes: int = LEAST_REPLY_BYTES
+    url: str, token_file: str | None, retry: Mapping[str, float] | None, *, reply_bytes: int = LEAST_REPLY_BYTES
 ) -> Client:
     """The client of a reward or a judge, from a recipe's options."""
     options = {"timeout": 30.0, "tries": 3, "trip": 5, "max_reply_bytes": max(reply_bytes, LEAST_REPLY_BYTES)}
     try:
-        found = Patience(**{**options, **(patience or {})})  # type: ignore[arg-type]
+        found = RetryPolicy(**{**options, **(retry or {})})  # type: ignore[arg-type]
     except TypeError as error:
-        raise ValueError(f"patience={patience!r}: {error}") from error
-    return Client(url, token=read_token(token_file), patience=found, again=AGAIN)
+        raise ValueError(f"retry={retry!r}: {error}") from error
+    return Client(url, token=read_token(token_file), retry=found, again=AGAIN)
 
 
 def read_token(file: str | None) -> str | None:

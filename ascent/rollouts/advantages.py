@@ -35,8 +35,10 @@ def informative(whole: Batch, row: Row) -> list[int]:
 
 def credited(whole: Batch, row: Row) -> tuple[Batch, dict[str, Tally]]:
     """The batch with advantages (and value targets), and what there is to say about them."""
-    assert row.credit is not None and row.normalise is not None, f"row {row.name} has no credit"
-    found = estimate(whole, shapes=row.shape, credit=row.credit, normalise=row.normalise)
+    assert row.advantage is not None and row.advantage_norm is not None, f"row {row.name} has no credit"
+    found = estimate(
+        whole, reward_shaping=row.reward_shaping, advantage=row.advantage, advantage_norm=row.advantage_norm
+    )
     batch = {**whole, "advantages_T": found.advantages_T}
     if found.returns_T is not None:
         batch["returns_T"] = found.returns_T.detach()

@@ -50,10 +50,10 @@ class Steering:
 
     def __init__(self, row: Row, weights: dict[str, float] | None = None) -> None:
         self._row, self._weights = row, weights
-        cell = row.controller
+        cell = row.kl_controller
         self.moves = cell is not None and cell.function is not kl_controllers.fixed
         self.in_loss = row.kl is not None
-        penalties = [each for each in row.shape if each.function is reward_shaping.kl_penalty]
+        penalties = [each for each in row.reward_shaping if each.function is reward_shaping.kl_penalty]
         assert not self.moves or self.in_loss or penalties, f"row {row.name} has no KL to steer"
         self.value = row.kl.weight if row.kl is not None else float(penalties[0].numbers["beta"] if penalties else 0)
 
@@ -71,16 +71,16 @@ class Steering:
             replace(each, numbers={**each.numbers, "beta": self.value})
             if each.function is reward_shaping.kl_penalty
             else each
-            for each in self._row.shape
+            for each in self._row.reward_shaping
         ]
-        return replace(self._row, shape=tuple(shapes))
+        return replace(self._row, reward_shaping=tuple(shapes))
 
     def after(self, measured: Callable[[], Measured]) -> None:
         """A rollout step is over: move the coefficient. `measured` is asked only where something moves."""
         if self.moves:
-            assert self._row.controller is not None
+            assert self._row.kl_controller is not None
             found = measured()
-            self.set(self._row.controller({**found, "coefficient": self.value}))
+            self.set(self._row.kl_controller({**found, "coefficient": self.value}))
 
     def set(self, value: float) -> None:
         self.value = float(value)

@@ -26,19 +26,19 @@ Key = tuple[str, int]  # the name and the sample number of a request
 @dataclass(frozen=True)
 class Limits:
     """Of an episode: `max_turns` of the policy, `max_tokens` sampled or read after the prompt (0: every turn's budget
-    and READ more for each), `patience` seconds for a reply before the environment counts as hung."""
+    and READ more for each), `reply_timeout` seconds for a reply before the environment counts as hung."""
 
     max_turns: int = 8
     max_tokens: int = 0
-    patience: float = 600.0
+    reply_timeout: float = 600.0
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
             raise ValueError(f"env.max_turns={self.max_turns}, but an episode has at least 1 turn")
         if self.max_tokens < 0:
             raise ValueError(f"env.max_tokens={self.max_tokens}, but it counts tokens; 0 leaves room for every turn")
-        if not self.patience > 0:
-            raise ValueError(f"env.patience={self.patience}, but a reply needs some seconds")
+        if not self.reply_timeout > 0:
+            raise ValueError(f"env.reply_timeout={self.reply_timeout}, but a reply needs some seconds")
 
     def room(self, max_new_tokens: int) -> int:
         """Tokens that an episode may have after its prompt."""
@@ -122,8 +122,8 @@ class Rounds:
 class Replies:
     """Environments at work, each in a thread. Their time runs from the moment they are asked."""
 
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
+    def __init__(self, reply_timeout: float) -> None:
+        self.reply_timeout = reply_timeout
         self._boxes: dict[Key, tuple[Box, float]] = {}
         self._ready: queue.SimpleQueue[Key] = queue.SimpleQueue()
 
@@ -132,7 +132,7 @@ class Replies:
 
     def ask(self, key: Key, env: Env, text: str) -> None:
         box = Box(lambda: env.reply(text), name="env", done=lambda: self._ready.put(key))
-        self._boxes[key] = box, time.monotonic() + self.patience
+        self._boxes[key] = box, time.monotonic() + self.reply_timeout
 
     def come(self, least: int) -> Iterator[tuple[Key, Reply | BaseException]]:
         """Those that are there; waits until at least so many are."""
@@ -145,7 +145,7 @@ class Replies:
                 for key in late:
                     del self._boxes[key]
                     found += 1
-                    yield key, TimeoutError(f"the environment did not reply within {self.patience:g} s")
+                    yield key, TimeoutError(f"the environment did not reply within {self.reply_timeout:g} s")
                 if found >= least:
                     return
                 continue
@@ -173,7 +173,7 @@ def episodes(
     waiting: dict[Key, Talking] = {}  # those who wait for a reply
     stepwise = isinstance(sampler, Stepwise)
     line: Stepwise | Rounds = sampler if isinstance(sampler, Stepwise) else Rounds(sampler)
-    replies = Replies(talk.limits.patience)
+    replies = Replies(talk.limits.reply_timeout)
     try:
         for each in begun:
             _open(each, talk)

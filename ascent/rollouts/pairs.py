@@ -64,7 +64,7 @@ class PairSource(RolloutSource):
         if "reference" in self.row.needs:
             assert reference is not None, f"row {self.row.name} needs a reference"
             whole["ref_logprobs_T"] = outputs(whole, reference.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
-            if self.plan.stop_at_kl is not None and not bool(whole["from_reference_B"].all()):
+            if self.plan.max_ref_kl is not None and not bool(whole["from_reference_B"].all()):
                 self._drift = self._apart(_own(whole))
         places, signs = whole.pop("places_B").tolist(), torch.where(whole["chosen_B"], 1.0, -1.0).tolist()
         lengths = whole["segments"].sum(whole["loss_mask_T"]).tolist()

@@ -57,12 +57,12 @@ class Plan:
     epochs: int = 1
     minibatches: int = 1
     target_kl: float | None = None
-    refill_tries: int = 0
+    dynamic_sampling_tries: int = 0
     budget: int = 16384
     bootstrap: bool = False  # the critic's value stands in for what a token budget cut off
     critic_alone: int = 0  # first steps in which the critic learns whole returns and the policy nothing
     staleness: int = 0
-    stop_at_kl: float | None = None
+    max_ref_kl: float | None = None
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ class RolloutSource:
     @property
     def halted(self) -> str:
         """Why the run should end here; empty while it should not."""
-        limit, drift = self.plan.stop_at_kl, self._drift
+        limit, drift = self.plan.max_ref_kl, self._drift
         if limit is None or drift is None or drift <= limit:
             return ""
         return (
-            f"the policy is {drift:.4g} nats a token from its reference, more than run.stop_at_kl={limit:g}; raise it "
-            "to train further, or hold the policy closer (cells.shape.kl_penalty.beta)"
+            f"the policy is {drift:.4g} nats a token from its reference, more than run.max_ref_kl={limit:g}; raise it "
+            "to train further, or hold the policy closer (cells.reward_shaping.kl_penalty.beta)"
         )
 
     @property
@@ -170,7 +170,7 @@ class RolloutSource:
         whole, tries = self._sampled(number), 0
         self._now.report = self._described(whole, parts_of(self._now.rollouts[begun:]))
         rows = self._kept(whole)
-        while self.plan.refill_tries > tries and self._groups(whole, rows) < self.plan.prompts:
+        while self.plan.dynamic_sampling_tries > tries and self._groups(whole, rows) < self.plan.prompts:
             tries += 1
             more = self._sampled(number, tries)
             found = self._kept(more)
@@ -220,7 +220,7 @@ class RolloutSource:
 
     def _refuse_another_policy(self, stats: Stats) -> None:
         """Before a step's first update the policy is the one that sampled."""
-        if self.row.mismatch is not None and self.row.mismatch.name == "bypass":
+        if self.row.rollout_correction is not None and self.row.rollout_correction.name == "bypass":
             return  # its ratio is to the sampler
         names = ("kl_to_old",) if self.models.half else ("ratio_largest", "ratio_smallest")
         off = max((abs(stats[name].value() - (not self.models.half)) for name in names if name in stats), default=0.0)
@@ -303,8 +303,12 @@ class RolloutSource:
         """With what the models say about it, and with advantages."""
         models, budget = self.models, self.plan.budget
         several = self.plan.epochs * self.plan.minibatches > 1
-        watched = self.steering.moves or self.plan.stop_at_kl is not None
-        before = (*self.row.shape, self.row.credit, self.row.normalise)  # they read the batch before any loss does
+        watched = self.steering.moves or self.plan.max_ref_kl is not None
+        before = (
+            *self.row.reward_shaping,
+            self.row.advantage,
+            self.row.advantage_norm,
+        )  # they read the batch before any loss does
         read = {name for each in before if each is not None for name in each.required}
         if models.recorded:
             whole["old_logprobs_T"] = whole["sampler_logprobs_T"]
@@ -314,8 +318,8 @@ class RolloutSource:
             several
             or watched
             or "old_logprobs_T" in read
-            or self.row.mismatch is None
-            or self.row.mismatch.name != "none"
+            or self.row.rollout_correction is None
+            or self.row.rollout_correction.name != "none"
         ):
             whole["old_logprobs_T"] = outputs(whole, models.policy.infer, LOGPROBS, budget)["logprobs_T"]
         if "reference" in self.row.needs:
@@ -348,9 +352,9 @@ class RolloutSource:
         row = self.steering.row
         if self._step > self.plan.critic_alone:
             return row
-        assert row.credit is not None, f"row {row.name} has no credit"
-        whole_returns = cell(returns.monte_carlo, gamma=row.credit.numbers.get("gamma", 1.0))
-        return replace(row, credit=whole_returns, normalise=cell(normalize.none))
+        assert row.advantage is not None, f"row {row.name} has no credit"
+        whole_returns = cell(returns.monte_carlo, gamma=row.advantage.numbers.get("gamma", 1.0))
+        return replace(row, advantage=whole_returns, advantage_norm=cell(normalize.none))
 
     def _measured(self) -> dict[str, float]:
         """KL as the controller wants it: after the updates from the policy that sampled, or to the reference."""

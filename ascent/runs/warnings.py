@@ -107,7 +107,7 @@ RULES = (
         "sampler_mismatch", _get("mismatch"), "mismatch",
         "The sampler's log-probs differ from the trainer's on the same tokens, so what is trained is not quite what "
         "was sampled.",
-        "Set cells.mismatch.use to token_truncate; look at dtype and engine, and at max_staleness.", high=0.02,
+        "Set cells.rollout_correction.use to token_truncate; look at dtype and engine, and at max_staleness.", high=0.02,
     ),
     Rule(
         CLIP_FRACTION, _clipped, "clipped_low + clipped_high",
@@ -127,7 +127,7 @@ RULES = (
     Rule(
         "entropy", _entropy, "entropy",
         "Near 0 the policy says the same every time and stops exploring; growing, it turns into noise.",
-        "Falling: a higher cells.gate.high, an entropy bonus, a lower learning rate. Growing: a lower learning rate.",
+        "Falling: a higher cells.policy_loss.high, an entropy bonus, a lower learning rate. Growing: a lower learning rate.",
         low=0.02, high=1.0, high_times=3.0, patience=5,
     ),
     Rule(
@@ -138,13 +138,13 @@ RULES = (
     Rule(
         "truncation", _get("truncated"), "truncated",
         "Answers are cut off by their budget, mostly before they reach their end.",
-        "Raise rollouts.max_new_tokens, mask them (cells.filter.finished), or check the model's end token.",
+        "Raise rollouts.max_new_tokens, mask them (cells.filter.not_truncated), or check the model's end token.",
         high=0.3,
     ),
     Rule(
         "zero_variance", _without_signal, "groups_without_signal",
         "Nearly all groups have answers of one quality, all right or all wrong, so steps teach next to nothing.",
-        "Use easier or harder prompts, a larger rollouts.group_size, rollouts.refill_tries, or partial credit.",
+        "Use easier or harder prompts, a larger rollouts.group_size, rollouts.dynamic_sampling_tries, or partial credit.",
         high=0.9, patience=5,
     ),
     Rule(

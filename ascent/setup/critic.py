@@ -60,7 +60,7 @@ def critic_of(plan: Plan, folder: Path, policy: LanguageModel, saved: Path | Non
         head="scalar",
         dtype=settings.dtype,
         device=device(),
-        recompute=settings.recompute,
+        gradient_checkpointing=settings.gradient_checkpointing,
         seed=seed,
         trust_remote_code=settings.trust_remote_code,
     )

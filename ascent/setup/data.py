@@ -27,7 +27,7 @@ from ascent.tasks.named import from_name, is_task
 def refuse_absent_files(config: Config) -> None:
     """A path with a slip in it is told at once, not after a model has been loaded."""
     data = config.data
-    named = (data.train, data.evaluate, data.pretraining, data.demonstrations, *(each.use for each in data.mix))
+    named = (data.train, data.evaluate, data.pretraining, data.centering_data, *(each.use for each in data.mix))
     for name in named:
         if name is not None and not is_task(name):
             refuse_absent(name)
@@ -64,10 +64,10 @@ def refuse_shorter(what: str, model: LanguageModel, policy: LanguageModel, longe
         )
 
 
-def loaded(name: str, want: Want | None, *, seed: int, bad_rows: Policy = "fail") -> Loaded:
+def loaded(name: str, want: Want | None, *, seed: int, invalid_rows: Policy = "fail") -> Loaded:
     """Records of one name, of the kind an algorithm learns from; None takes a file as it is, and a task's pairs."""
     if not is_task(name):
-        return load(name, want, bad_rows=bad_rows)
+        return load(name, want, invalid_rows=invalid_rows)
     return _made(name, want or "pairs", seed)
 
 
@@ -84,9 +84,9 @@ def prepared(name: str, config: Config, row: Row, renderer: Renderer, *, want: W
     """
     want = want or row.source  # type: ignore[assignment]
     data = config.data
-    limits = Limits(data.max_tokens, min(data.max_prompt_tokens, data.max_tokens - 1), data.long_prompts)
-    records = loaded(name, want, seed=config.seed, bad_rows=data.bad_rows)
-    found = prepare(records, renderer, limits, bad_rows=data.bad_rows, gold="gold_answers" in row.needs)
+    limits = Limits(data.max_tokens, min(data.max_prompt_tokens, data.max_tokens - 1), data.prompt_overflow)
+    records = loaded(name, want, seed=config.seed, invalid_rows=data.invalid_rows)
+    found = prepare(records, renderer, limits, invalid_rows=data.invalid_rows, gold="gold_answers" in row.needs)
     return _in_classes(found) if row.loss is not None and row.loss.function is process.prm_hard else found
 
 

@@ -72,18 +72,20 @@ def refuse_unreported_part(name: str, found: Mapping[str, float]) -> None:
 
 
 def _unknown(name: str, names: Iterable[str]) -> ValueError:
-    return ValueError(f"run.best_by={name!r} is no number of this evaluation; use one of {', '.join(sorted(names))}")
+    return ValueError(
+        f"run.best_metric={name!r} is no number of this evaluation; use one of {', '.join(sorted(names))}"
+    )
 
 
 def demonstrations(plan: Plan, train: Sequence[Item], renderer: Renderer) -> tuple[list[dict[str, Any]], str]:
     """What a reward model is centred on, as packed batches, and in words."""
     data, budget = plan.config.data, plan.config.update.tokens_per_microbatch
-    if data.demonstrations is not None:
-        items = prepared(data.demonstrations, plan.config, plan.row, renderer, want="examples").items
-        words = f"{len(items)} demonstrations from {data.demonstrations}"
+    if data.centering_data is not None:
+        items = prepared(data.centering_data, plan.config, plan.row, renderer, want="examples").items
+        words = f"{len(items)} demonstrations from {data.centering_data}"
     else:
         items = tuple(replace(each, kind="examples", sequences=each.sequences[:1], margin=None) for each in train)
-        words = f"{len(items)} chosen answers of the training data (data.demonstrations names none)"
+        words = f"{len(items)} chosen answers of the training data (data.centering_data names none)"
     return once(items, tokens_per_microbatch=budget, max_tokens=data.max_tokens), words
 
 

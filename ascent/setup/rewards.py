@@ -37,7 +37,7 @@ from ascent.tasks import TASKS
 
 ENV = "env"  # what the environment itself says
 TIMEOUT_SECONDS = 60.0
-OF_STEPS = ("timeout", "stop_on")  # beside a verifier of steps
+OF_STEPS = ("timeout", "on_error")  # beside a verifier of steps
 OF_A_TERM = ("name", "weights", "gate", "clip", *OF_STEPS)  # beside a reward's own options
 
 
@@ -123,7 +123,7 @@ def rewards_of(plan: Plan, text: Decode | None = None) -> Rewarding:
             own = {key: options.pop(key) for key in OF_A_TERM if key in options}
             stepwise = text is not None and _scores_steps(plan, each)
             try:  # what is wrong here is the value of a key, and the message begins with the key
-                rule = Rule(own.get("timeout", TIMEOUT_SECONDS), own.get("stop_on", "bugs"))
+                rule = Rule(own.get("timeout", TIMEOUT_SECONDS), own.get("on_error", "bugs"))
                 _refuse_unfit(own)
                 if stepwise:
                     _refuse_idle(own, plan.row.name)
@@ -241,7 +241,7 @@ class Scorer:
 
     def __init__(self, made: Rewarding, tally: Tally) -> None:
         self._made, self._tally = made, tally
-        self._strict = {name for name, rule in made.rules.items() if rule.stop_on != "never"}
+        self._strict = {name for name, rule in made.rules.items() if rule.on_error != "never"}
 
     def __call__(self, rollouts: Arriving) -> list[Rollout]:
         found = score(self._made, rollouts, self._tally)
@@ -249,7 +249,7 @@ class Scorer:
         return found
 
     def problem(self, prompt: Prompt) -> str | None:
-        """Why no answer to a prompt could be scored; a reward with `stop_on: never` may have nothing to say."""
+        """Why no answer to a prompt could be scored; a reward with `on_error: never` may have nothing to say."""
         for name, reward in self._made.rewards.items():
             if isinstance(reward, Batch) and name in self._strict:
                 try:
@@ -310,5 +310,5 @@ def refuse_mostly_unscored(rollouts: Sequence[Rollout], strict: Set[str]) -> Non
         told = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         raise RewardFailed(
             f"{unscored} of {len(rollouts)} rollouts could not be scored ({told}); mend what failed, or say "
-            "`stop_on: never` beside the reward to go on with whatever is scored"
+            "`on_error: never` beside the reward to go on with whatever is scored"
         )

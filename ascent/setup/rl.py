@@ -97,11 +97,11 @@ def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
 def asked_of(plan: Plan, name: str, renderer: Renderer, score: Scorer, talk: Talk | None = None) -> list[Asked]:
     """Prompts of one name in the policy's own tokens, within the recipe's limits, whose answers can be scored."""
     data = plan.config.data
-    records, made_from = opened(loaded(name, "prompts", seed=plan.config.seed, bad_rows=data.bad_rows), talk)
+    records, made_from = opened(loaded(name, "prompts", seed=plan.config.seed, invalid_rows=data.invalid_rows), talk)
     refuse_long_answers(plan.config, renderer)
     answer = plan.config.rollouts.max_new_tokens
-    limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.long_prompts, answer=answer)
-    prompts, _ = prepare_prompts(records, renderer, limits, bad_rows=data.bad_rows, check=score.problem)
+    limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.prompt_overflow, answer=answer)
+    prompts, _ = prepare_prompts(records, renderer, limits, invalid_rows=data.invalid_rows, check=score.problem)
     return [Asked(prompt, tokens, made_from.get(prompt.id)) for prompt, tokens in prompts]
 
 
@@ -255,8 +255,8 @@ class Reinforcement:
         rollouts, update = plan.config.rollouts, plan.config.update
         return Steps(
             prompts=rollouts.prompts_per_step, samples=rollouts.group_size, epochs=update.epochs,
-            minibatches=update.minibatches, target_kl=update.target_kl, refill_tries=rollouts.refill_tries,
-            budget=update.tokens_per_microbatch, bootstrap=rollouts.truncation == "bootstrap",
+            minibatches=update.minibatches, target_kl=update.target_kl, dynamic_sampling_tries=rollouts.dynamic_sampling_tries,
+            budget=update.tokens_per_microbatch, bootstrap=rollouts.truncated_reward == "bootstrap",
             critic_alone=update.critic_warmup_steps, staleness=rollouts.max_staleness,
-            stop_at_kl=plan.config.run.stop_at_kl,
+            max_ref_kl=plan.config.run.max_ref_kl,
         )  # fmt: skip

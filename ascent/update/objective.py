@@ -22,7 +22,18 @@ MODEL_OUTPUTS = frozenset({"logprobs_T", "entropy_T", "log_collision_T", "scores
 MODEL_OUTPUTS |= {"step_logits_TC"}
 
 # Slots whose cells run inside the loss; the others are finished before a batch is cut.
-LOSS_SLOTS = ("mismatch", "ratio", "gate", "focus", "aggregate", "kl", "value", "entropy", "auxiliary", "loss")
+LOSS_SLOTS = (
+    "rollout_correction",
+    "ratio",
+    "policy_loss",
+    "token_weights",
+    "aggregation",
+    "kl",
+    "value",
+    "entropy",
+    "extra_losses",
+    "loss",
+)
 
 # What `losses.objective` makes of log-probs before a cell sees them.
 FROM_LOGPROBS = frozenset({"logprobs_B", "log_ratio_T"})
@@ -101,18 +112,18 @@ PRETRAINING, PRETRAINING_LOGPROBS = "pretraining", "pretraining_logprobs_X"
 
 def critic_objective(row: Row) -> Objective:
     """What a critic with weights of its own minimises: the row's value loss alone, with nothing to weigh it by."""
-    if row.value is None:
+    if row.value_loss is None:
         raise ValueError(f"row {row.name!r} has no value loss; a critic has nothing to learn")
-    value = row.value
-    return Objective(lambda known: value_terms(known, value=value), {"value": 1.0}, frozenset({"values_T"}))
+    value = row.value_loss
+    return Objective(lambda known: value_terms(known, value_loss=value), {"value_loss": 1.0}, frozenset({"values_T"}))
 
 
 def objective_of(row: Row, *, critic: bool = True) -> Objective:
     """The loss half of a row: of rollouts, or of files. Without `critic` another model learns the values."""
     weights = row.weights
-    row = row if critic else replace(row, value=None)
-    texts = [each for each in row.auxiliary if PRETRAINING_LOGPROBS in each.required]
-    row = replace(row, auxiliary=tuple(each for each in row.auxiliary if each not in texts))
+    row = row if critic else replace(row, value_loss=None)
+    texts = [each for each in row.extra_losses if PRETRAINING_LOGPROBS in each.required]
+    row = replace(row, extra_losses=tuple(each for each in row.extra_losses if each not in texts))
     return replace(_objective_of(row), weights=weights, beside=_beside(texts))
 
 
@@ -142,7 +153,9 @@ def _objective_of(row: Row) -> Objective:
         row.weights,
         frozenset(want),
         statistics,
-        coupling=lambda whole: step_statistics(whole, cells, mismatch=row.mismatch, ratio=row.ratio),
+        coupling=lambda whole: step_statistics(
+            whole, cells, rollout_correction=row.rollout_correction, ratio=row.ratio
+        ),
         coupling_want=frozenset(asked & MODEL_OUTPUTS | ({"logprobs_T"} if asked & FROM_LOGPROBS else set())),
         carried=tuple(name for name, each in coupled.items() if name in each.inputs),
     )
@@ -153,20 +166,22 @@ def _terms_of(row: Row) -> Callable[[Mapping[str, Any]], Terms]:
         loss = row.loss
         how = chunked_distillation.in_pieces if chunked_distillation.STUDENT in loss.inputs else Cell.__call__
         return lambda available: file_terms(
-            available, loss=loss, focus=row.focus, auxiliary=row.auxiliary, evaluate=how
+            available, loss=loss, token_weights=row.token_weights, extra_losses=row.extra_losses, evaluate=how
         )
-    mismatch, ratio, gate, aggregate = row.mismatch, row.ratio, row.gate, row.aggregate
-    if mismatch is None or ratio is None or gate is None or aggregate is None:
-        raise ValueError(f"row {row.name!r} has neither a loss nor all of mismatch, ratio, gate and aggregate")
+    correction, ratio, policy_loss, aggregation = row.rollout_correction, row.ratio, row.policy_loss, row.aggregation
+    if correction is None or ratio is None or policy_loss is None or aggregation is None:
+        raise ValueError(
+            f"row {row.name!r} has neither a loss nor all of rollout_correction, ratio, policy_loss and aggregation"
+        )
     return lambda available: policy_terms(
         available,
-        mismatch=mismatch,
+        rollout_correction=correction,
         ratio=ratio,
-        gate=gate,
-        aggregate=aggregate,
-        focus=row.focus,
+        policy_loss=policy_loss,
+        aggregation=aggregation,
+        token_weights=row.token_weights,
         kl=row.kl,
-        entropy=row.entropy,
-        value=row.value,
-        auxiliary=row.auxiliary,
+        entropy_bonus=row.entropy_bonus,
+        value_loss=row.value_loss,
+        extra_losses=row.extra_losses,
     )

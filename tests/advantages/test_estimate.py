@@ -30,14 +30,19 @@ def batch() -> dict[str, Any]:
 
 def test_the_eos_rule_comes_before_the_baseline_and_kl_enters_the_sequence_reward() -> None:
     shapes = (cell(reward_shaping.eos_replace, score=-1.0), cell(reward_shaping.kl_penalty, beta=0.1))
-    result = estimate(batch(), shapes=shapes, credit=cell(group_baselines.leave_one_out), normalise=NONE)
+    result = estimate(
+        batch(), reward_shaping=shapes, advantage=cell(group_baselines.leave_one_out), advantage_norm=NONE
+    )
     assert result.rewards_B.tolist() == pytest.approx([1.0, 0.1, -1.0])
     assert result.advantages_T.tolist() == pytest.approx([1.45, 1.45, 0.1, -1.55, -1.55])
 
 
 def test_token_credit_sees_the_score_on_the_last_token_plus_kl() -> None:
     result = estimate(
-        batch(), shapes=(cell(reward_shaping.kl_penalty, beta=0.1),), credit=cell(returns.reward_to_go), normalise=NONE
+        batch(),
+        reward_shaping=(cell(reward_shaping.kl_penalty, beta=0.1),),
+        advantage=cell(returns.reward_to_go),
+        advantage_norm=NONE,
     )
     assert result.advantages_T.tolist() == pytest.approx([1.0, 1.0, 0.1, 0.5, 0.5])
 
@@ -45,7 +50,9 @@ def test_token_credit_sees_the_score_on_the_last_token_plus_kl() -> None:
 def test_an_unscored_sequence_gets_zero_and_does_not_enter_token_statistics() -> None:
     known = batch()
     known["rewards_B"][1] = float("nan")
-    result = estimate(known, shapes=(), credit=cell(returns.reward_to_go), normalise=cell(normalize.whiten_token))
+    result = estimate(
+        known, reward_shaping=(), advantage=cell(returns.reward_to_go), advantage_norm=cell(normalize.whiten_token)
+    )
     assert float(result.advantages_T[2]) == 0
     assert result.advantages_T[[0, 1, 3, 4]].tolist() == pytest.approx([0.8660254, 0.8660254, -0.8660254, -0.8660254])
     assert result.metrics["reward"].value() == 0.75
@@ -55,7 +62,10 @@ def test_the_eos_rule_does_not_score_what_could_not_be_scored() -> None:
     known = batch()
     known["rewards_B"][2] = float("nan")
     result = estimate(
-        known, shapes=(cell(reward_shaping.eos_replace),), credit=cell(group_baselines.centre), normalise=NONE
+        known,
+        reward_shaping=(cell(reward_shaping.eos_replace),),
+        advantage=cell(group_baselines.centre),
+        advantage_norm=NONE,
     )
     assert result.advantages_T.tolist() == pytest.approx([0.5, 0.5, -0.5, 0, 0])
 
@@ -63,7 +73,7 @@ def test_the_eos_rule_does_not_score_what_could_not_be_scored() -> None:
 def test_an_empty_completion_stays_in_the_baseline() -> None:
     known = batch()
     known["loss_mask_T"] = torch.tensor([True, True, False, True, True])
-    result = estimate(known, shapes=(), credit=cell(group_baselines.centre), normalise=NONE)
+    result = estimate(known, reward_shaping=(), advantage=cell(group_baselines.centre), advantage_norm=NONE)
     assert result.advantages_T.tolist() == pytest.approx([0.5, 0.5, 0, 0, 0])
 
 
@@ -71,7 +81,10 @@ def test_everything_is_frozen() -> None:
     known = batch()
     known["old_logprobs_T"].requires_grad_()
     result = estimate(
-        known, shapes=(cell(reward_shaping.kl_penalty, beta=0.1),), credit=cell(group_baselines.centre), normalise=NONE
+        known,
+        reward_shaping=(cell(reward_shaping.kl_penalty, beta=0.1),),
+        advantage=cell(group_baselines.centre),
+        advantage_norm=NONE,
     )
     assert not result.advantages_T.requires_grad and not result.rewards_B.requires_grad
 
@@ -79,7 +92,7 @@ def test_everything_is_frozen() -> None:
 def test_a_missing_input_is_named() -> None:
     known = batch()
     with pytest.raises(KeyError, match="values_T"):
-        estimate(known, shapes=(), credit=cell(returns.gae), normalise=NONE)
+        estimate(known, reward_shaping=(), advantage=cell(returns.gae), advantage_norm=NONE)
 
 
 def test_rewards_are_whitened_last_with_the_kl_in_them_and_without_what_is_unscored() -> None:
@@ -87,7 +100,7 @@ def test_rewards_are_whitened_last_with_the_kl_in_them_and_without_what_is_unsco
     known = batch()
     known["rewards_B"][2] = float("nan")
     shapes = (cell(reward_shaping.kl_penalty, beta=0.1), cell(reward_shaping.whiten_rewards))
-    result = estimate(known, shapes=shapes, credit=cell(returns.reward_to_go), normalise=NONE)
+    result = estimate(known, reward_shaping=shapes, advantage=cell(returns.reward_to_go), advantage_norm=NONE)
     white = [0.366667 + (each - 0.366667) / 0.550757 for each in (0.0, 1.0, 0.1)]
     assert result.advantages_T.tolist() == pytest.approx([white[0] + white[1], white[1], white[2], 0, 0], abs=1e-5)
     assert result.rewards_B.tolist()[:2] == pytest.approx([white[0] + white[1], white[2]], abs=1e-5)
@@ -112,7 +125,7 @@ def stepwise() -> dict[str, Any]:
 
 def test_gae_reads_step_rewards_where_the_steps_end() -> None:
     """By hand, lam .5, gamma 1: TD errors [0, .75, 0, .25], so A = [.40625, .8125, .125, .25] and A + V are targets."""
-    result = estimate(stepwise(), shapes=(), credit=cell(returns.gae, lam=0.5), normalise=NONE)
+    result = estimate(stepwise(), reward_shaping=(), advantage=cell(returns.gae, lam=0.5), advantage_norm=NONE)
     assert result.advantages_T[:4].tolist() == pytest.approx([0.40625, 0.8125, 0.125, 0.25])
     assert result.returns_T is not None
     assert result.returns_T[:4].tolist() == pytest.approx([0.90625, 1.3125, 0.375, 0.5])
@@ -124,9 +137,9 @@ def test_reward_to_go_of_steps_and_what_shaping_adds_to_them() -> None:
     """The EOS rule makes -1 of the first total, 1.5: the 2.5 between stand at the last token. KL adds .05 a token."""
     shapes = (cell(reward_shaping.eos_replace, score=-1.0), cell(reward_shaping.kl_penalty, beta=0.1))
     to_go = cell(returns.reward_to_go)
-    plain = estimate(stepwise(), shapes=(), credit=to_go, normalise=NONE)
+    plain = estimate(stepwise(), reward_shaping=(), advantage=to_go, advantage_norm=NONE)
     assert plain.advantages_T.tolist() == pytest.approx([1.5, 1.5, 0.5, 0.5, 2, 2, 2, 2])
-    shaped = estimate(stepwise(), shapes=shapes, credit=to_go, normalise=NONE)
+    shaped = estimate(stepwise(), reward_shaping=shapes, advantage=to_go, advantage_norm=NONE)
     wanted = [-1.2, -1.15, -2.1, -2.05, 1.8, 1.85, 1.9, 1.95]
     assert shaped.advantages_T.tolist() == pytest.approx(wanted)
     assert shaped.rewards_B.tolist() == pytest.approx([-1.2, 1.8])
@@ -137,5 +150,8 @@ def test_without_steps_every_bit_is_as_without_their_names() -> None:
     known["step_rewards_T"], known["step_ends_T"] = torch.zeros(8), torch.zeros(8, dtype=torch.bool)
     without = {name: value for name, value in known.items() if not name.startswith("step_")}
     shapes = (cell(reward_shaping.eos_replace, score=-0.3), cell(reward_shaping.kl_penalty, beta=0.07))
-    both = [estimate(each, shapes=shapes, credit=cell(returns.gae), normalise=NONE) for each in (known, without)]
+    both = [
+        estimate(each, reward_shaping=shapes, advantage=cell(returns.gae), advantage_norm=NONE)
+        for each in (known, without)
+    ]
     assert torch.equal(both[0].advantages_T, both[1].advantages_T)

@@ -48,7 +48,7 @@ def test_a_right_answer_at_the_limit_is_still_better_than_a_wrong_one(
 
 
 def test_dapos_penalty_is_for_rewards_of_zero_and_one() -> None:
-    (penalty,) = [each for each in TABLE["dapo"].shape if each.function is reward_shaping.soft_overlong]
+    (penalty,) = [each for each in TABLE["dapo"].reward_shaping if each.function is reward_shaping.soft_overlong]
     assert penalty.numbers["penalty"] == 0.5
 
 

@@ -228,8 +228,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("grpo", {"seed": 1}, r"seed 0 -> 1 cannot be changed on resume: everything so far was drawn from the other one"),
     (
         "grpo",
-        {"cells.gate": {"use": "cispo"}},
-        r"cells.gate.use 'clip' -> 'cispo' cannot be changed on resume: another",
+        {"cells.policy_loss": {"use": "cispo"}},
+        r"cells.policy_loss.use 'clip' -> 'cispo' cannot be changed on resume: another",
     ),
     ("grpo", {"update.epochs": 2}, r"update.epochs 1 -> 2 cannot be changed on resume"),
     ("ppo with lora", {"model.lora": 4}, r"model.lora 2 -> 4 cannot be changed on resume"),

@@ -82,11 +82,11 @@ def test_resuming_what_is_no_run_or_is_finished_is_refused(tmp_path: Path) -> No
 
 def test_a_bad_start_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no number of this evaluation"):
-        train(tiny_plan(run={"keep_best": 1, "best_by": "acuracy"}), tmp_path / "run", say=quiet)
+        train(tiny_plan(run={"keep_best": 1, "best_metric": "acuracy"}), tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
     (tmp_path / "mine").mkdir()
     with pytest.raises(ValueError, match="is no number of this evaluation"):
-        train(tiny_plan(run={"keep_best": 1, "best_by": "acuracy"}), tmp_path / "mine", say=quiet)
+        train(tiny_plan(run={"keep_best": 1, "best_metric": "acuracy"}), tmp_path / "mine", say=quiet)
     assert list((tmp_path / "mine").iterdir()) == []
 
 
@@ -132,7 +132,7 @@ def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_p
 
 @pytest.mark.slow
 def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centred(tmp_path: Path) -> None:
-    run = {"steps": 5, "save_every": 1, "evaluate_every": 1, "keep": 1, "keep_best": 1, "best_by": "accuracy"}
+    run = {"steps": 5, "save_every": 1, "evaluate_every": 1, "keep": 1, "keep_best": 1, "best_metric": "accuracy"}
     folder = tmp_path / "run"
     train(tiny_plan(algorithm="reward_model", run=run), folder, say=quiet)
     found = read_run(folder)
@@ -254,7 +254,7 @@ class Talking(SingleTurn):
     [
         ({}, {}, "finished"),
         ({"sour": True}, {}, "finished"),
-        ({"fails": True, "stop_on": "failures"}, {}, "failed"),
+        ({"fails": True, "on_error": "failures"}, {}, "failed"),
         ({}, {"data.train": "nosuch:8"}, "unbuilt"),
         ({}, {"data.evaluate": "nosuch:8"}, "unbuilt"),
     ],
@@ -287,40 +287,46 @@ ALWAYS = "correct, length, length_largest, reward"
 
 
 @pytest.mark.parametrize(
-    ("best_by", "words"),
+    ("best_metric", "words"),
     [
-        (None, rf"run\.best_by='loss' is no number of this evaluation; use one of {ALWAYS}, "),
-        ("nonsense", rf"run\.best_by='nonsense' is no number of this evaluation; use one of {ALWAYS}, "),
+        (None, rf"run\.best_metric='loss' is no number of this evaluation; use one of {ALWAYS}, "),
+        ("nonsense", rf"run\.best_metric='nonsense' is no number of this evaluation; use one of {ALWAYS}, "),
         ("reward/verifer/correct", r"is no number of this evaluation; use one of .*, reward/verifier\[/PART\], "),
-        ("env/turns", "run.best_by='env/turns' is no number of this evaluation"),
+        ("env/turns", "run.best_metric='env/turns' is no number of this evaluation"),
     ],
 )
 def test_what_samples_refuses_a_best_by_that_it_does_not_report_before_anything_is_built(
-    tmp_path: Path, best_by: str | None, words: str
+    tmp_path: Path, best_metric: str | None, words: str
 ) -> None:
-    named = {} if best_by is None else {"run.best_by": best_by}
+    named = {} if best_metric is None else {"run.best_metric": best_metric}
     with pytest.raises(ValueError, match=words):
         train(resolve(validate(nested({**SAMPLING, **named}))), tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("best_by", ["reward/verifier", "reward/verifier/corect"])
-def test_a_part_that_no_reward_gives_is_refused_before_a_step_is_trained(tmp_path: Path, best_by: str) -> None:
+@pytest.mark.parametrize("best_metric", ["reward/verifier", "reward/verifier/corect"])
+def test_a_part_that_no_reward_gives_is_refused_before_a_step_is_trained(tmp_path: Path, best_metric: str) -> None:
     """Which parts a reward has is known once it has scored something: the evaluation before the first step."""
-    plan = resolve(validate(nested({**SAMPLING, "run.best_by": best_by})))
-    with pytest.raises(ValueError, match=rf"run\.best_by='{best_by}' is no number .*, reward/verifier/correct, "):
+    plan = resolve(validate(nested({**SAMPLING, "run.best_metric": best_metric})))
+    with pytest.raises(
+        ValueError, match=rf"run\.best_metric='{best_metric}' is no number .*, reward/verifier/correct, "
+    ):
         train(plan, tmp_path / "run", say=quiet)
     assert [row["step"] for row in read_run(tmp_path / "run").metrics] == [0]
 
 
-@pytest.mark.parametrize("best_by", ["correct", "reward", "reward/verifier/places", "env/turns"])
-def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_by: str) -> None:
-    talking = {"env": {"use": "single_turn"}} if best_by.startswith("env") else {}
+@pytest.mark.parametrize("best_metric", ["correct", "reward", "reward/verifier/places", "env/turns"])
+def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_metric: str) -> None:
+    talking = {"env": {"use": "single_turn"}} if best_metric.startswith("env") else {}
     said: list[str] = []
-    train(resolve(validate(nested({**SAMPLING, **talking, "run.best_by": best_by}))), tmp_path / "run", say=said.append)
+    train(
+        resolve(validate(nested({**SAMPLING, **talking, "run.best_metric": best_metric}))),
+        tmp_path / "run",
+        say=said.append,
+    )
     rows = read_run(tmp_path / "run").metrics
     found = {name.removeprefix("evaluate/") for row in rows for name in row if name.startswith("evaluate/")}
     assert {name for name in found if not name.startswith(("reward/", "env/"))} == OF_ANSWERS
-    scores = {int(row["step"]): row[f"evaluate/{best_by}"] for row in rows}
+    scores = {int(row["step"]): row[f"evaluate/{best_metric}"] for row in rows}
     best = max((1, 2), key=lambda step: (scores[step], step))
-    assert f"kept for evaluate/{best_by}: {tmp_path / 'run' / 'checkpoints' / str(best)}" in said
+    assert f"kept for evaluate/{best_metric}: {tmp_path / 'run' / 'checkpoints' / str(best)}" in said

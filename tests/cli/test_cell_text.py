@@ -22,13 +22,18 @@ def test_kl_says_where_and_how_much():
 
 def test_summary_leaves_out_what_does_nothing():
     found = cell_text.summary(TABLE["reinforce"])
-    assert (found["credit"], found["ratio"], found["gate"], found["normalise"]) == ("reward_to_go", "", "", "")
+    assert (found["advantage"], found["ratio"], found["policy_loss"], found["advantage_norm"]) == (
+        "reward_to_go",
+        "",
+        "",
+        "",
+    )
 
 
 def test_cells_show_weights_only_where_they_count():
     found = {slot: numbers for slot, _, numbers, _ in cell_text.cells(TABLE["ppo"])}
     assert found["value"].startswith("weight 0.1, radius 0.2")
-    assert "weight" not in found["gate"]
+    assert "weight" not in found["policy_loss"]
 
 
 def test_numbers_are_short():
@@ -42,13 +47,13 @@ def test_every_cell_of_the_vocabulary_is_a_choice_once():
 
 def test_a_choice_says_how_a_recipe_sets_it_and_within_what():
     found = {(each.slot, each.name): each for each in cell_text.choices()}
-    assert found["gate", "dual_clip"].recipe == "cells.gate.use: dual_clip"
-    assert found["gate", "dual_clip"].numbers == "low 0.2 (at least 0), high 0.2 (at least 0), cap 3 (above 1)"
-    assert found["shape", "whiten_rewards"].recipe == "cells.shape.whiten_rewards: {}"
-    assert found["shape", "clip"].recipe == "cells.shape.clip: {low: ..., high: ...}"
-    assert found["auxiliary", "bco_pair"].recipe == "cells.auxiliary.bco_pair: {weight: ...}"
+    assert found["policy_loss", "dual_clip"].recipe == "cells.policy_loss.use: dual_clip"
+    assert found["policy_loss", "dual_clip"].numbers == "low 0.2 (at least 0), high 0.2 (at least 0), cap 3 (above 1)"
+    assert found["reward_shaping", "whiten_rewards"].recipe == "cells.reward_shaping.whiten_rewards: {}"
+    assert found["reward_shaping", "clip"].recipe == "cells.reward_shaping.clip: {low: ..., high: ...}"
+    assert found["extra_losses", "bco_pair"].recipe == "cells.extra_losses.bco_pair: {weight: ...}"
     assert found["kl", "rho_k1"].numbers == "weight (at least 0)"
-    focus = found["focus", "teacher_agreement"].numbers
+    focus = found["token_weights", "teacher_agreement"].numbers
     assert focus == "mix 0.5 (0 to 1); from Python: radius 0.2 (0 to 1), negative_only False"
 
 

@@ -74,8 +74,8 @@ def test_light_verbs_import_no_torch(arguments):
         ),
         (["show", "config", "rlvr", "rollouts.group_size=1"], "ascent: rollouts.group_size=1 gives no baseline"),
         (
-            ["show", "config", "rlvr", "cells.gate.low=-0.1"],
-            "ascent: cells.gate: clip: low=-0.1, but it must be at least",
+            ["show", "config", "rlvr", "cells.policy_loss.low=-0.1"],
+            "ascent: cells.policy_loss: clip: low=-0.1, but it must be at least",
         ),
         (["show", "config", "none.yaml"], "ascent: no recipe file at none.yaml"),
         (["show", "algorithm", "gpro"], "ascent: no algorithm named 'gpro'; did you mean"),
@@ -117,9 +117,12 @@ def told(monkeypatch, capsys, *arguments):
             "update.learning_rate=a number of about 400 digits, but it must be at mo",
         ),
         ("seed=1" + "0" * 30, "seed=1000000000000000000000000000000, but it must be at most 9223372036854775807"),
-        ("cells.gate.low=" + "9" * 400, "cells.gate.low=a number of about 400 digits, but it must be a number within"),
+        (
+            "cells.policy_loss.low=" + "9" * 400,
+            "cells.policy_loss.low=a number of about 400 digits, but it must be a number within",
+        ),
         ("rewards=" + "[" * 3000, "line 1: not valid YAML: nested more than 100 deep"),
-        ("cells.shape." + "a." * 5000 + "b=1", "has 5003 names with dots between"),
+        ("cells.reward_shaping." + "a." * 5000 + "b=1", "has 5003 names with dots between"),
         ("run.project=\udcff", "line 1: not valid YAML: unacceptable character"),
     ],
 )

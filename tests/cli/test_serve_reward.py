@@ -30,8 +30,8 @@ def test_killed_in_the_middle_of_a_run(tmp_path: Path) -> None:
     assert serving.stdout is not None
     found = re.search(r"at (http://127\.0\.0\.1:\d+)", serving.stdout.readline())
     assert found is not None
-    patience = {"timeout": 20, "tries": 2, "pause": 0.01}
-    reward = find("remote", url=found[1], token_file=str(token), batch=2, patience=patience)
+    retry = {"timeout": 20, "tries": 2, "pause": 0.01}
+    reward = find("remote", url=found[1], token_file=str(token), batch=2, retry=retry)
     reward.check_server()  # type: ignore[union-attr]
     tally, five = Tally(), [rollout("3", sample=n) for n in range(5)]
     score_all({"model": reward}, five, timeout=60, tally=tally)

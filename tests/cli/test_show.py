@@ -75,13 +75,16 @@ def test_rows_are_found_by_words():
 def test_cells_that_no_row_uses_are_found_by_words():
     lines = shown("algorithms", "--like", "icepop").splitlines()
     assert lines[0].split("  ")[1] == "in a recipe"
-    assert lines[2].split("  ")[1:3] == ["cells.mismatch.use: token_mask", "low 0.5 (at least 0), high 5 (above 0)"]
+    assert lines[2].split("  ")[1:3] == [
+        "cells.rollout_correction.use: token_mask",
+        "low 0.5 (at least 0), high 5 (above 0)",
+    ]
     assert len(lines) == 3
 
 
 def test_cells_are_shown_after_the_rows():
     text = shown("algorithms", "--like", "entropy bonus")
-    assert text.index("skywork_or1") < text.index("cells.entropy.use: adaptive_bonus")
+    assert text.index("skywork_or1") < text.index("cells.entropy_bonus.use: adaptive_bonus")
 
 
 def test_a_row_of_ones_own_is_shown(tmp_path):

@@ -37,7 +37,7 @@ def test_a_recipe_that_did_not_change_has_no_changes(algorithm: str) -> None:
 def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
     found = recipe("grpo", rewards=[{"use": "exact"}, {"use": "length", "target": 8, "weight": 0.5}])
     assert (found["rewards[1].target"], found["rewards[1].weight"]) == (8, 0.5)
-    assert found["cells.gate.high"] == 0.2 and found["model.policy"] == "p"
+    assert found["cells.policy_loss.high"] == 0.2 and found["model.policy"] == "p"
     assert found["run.trackers"] == []
 
 
@@ -46,10 +46,10 @@ def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
     [
         ({}, {"update__learning_rate": 1e-5}, {"update.learning_rate": ""}),
         ({}, {"rewards": [{"use": "exact", "weight": 2.0}]}, {"rewards[0].weight": ""}),
-        ({}, {"cells": {"gate": {"high": 0.3}}}, {"cells.gate.high": ""}),
+        ({}, {"cells": {"policy_loss": {"high": 0.3}}}, {"cells.policy_loss.high": ""}),
         ({}, {"cells": {"kl": {"weight": 0.1}}}, {"cells.kl.weight": ""}),
-        ({}, {"cells": {"filter": {"finished": {}}}}, {"cells.filter.finished": "another function makes"}),
-        ({}, {"cells": {"gate": {"use": "cispo"}}}, {"cells.gate.use": "another function makes"}),
+        ({}, {"cells": {"filter": {"not_truncated": {}}}}, {"cells.filter.not_truncated": "another function makes"}),
+        ({}, {"cells": {"policy_loss": {"use": "cispo"}}}, {"cells.policy_loss.use": "another function makes"}),
         ({}, {"rollouts__temperature": 0.9}, {"rollouts.temperature": ""}),
         ({}, {"rollouts__max_staleness": 1}, {"rollouts.max_staleness": "the checkpoint holds as many waiting"}),
         (
@@ -58,8 +58,8 @@ def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
             {"rollouts.temperature": "rollouts that were sampled before wait"},
         ),
         (
-            {"cells": {"controller": {"use": "ziegler_sequence"}}},
-            {"cells": {"controller": {"use": "ziegler_sequence"}, "kl": {"weight": 0.1}}},
+            {"cells": {"kl_controller": {"use": "ziegler_sequence"}}},
+            {"cells": {"kl_controller": {"use": "ziegler_sequence"}, "kl": {"weight": 0.1}}},
             {"cells.kl.weight": "its controller has moved it"},
         ),
     ],
@@ -94,12 +94,12 @@ def test_a_row_of_ones_own_may_move_but_not_become_another() -> None:
 
 
 def test_the_best_by_another_number_cannot_be_compared_with_those_kept() -> None:
-    assert reason(Change("run.best_by", "correct", "reward"), {})
-    assert reason(Change("run.best_by", ABSENT, "reward"), {}) == ""
+    assert reason(Change("run.best_metric", "correct", "reward"), {})
+    assert reason(Change("run.best_metric", ABSENT, "reward"), {}) == ""
 
 
 def test_words_and_records() -> None:
-    change = Change("run.best_by", ABSENT, "reward")
-    assert change.words(41) == "run.best_by (not set) -> 'reward', from step 41 on"
-    assert change.record() == {"key": "run.best_by", "now": "reward"}
+    change = Change("run.best_metric", ABSENT, "reward")
+    assert change.words(41) == "run.best_metric (not set) -> 'reward', from step 41 on"
+    assert change.record() == {"key": "run.best_metric", "now": "reward"}
     assert Change("env", None, ABSENT).record() == {"key": "env", "was": None}

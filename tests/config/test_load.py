@@ -114,8 +114,10 @@ def test_merging_goes_section_by_section():
 
 
 def test_another_function_leaves_the_old_ones_numbers_behind():
-    base = {"gate": {"use": "clip", "low": 0.2, "high": 0.2}}
-    assert merged(base, {"gate": {"use": "sapo"}}) == {"gate": {"use": "sapo"}}
-    assert merged(base, {"gate": {"use": "clip", "low": 0.1}}) == {"gate": {"use": "clip", "low": 0.1, "high": 0.2}}
-    assert merged(base, {"gate": {"low": 0.1}}) == {"gate": {"use": "clip", "low": 0.1, "high": 0.2}}
-    assert merged(base, {"gate": False}) == {"gate": False}
+    base = {"policy_loss": {"use": "clip", "low": 0.2, "high": 0.2}}
+    assert merged(base, {"policy_loss": {"use": "sapo"}}) == {"policy_loss": {"use": "sapo"}}
+    assert merged(base, {"policy_loss": {"use": "clip", "low": 0.1}}) == {
+        "policy_loss": {"use": "clip", "low": 0.1, "high": 0.2}
+    }
+    assert merged(base, {"policy_loss": {"low": 0.1}}) == {"policy_loss": {"use": "clip", "low": 0.1, "high": 0.2}}
+    assert merged(base, {"policy_loss": False}) == {"policy_loss": False}

@@ -39,7 +39,7 @@ def test_no_number_was_overlooked():
 
 def test_leaves_are_dotted_keys_down_to_the_last_section():
     found = leaves()
-    assert {"algorithm", "seed", "model.policy", "rollouts.group_size", "rewards", "cells.gate"} <= set(found)
+    assert {"algorithm", "seed", "model.policy", "rollouts.group_size", "rewards", "cells.policy_loss"} <= set(found)
     assert "model" not in found
     assert found["rollouts.temperature"].default == 1.0
 

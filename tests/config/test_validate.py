@@ -21,8 +21,8 @@ def test_the_least_recipe_is_valid():
         ({"learning_rate": 1.0}, "learning_rate is not a key; did you mean update.learning_rate"),
         ({"optimizer": {"lr": 1.0}}, "optimizer.lr is not a key; did you mean update.learning_rate?"),
         ({"kl": {"weight": 1.0}}, "kl.weight is not a key; did you mean cells.kl.weight"),
-        ({"gate": {"low": 1.0}}, "gate.low is not a key; did you mean cells.gate.low?"),
-        ({"cells": {"gte": {"low": 1}}}, "cells.gte.low is not a key; did you mean cells.gate"),
+        ({"policy_loss": {"low": 1.0}}, "gate.low is not a key; did you mean cells.policy_loss.low?"),
+        ({"cells": {"gte": {"low": 1}}}, "cells.gte.low is not a key; did you mean cells.policy_loss"),
         ({"qqq": 1}, "qqq is not a key; ascent show schema lists every key"),
         ({"rewards": [{"wieght": 1}]}, "rewards[0].use is missing"),
         ({"env": {"max_turns": 4}}, "env.use is missing"),
@@ -36,7 +36,10 @@ def test_the_least_recipe_is_valid():
         ({"update": {"learning_rate": math.inf}}, "update.learning_rate=inf, but it must be a finite number"),
         ({"update": {"adam_beta1": 1.0}}, "update.adam_beta1=1.0, but it must be below 1"),
         ({"update": {"schedule": "step"}}, "update.schedule='step', but it must be one of 'constant', 'linear'"),
-        ({"model": {"policy": "p", "recompute": 1}}, "model.recompute=1, but it must be true or false"),
+        (
+            {"model": {"policy": "p", "gradient_checkpointing": 1}},
+            "model.gradient_checkpointing=1, but it must be true or false",
+        ),
         ({"model": {"policy": "p", "lora": 0}}, "model.lora=0, but it must be at least 1"),
         ({"model": {"policy": "p", "lora": 1.5}}, "model.lora=1.5, but it must be a whole number"),
         ({"model": {"policy": "p", "trust_remote_code": "yes"}}, "model.trust_remote_code='yes', but it must be true"),
@@ -51,11 +54,17 @@ def test_the_least_recipe_is_valid():
         ({"rollouts": 3}, "rollouts=3, but it must be a section"),
         ({"rollouts": None}, "rollouts=null, but it must be a section"),
         ({"rewards": {"use": "x"}}, "rewards={'use': 'x'}, but it must be a list"),
-        ({"cells": {"gate": True}}, "cells.gate=true, but it must be a section"),
-        ({"cells": {"gate": None}}, "cells.gate=null, but it must be a section"),
-        ({"cells": {"gate": {"use": None}}}, "cells.gate.use=null, but it must be a word"),
-        ({"cells": {"gate": {"low": [1]}}}, "cells.gate.low=[1], but it must be a number, true, false or a word"),
-        ({"cells": {"shape": {"clip": {"low": None}}}}, "cells.shape.clip.low=null, but it must be a number"),
+        ({"cells": {"policy_loss": True}}, "cells.policy_loss=true, but it must be a section"),
+        ({"cells": {"policy_loss": None}}, "cells.policy_loss=null, but it must be a section"),
+        ({"cells": {"policy_loss": {"use": None}}}, "cells.policy_loss.use=null, but it must be a word"),
+        (
+            {"cells": {"policy_loss": {"low": [1]}}},
+            "cells.policy_loss.low=[1], but it must be a number, true, false or a word",
+        ),
+        (
+            {"cells": {"reward_shaping": {"clip": {"low": None}}}},
+            "cells.reward_shaping.clip.low=null, but it must be a number",
+        ),
         ({"cells": {"kl": {"weight": -1}}}, "cells.kl.weight=-1, but it must be at least 0"),
         ({"seed": 10**30}, f"seed=1{'0' * 30}, but it must be at most 9223372036854775807 (The same seed"),
         (
@@ -77,8 +86,8 @@ def test_the_least_recipe_is_valid():
             "env.max_turns=a number of about 400 digits, but it must be a number",
         ),
         (
-            {"cells": {"gate": {"low": 10**400}}},
-            "cells.gate.low=a number of about 400 digits, but it must be a number wi",
+            {"cells": {"policy_loss": {"low": 10**400}}},
+            "cells.policy_loss.low=a number of about 400 digits, but it must be a number wi",
         ),
         ({"rollouts": {"group_size": "x" * 5000}}, "rollouts.group_size='xxx"),
         ({"x" * 5000: 1}, "xxx"),
@@ -111,10 +120,12 @@ def test_a_missing_section_is_named():
 
 
 def test_a_cell_may_be_switched_off_or_given_other_numbers():
-    config = validate({**LEAST, "cells": {"kl": False, "gate": {"use": "clip", "low": 0.1}, "shape": {"clip": False}}})
+    config = validate(
+        {**LEAST, "cells": {"kl": False, "policy_loss": {"use": "clip", "low": 0.1}, "reward_shaping": {"clip": False}}}
+    )
     assert config.model_dump(exclude_unset=True)["cells"] == {
         "kl": False,
-        "gate": {"use": "clip", "low": 0.1},
+        "policy_loss": {"use": "clip", "low": 0.1},
         "shape": {"clip": False},
     }
 

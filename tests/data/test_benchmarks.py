@@ -133,7 +133,7 @@ def test_other_names_stay_what_they_are() -> None:
     [("gsm8k", "train", 7473, 0), ("gsm8k", "test", 1319, 0), ("math", "train", 7500, 2), ("math", "test", 5000, 0)],
 )
 def test_the_whole_files(name: str, split: str, rows: int, empty: int) -> None:
-    loaded = load(f"{name}:{DATA}/{name}@{split}", "prompts", bad_rows="skip")
+    loaded = load(f"{name}:{DATA}/{name}@{split}", "prompts", invalid_rows="skip")
     assert (loaded.report.rows, len(loaded.records)) == (rows, rows - empty)
     assert loaded.report.kinds == ({"empty": empty} if empty else {})
     for prompt in loaded.records:

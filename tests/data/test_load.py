@@ -74,7 +74,7 @@ def test_every_kind_of_bad_row_is_named_with_file_and_line(tmp_path: Path) -> No
 
 
 def test_skipping_keeps_the_good_rows_and_counts_the_rest(tmp_path: Path) -> None:
-    loaded = load(str(write_bad(tmp_path)), "pairs", bad_rows="skip")
+    loaded = load(str(write_bad(tmp_path)), "pairs", invalid_rows="skip")
     assert [str(place) for place in loaded.places] == ["bad.jsonl:1", "bad.jsonl:10"]
     assert loaded.report.kinds.total() == 7
 
@@ -82,7 +82,7 @@ def test_skipping_keeps_the_good_rows_and_counts_the_rest(tmp_path: Path) -> Non
 def test_lines_of_csv_are_counted_through_quoted_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'prompt,completion\n"two\nlines",ok\nq,\nq,r,s\n"x",\xff\n')
-    loaded = load(str(path), "examples", bad_rows="collect")
+    loaded = load(str(path), "examples", invalid_rows="collect")
     assert [str(place) for place in loaded.places] == ["a.csv:2"]
     assert [(str(bad.place), bad.kind) for bad in loaded.report.bad] == [
         ("a.csv:4", "missing"),
@@ -158,7 +158,7 @@ def test_empty_and_unreadable_files(tmp_path: Path) -> None:
         load(str(tmp_path / "a.txt"))
     (tmp_path / "b.jsonl").write_text("{\n{\n")
     with pytest.raises(ValueError, match="2 bad rows of 2"):
-        load(str(tmp_path / "b.jsonl"), bad_rows="skip")
+        load(str(tmp_path / "b.jsonl"), invalid_rows="skip")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no data file"):
         load(str(tmp_path / "empty"))

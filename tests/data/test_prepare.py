@@ -62,14 +62,14 @@ def test_long_prompts_are_refused_or_lose_paragraphs() -> None:
     assert shortened(PROMPT, RENDERER, Limits(99, length), report) is PROMPT
     with pytest.raises(RowError, match=f"a prompt of {length} tokens, but at most {length - 1}"):
         shortened(PROMPT, RENDERER, Limits(99, length - 1), report)
-    limits = Limits(99, length - 1, long_prompts="truncate")
+    limits = Limits(99, length - 1, prompt_overflow="truncate")
     for record in (PROMPT, Pair(PROMPT, A, B), Example("e", (*PROMPT.messages, *A))):
         cut = shortened(record, RENDERER, limits, report)
         messages = cut.messages if isinstance(cut, Prompt | Example) else cut.prompt.messages
         assert messages[0].content == "first\nsecond"
     assert report.notes == {"prompts cut at a paragraph": 3}
     tight = len(RENDERER.prompt((Message("user", "first"),))) - 1
-    short = shortened(PROMPT, RENDERER, Limits(99, tight, long_prompts="truncate"), report)
+    short = shortened(PROMPT, RENDERER, Limits(99, tight, prompt_overflow="truncate"), report)
     assert isinstance(short, Prompt)
     assert "first".startswith(short.messages[0].content)
     assert report.notes["prompts cut inside a paragraph"] == 1
@@ -91,7 +91,7 @@ def test_a_prompt_leaves_room_for_its_answer() -> None:
         match=rf"a prompt of {length} tokens, but the model holds {length + 5}, 6 of them for the answer \(roll",
     ):
         shortened(PROMPT, renderer, Limits(answer=6), report)
-    cut = shortened(PROMPT, renderer, Limits(answer=6, long_prompts="truncate"), report)
+    cut = shortened(PROMPT, renderer, Limits(answer=6, prompt_overflow="truncate"), report)
     assert isinstance(cut, Prompt) and cut.messages[0].content == "first\nsecond"
 
 
@@ -99,7 +99,7 @@ def test_bad_records_carry_their_place() -> None:
     records = [Pair(Prompt(f"{n}", PROMPT.messages), A, (Message("assistant", "x " * n),)) for n in (1, 90, 2)]
     with pytest.raises(ValueError, match=r"made item 2: \d+ tokens, but at most 60"):
         prepare(from_records("made", records, "pairs"), RENDERER, Limits(60, 50))
-    done = prepare(from_records("made", records, "pairs"), RENDERER, Limits(60, 50), bad_rows="skip")
+    done = prepare(from_records("made", records, "pairs"), RENDERER, Limits(60, 50), invalid_rows="skip")
     assert len(done.items) == 2
     assert done.report.kinds == {"long": 1}
 
@@ -119,7 +119,7 @@ def test_prompts_for_a_sampler() -> None:
 
 
 def test_limits_are_checked() -> None:
-    with pytest.raises(ValueError, match="long_prompts='cut'"):
-        Limits(long_prompts="cut")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="prompt_overflow='cut'"):
+        Limits(prompt_overflow="cut")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_tokens=1"):
         Limits(max_tokens=1)

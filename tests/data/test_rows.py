@@ -132,7 +132,7 @@ def test_a_compressed_file_is_told_how_to_unpack_it(tmp_path: Path) -> None:
 def test_only_the_bad_row_is_lost_where_bad_rows_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(FINE + DEEP + "\n" + f'{{"prompt": {DIGITS}}}\n' + '{"prompt": "q", "prompt": "r"}\n' + FINE)
-    found = load(str(path), "examples", bad_rows="skip")
+    found = load(str(path), "examples", invalid_rows="skip")
     assert [str(place) for place in found.places] == ["a.jsonl:1", "a.jsonl:5"]
     assert found.report.kinds == {"syntax": 3}
 

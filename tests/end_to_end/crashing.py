@@ -51,13 +51,13 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "rlhf": (
         "ppo",
         {
-            "update.critic_learning_rate": 1e-2, "update.critic_warmup_steps": 1, "rollouts.truncation": "bootstrap",
-            "cells.shape.eos_replace": False, "cells.controller": {"use": "ziegler_sequence", "horizon": 16},
+            "update.critic_learning_rate": 1e-2, "update.critic_warmup_steps": 1, "rollouts.truncated_reward": "bootstrap",
+            "cells.reward_shaping.eos_replace": False, "cells.kl_controller": {"use": "ziegler_sequence", "horizon": 16},
         },
     ),
     "ptx": ("instructgpt", {"model.critic": "head", "data.pretraining": "arithmetic:20", "data.batch_size": 3}),
-    "online_dpo": ("online_dpo", {"rollouts.group_size": 3, "rollouts.refill_tries": 2}),
-    "xpo": ("xpo", {"rollouts.refill_tries": 2}),
+    "online_dpo": ("online_dpo", {"rollouts.group_size": 3, "rollouts.dynamic_sampling_tries": 2}),
+    "xpo": ("xpo", {"rollouts.dynamic_sampling_tries": 2}),
     "nash_md": ("nash_md", {"rollouts.group_size": 2, "update.epochs": 1}),  # it has no ratio
     "lagging": ("ppo_penalty", {"rollouts.max_staleness": 2}),
     "talking": (

@@ -127,9 +127,9 @@ def recipe_of(row: str, practice: Practice, start: Path, seed: int) -> dict[str,
         more = merged(more, {"update": {"minibatches": practice.minibatches}})
     if "teacher" in TABLE[row].needs:
         more = merged(more, {"model": {"teacher": str(start)}})
-    if any(each.name == "soft_overlong" for each in TABLE[row].shape):
+    if any(each.name == "soft_overlong" for each in TABLE[row].reward_shaping):
         limits = {"max_length": practice.max_new_tokens, "cache": 1}
-        more = merged(more, {"cells": {"shape": {"soft_overlong": limits}}})
+        more = merged(more, {"cells": {"reward_shaping": {"soft_overlong": limits}}})
     return merged(recipe, more)
 
 

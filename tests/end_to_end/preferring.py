@@ -100,7 +100,7 @@ class Followed:
     kl_bound: float = 2.5  # nats an answer
     changes: Changes = field(
         default_factory=lambda: {
-            "cells.shape.kl_penalty.beta": 0.3,
+            "cells.reward_shaping.kl_penalty.beta": 0.3,
             "rollouts.prompts_per_step": 128,
             "update.learning_rate": 3e-4,
             "update.target_kl": 0.05,
@@ -226,7 +226,7 @@ def overdone(root: Path, seed: int, study: Overdone = OVERDONE) -> dict[str, Any
     found: dict[str, Any] = {f"before_{name}": value for name, value in first.items()}
     for name, beta in study.betas.items():
         models = {"seed": seed, "model.policy": str(start), "model.reward_model": str(judge), "data.train": data}
-        steps = {"run.save_every": study.every, "cells.shape.kl_penalty.beta": beta}
+        steps = {"run.save_every": study.every, "cells.reward_shaping.kl_penalty.beta": beta}
         run = trained(root / f"overdone-{name}-{seed}", "quickstart_ppo", {**models, **study.changes, **steps})
         points = [{"step": 0.0, **first}]
         for folder in sorted((run / "checkpoints").glob("[0-9]*"), key=lambda each: int(each.name)):
@@ -269,7 +269,7 @@ class Taxed:
     changes: Changes = field(
         default_factory=lambda: {
             "algorithm": "instructgpt",
-            "cells.shape.kl_penalty.beta": 0.3,
+            "cells.reward_shaping.kl_penalty.beta": 0.3,
             "rollouts.prompts_per_step": 128,
             "rollouts.temperature": 1.0,
             "update.learning_rate": 1e-4,
@@ -289,8 +289,8 @@ def taxed(root: Path, seed: int, study: Taxed = TAXED) -> dict[str, float]:
     models = {"seed": seed, "model.policy": str(start), "model.reward_model": str(judge), "data.train": "contrary:2048"}
     text = {"data.pretraining": f"{study.other}:8192", "data.batch_size": 16, "data.max_tokens": 64}
     ways: dict[str, Changes] = {
-        "without": {"cells.auxiliary.pretraining_nll": False},
-        "with": {**text, "cells.auxiliary.pretraining_nll.weight": study.weight},
+        "without": {"cells.extra_losses.pretraining_nll": False},
+        "with": {**text, "cells.extra_losses.pretraining_nll.weight": study.weight},
     }
     runs = {"before": start}
     for name, way in ways.items():

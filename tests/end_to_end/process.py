@@ -122,7 +122,7 @@ def practised(root: Path, row: str, start: Path, judge: Path, seed: int) -> Path
         "update": {"learning_rate": rate}, "run": {"steps": steps, "save_every": steps},
     }  # fmt: skip
     if row == "ppo":
-        recipe["cells"] = {"shape": {"kl_penalty": {"beta": 0.02}}}
+        recipe["cells"] = {"reward_shaping": {"kl_penalty": {"beta": 0.02}}}
     folder = root / f"{row}-{judge.name}"
     quietly(recipe, folder)
     return folder

@@ -232,7 +232,7 @@ MORE_PREFERENCES = {
 # so narrow a band that the first updates carry pairs out of it: with .1 and 1e-4 it wins .37, with these it learns.
 # CPO's IPO wants a gap of 1 / (2 beta) nats a TOKEN: 5 at its default .1, which costs right answers, 1 here.
 CELLS: dict[str, dict[str, Any]] = {
-    "tpo": {"cells": {"loss": {"beta": 0.3}}, "data": {"bad_rows": "skip"}},  # a few own answers are empty
+    "tpo": {"cells": {"loss": {"beta": 0.3}}, "data": {"invalid_rows": "skip"}},  # a few own answers are empty
     "discopop": {"cells": {"loss": {"beta": 3.0}}},
     "cpo_hinge": {"algorithm": "cpo", "cells": {"loss": {"use": "reference_free_hinge"}}},
     "cpo_ipo": {"algorithm": "cpo", "cells": {"loss": {"use": "reference_free_ipo", "beta": 0.5}}},

@@ -24,8 +24,8 @@ def distilled(algorithm: str, teacher: Path, student: Path, folder: Path, seed: 
         "data": {"evaluate": "sort_digits@heldout:128"},
         "run": {"evaluate_every": DISTILLED.steps // 2},
     }
-    if "data.own_answers" in TABLE[algorithm].defaults:
-        more["data"]["own_answers"] = 0.0
+    if "data.on_policy_fraction" in TABLE[algorithm].defaults:
+        more["data"]["on_policy_fraction"] = 0.0
     trained(algorithm, DISTILLED, f"sort_digits:{DISTILLED.records}", student, folder, seed, more=more)
     return evaluated(folder, "loss")
 
@@ -34,7 +34,7 @@ def answered_anew(teacher: Path, student: Path, folder: Path, seed: int) -> tupl
     """How far a student is from its teacher in the answers it gives itself, in the first ten steps and the last ten."""
     more = {
         "model": {"teacher": str(teacher)},
-        "data": {"own_answers": 1.0},
+        "data": {"on_policy_fraction": 1.0},
         "rollouts": {"max_new_tokens": ANSWER_TOKENS},
     }
     trained("gkd", OWN_ANSWERS, f"sort_digits:{OWN_ANSWERS.records}", student, folder, seed, more=more)

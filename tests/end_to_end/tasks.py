@@ -152,7 +152,7 @@ def summarised(root: Path, seed: int, study: Summarised = DIGESTED) -> Found:
         "model": {"policy": str(start), "reward_model": str(judge)},
         "data": {"train": f"{name}:2048"},
         "rollouts": {"prompts_per_step": study.prompts_per_step, "max_new_tokens": study.max_new_tokens},
-        "cells": {"shape": {"kl_penalty": {"beta": study.beta}}},
+        "cells": {"reward_shaping": {"kl_penalty": {"beta": study.beta}}},
         "update": {"learning_rate": study.learning_rate, "target_kl": 0.05},
         "run": {"steps": study.steps, "save_every": study.steps},
     }

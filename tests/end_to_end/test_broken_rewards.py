@@ -47,11 +47,11 @@ FAULTS: dict[str, Callable[[dict[str, Any]], tuple[int, bytes]]] = {
 
 
 def run(folder: Path, url: str, steps: int = 3, **reward: Any) -> Run:
-    patience = {"timeout": 0.5, "tries": 1, "trip": 1000, "rest": 0.0}
+    retry = {"timeout": 0.5, "tries": 1, "trip": 1000, "rest": 0.0}
     settings = {
         "algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "rollouts.group_size": 4,
         "rollouts.prompts_per_step": 2, "rollouts.max_new_tokens": 5, "run.steps": steps, "run.save_every": steps,
-        "rewards": [{"use": "remote", "url": url, "batch": PIECE, "at_once": 1, "patience": patience, **reward}],
+        "rewards": [{"use": "remote", "url": url, "batch": PIECE, "at_once": 1, "retry": retry, **reward}],
     }  # fmt: skip
     train(resolve(validate(nested(settings))), folder, say=lambda line: None)
     return read_run(folder)
@@ -109,7 +109,7 @@ def test_a_server_killed_in_the_middle_of_a_run(policy: str, tmp_path: Path) -> 
 
         server.answer = answer
         if policy == "never":
-            done = run(tmp_path / "run", server.url, stop_on=policy)
+            done = run(tmp_path / "run", server.url, on_error=policy)
             assert done.state == "finished"
             down = {"unscored/remote/server_down": 2 * PIECE}
             assert [unscored(line) for line in done.metrics] == [{}, down, down]
@@ -117,7 +117,7 @@ def test_a_server_killed_in_the_middle_of_a_run(policy: str, tmp_path: Path) -> 
         else:
             words = "8 of 8 rollouts could not be scored" if policy == "bugs" else "sample 0: server_down"
             with pytest.raises(RewardFailed, match=words):
-                run(tmp_path / "run", server.url, stop_on=policy)
+                run(tmp_path / "run", server.url, on_error=policy)
             done = read_run(tmp_path / "run")
             assert done.state == "failed" and len(done.metrics) == 1
 
@@ -133,10 +133,10 @@ def test_a_token_that_the_server_repeats_is_in_no_file_of_the_run(
     secret = "t0ken-for-nobody"
     (tmp_path / "token").write_text(secret)
     with misbehaving(lambda path, body: (status, b"I know your " + secret.encode())) as server:
-        run(tmp_path / "run", server.url, steps=1, stop_on="never", token_file=str(tmp_path / "token"))
+        run(tmp_path / "run", server.url, steps=1, on_error="never", token_file=str(tmp_path / "token"))
         assert {token for _, _, token in server.requests} == {f"Bearer {secret}"}
         with pytest.raises(RewardFailed) as error:
-            run(tmp_path / "stopped", server.url, steps=1, stop_on="failures", token_file=str(tmp_path / "token"))
+            run(tmp_path / "stopped", server.url, steps=1, on_error="failures", token_file=str(tmp_path / "token"))
     assert holding(tmp_path / "run", server.url) and not holding(tmp_path / "run", secret)
     assert not holding(tmp_path / "stopped", secret)
     shown = capfd.readouterr()
@@ -166,12 +166,12 @@ def test_a_judge_that_is_down_never_looks_like_a_wrong_answer(tmp_path: Path) ->
         return 200, json.dumps({"choices": [{"message": {"content": f"Score: {score}"}}]}).encode()
 
     judge = {"use": "judge", "model": "m", "rubric": "be right", "at_once": 1}
-    patience = {"timeout": 5.0, "tries": 1, "trip": 1000, "rest": 0.0}
+    retry = {"timeout": 5.0, "tries": 1, "trip": 1000, "rest": 0.0}
     with misbehaving(answer) as server:
         settings = {
             "algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "run.steps": 2,
             "rollouts.group_size": 4, "rollouts.prompts_per_step": 2, "rollouts.max_new_tokens": 5, "run.save_every": 2,
-            "rewards": [{**judge, "url": server.url, "patience": patience}],
+            "rewards": [{**judge, "url": server.url, "retry": retry}],
         }  # fmt: skip
         train(resolve(validate(nested(settings))), tmp_path / "run", say=lambda line: None)
     done = read_run(tmp_path / "run")

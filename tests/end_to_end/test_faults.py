@@ -79,7 +79,7 @@ def test_a_bug_in_a_reward_ends_the_run_with_its_name_and_place(tmp_path: Path, 
 
 
 def test_a_bug_can_be_told_to_be_left_out(tmp_path: Path) -> None:
-    done = run(tmp_path / "run", faulty("infinite", stop_on="never"))
+    done = run(tmp_path / "run", faulty("infinite", on_error="never"))
     assert done.state == "finished" and done.metrics[0]["unscored/infinite/infinite"] == 2
 
 
@@ -167,7 +167,7 @@ def test_a_policy_that_never_ends_is_scored_and_warned_about(tmp_path: Path, end
 
 def test_where_cut_answers_are_masked_and_all_are_cut_nothing_changes(tmp_path: Path, endless: str) -> None:
     done = run(tmp_path / "run", EVEN, model__policy=endless, rollouts__max_new_tokens=1, algorithm="dr_grpo",
-               cells__filter={"finished": {}}, update__learning_rate=0.01)  # fmt: skip
+               cells__filter={"not_truncated": {}}, update__learning_rate=0.01)  # fmt: skip
     assert done.state == "finished"
     assert all(line["trained_tokens"] == 0 and line["skipped"] == 0 for line in done.metrics)
     assert all(each["advantages"] is None for each in done.samples)

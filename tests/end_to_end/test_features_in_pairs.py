@@ -38,23 +38,23 @@ FEATURES: dict[str, dict[str, Any]] = {
     "critic": {"model.critic": "separate", "update.critic_warmup_steps": 1},
     "reward model": {"model.reward_model": "scored", "rewards": []},
     "staleness": {"rollouts.max_staleness": 1},
-    "refills": {"algorithm": "rlvr", "rollouts.group_size": 2, "rollouts.refill_tries": 2},
+    "refills": {"algorithm": "rlvr", "rollouts.group_size": 2, "rollouts.dynamic_sampling_tries": 2},
     "half": {"model.dtype": "bfloat16"},
     "best": {
-        "data.evaluate": "sort_digits@heldout:2", "run.evaluate_every": 1, "run.keep_best": 1, "run.best_by": "reward",
+        "data.evaluate": "sort_digits@heldout:2", "run.evaluate_every": 1, "run.keep_best": 1, "run.best_metric": "reward",
     },
-    "controller": {"cells.controller": {"use": "ziegler_sequence", "horizon": 16}},
+    "kl_controller": {"cells.kl_controller": {"use": "ziegler_sequence", "horizon": 16}},
     "updates": {"update.epochs": 2, "update.minibatches": 2},
 }  # fmt: skip
 # What cannot be combined: two critics; the row with refills has neither a critic nor KL.
-APART = {("head", "critic"), ("head", "refills"), ("critic", "refills"), ("refills", "controller")}
+APART = {("head", "critic"), ("head", "refills"), ("critic", "refills"), ("refills", "kl_controller")}
 # Few runs, in which every pair that can be combined is.
 RUNS = [
-    ("lora", "head", "reward model", "staleness", "half", "best", "controller"),
+    ("lora", "head", "reward model", "staleness", "half", "best", "kl_controller"),
     ("lora", "critic", "reward model", "staleness", "half", "best", "updates"),
     ("lora", "reward model", "staleness", "refills", "half", "best", "updates"),
-    ("head", "controller", "updates"),
-    ("lora", "critic", "controller"),
+    ("head", "kl_controller", "updates"),
+    ("lora", "critic", "kl_controller"),
     ("lora", "head"),
 ]
 

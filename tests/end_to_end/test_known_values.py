@@ -25,7 +25,7 @@ from tests.end_to_end.small_world import BUDGET, END, PROMPTS, WORDS, Oracle, Sa
 
 STEPS = 40
 PLAN = Plan(prompts=64, samples=4, epochs=2, minibatches=4)
-PPO = replace(TABLE["ppo"], shape=())  # no KL: the reward alone
+PPO = replace(TABLE["ppo"], reward_shaping=())  # no KL: the reward alone
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_with_the_true_values_one_step_advantages_are_exact(folder: Path) -> Non
     """Text moves on by appending, so r + V(next) - V is Q - V of the sampled token itself, not a sample of it."""
     model = load(folder)
     truth = Truth(model)
-    row = replace(PPO, credit=cell(returns.td), normalise=cell(normalize.none))
+    row = replace(PPO, advantage=cell(returns.td), advantage_norm=cell(normalize.none))
     source = source_of(model, learner_of(model), Oracle(truth), row, replace(PLAN, epochs=1, minibatches=1))
     seen = 0
     for batch in source.next(1):

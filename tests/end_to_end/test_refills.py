@@ -28,11 +28,11 @@ def reads_groups(row: Row) -> bool:
 
 
 GROUPED = [row for row in TABLE.values() if row.source == "rollouts" and reads_groups(row)]
-FILTER = {"filter": {"varied": {}}}
+FILTER = {"filter": {"nonzero_variance": {}}}
 AGGREGATES = [(name, use) for name in ("dapo", "rlvr", "grpo") for use in ("prompt_mean", "group_mean")]
 ROWS = [pytest.param(with_cells(row, Cells.model_validate(FILTER)), id=row.name) for row in GROUPED]
 for name, use in AGGREGATES:
-    cells = Cells.model_validate({"aggregate": {"use": use}, **FILTER})
+    cells = Cells.model_validate({"aggregation": {"use": use}, **FILTER})
     ROWS.append(pytest.param(with_cells(TABLE[name], cells), id=f"{name}-{use}"))
 
 
@@ -68,7 +68,7 @@ def test_rows_that_read_groups_in_their_loss_are_known() -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_groups_of_several_draws_train_like_groups_of_one(folder: Path, row: Row) -> None:
     """The reference numbers the same rollouts in one go, by their prompts, and takes the same step."""
-    plan = replace(PLAN, refill_tries=5, budget=24)
+    plan = replace(PLAN, dynamic_sampling_tries=5, budget=24)
     source, learner = make(folder, row, plan, OneGroupADraw())
     batches = source.next(1)
     assert source.report()["refills"].value() == 2
@@ -102,5 +102,5 @@ def mixed(rollouts: Sequence[Rollout]) -> list[Rollout]:
 @pytest.mark.parametrize("row", [each for each in ROWS if each.id in ("scale_rl", "real", "dapo-prompt_mean")])
 def test_groups_that_wait_in_a_checkpoint_are_still_the_same(folder: Path, row: Row) -> None:
     """Refills, rollouts that lag, minibatches, micro-batches that cut through groups, and a restart, all at once."""
-    plan = replace(PLAN, refill_tries=5, staleness=1, minibatches=2, budget=24)
+    plan = replace(PLAN, dynamic_sampling_tries=5, staleness=1, minibatches=2, budget=24)
     assert_goes_on(*(make(folder, row, plan, mixed) for _ in range(2)))

@@ -61,7 +61,9 @@ def test_grpo_learns(tmp_path: Path, policy: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys")  # peft: no linear layer in experts
-@pytest.mark.parametrize("more", [{}, {"model__lora": 2, "model__recompute": True}], ids=["all weights", "lora"])
+@pytest.mark.parametrize(
+    "more", [{}, {"model__lora": 2, "model__gradient_checkpointing": True}], ids=["all weights", "lora"]
+)
 def test_turns_keep_their_routes(tmp_path: Path, policy: Path, more: dict[str, Any]) -> None:
     """A second turn reads the first one again; the first token that it draws follows one that was never run before."""
     env = {"use": f"{rewarded.__file__}:again", "max_turns": 3}

@@ -31,7 +31,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from ascent.engines.native.engine import NativeEngine
-from ascent.engines.remote import Patience, RemoteError, RemoteSampler
+from ascent.engines.remote import RetryPolicy, RemoteError, RemoteSampler
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
@@ -39,7 +39,7 @@ from ascent.records import Completion, Request
 from tests.rewards.servers import ENDLESS, NO_HTTP, Misbehaving, misbehaving, raw
 
 ENDS = frozenset({1})
-QUICK = Patience(timeout=5.0, tries=3, pause=0.01)
+QUICK = RetryPolicy(timeout=5.0, tries=3, pause=0.01)
 PROMPTS = ((5, 6, 7), (8, 9), (10, 11, 12, 13, 14), (15,), (16, 17), (40,) * 20)
 ONE = Request("p0", 0, (5, 6, 7), 4, seed=3)
 
@@ -99,7 +99,7 @@ def asked(**changes: Any) -> list[Request]:
 
 
 def remote(server: Misbehaving, **options: Any) -> RemoteSampler:
-    return RemoteSampler(f"{server.url}/v1", "tiny", ENDS, **{"patience": QUICK, **options})
+    return RemoteSampler(f"{server.url}/v1", "tiny", ENDS, **{"retry": QUICK, **options})
 
 
 def by_name(completions: Iterator[Completion]) -> dict[str, Completion]:
@@ -271,7 +271,7 @@ def test_what_stays_down_is_named() -> None:
     assert server.url in str(error.value) and len(server.requests) == 3
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    sampler = RemoteSampler(f"http://127.0.0.1:{port}/v1", "tiny", ENDS, patience=QUICK)
+    sampler = RemoteSampler(f"http://127.0.0.1:{port}/v1", "tiny", ENDS, retry=QUICK)
     with pytest.raises(RemoteError, match=rf"'p0'/0: http://127.0.0.1:{port}/v1/.* 3 times, .*ConnectionRefused"):
         list(sampler.sample([ONE]))
 
@@ -294,7 +294,7 @@ def test_a_slow_server_is_not_asked_twice(drip: bool) -> None:
         server.drip = drip  # a byte every 0.1 s: each arrives in time, all of them never do
         began = time.monotonic()
         with pytest.raises(RemoteError, match=r"request 'p0'/0: .*no reply in 0\.5 s"):
-            list(remote(server, patience=Patience(timeout=0.5, tries=3, pause=0.01)).sample([ONE]))
+            list(remote(server, retry=RetryPolicy(timeout=0.5, tries=3, pause=0.01)).sample([ONE]))
         assert time.monotonic() - began < 1.4
     assert len(server.requests) == 1
 
@@ -349,7 +349,7 @@ def test_what_is_no_completion_is_refused_at_once(case: str) -> None:
 @pytest.mark.parametrize("case", NO_HTTP)
 def test_odd_replies_are_errors_that_name_the_request(case: str) -> None:
     with raw(NO_HTTP[case][0]) as server:
-        sampler = RemoteSampler(f"{server.url}/v1", "tiny", ENDS, patience=Patience(timeout=0.5, tries=2, pause=0.01))
+        sampler = RemoteSampler(f"{server.url}/v1", "tiny", ENDS, retry=RetryPolicy(timeout=0.5, tries=2, pause=0.01))
         began = time.monotonic()
         with pytest.raises(RemoteError, match=f"^request 'p0'/0: {server.url}/v1/completions: .*") as error:
             list(sampler.sample([ONE]))
@@ -361,7 +361,7 @@ def test_odd_replies_are_errors_that_name_the_request(case: str) -> None:
 def test_an_endless_reply_is_not_taken_in(case: str) -> None:
     """300 MB are offered; a completion may have 64 MiB."""
     with raw(ENDLESS[case]) as server:
-        sampler = RemoteSampler(f"{server.url}/v1", "tiny", ENDS, patience=Patience(timeout=20, tries=1))
+        sampler = RemoteSampler(f"{server.url}/v1", "tiny", ENDS, retry=RetryPolicy(timeout=20, tries=1))
         tracemalloc.start()
         try:
             with pytest.raises(RemoteError, match=r"more than max_reply_bytes=67108864|LineTooLong"):
@@ -404,7 +404,7 @@ def test_who_stops_listening_cuts_what_is_in_flight() -> None:
         return 200, good([9] * body["max_tokens"])
 
     with misbehaving(hold) as server:
-        sampler = remote(server, patience=Patience(timeout=20), reload=lambda version, tensors: None)
+        sampler = remote(server, retry=RetryPolicy(timeout=20), reload=lambda version, tensors: None)
         completions = sampler.sample(asked())
         assert next(completions).prompt_id == "p3"
         with pytest.raises(RuntimeError, match="on their way"):
@@ -504,7 +504,7 @@ def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="at_once=0"):
         RemoteSampler("http://host/v1", "tiny", ENDS, at_once=0)
     with pytest.raises(ValueError, match="tries=0, but it must be at least 1"):
-        Patience(tries=0)
+        RetryPolicy(tries=0)
     with pytest.raises(ValueError, match="'p0'/0 is there twice"):
         list(RemoteSampler("http://host/v1", "tiny", ENDS).sample([ONE, ONE]))
 

@@ -59,7 +59,9 @@ def policy_loss(case: Case) -> Ours:
         else cell(policy_losses.dual_clip, low=low, high=high, cap=cap)
     )
     mode, count, ranks = _reduction(case, per_token=case.params["token_level_loss"] and not gspo)
-    terms = policy_terms(known, mismatch=_correction(case, gspo), ratio=ratio, gate=gate, aggregate=mode)
+    terms = policy_terms(
+        known, rollout_correction=_correction(case, gspo), ratio=ratio, policy_loss=gate, aggregation=mode
+    )
     loss, found = reduced(terms, count=count, ranks=ranks), terms["policy"].metrics
     moved_T = ratios.differences(known["logprobs_T"].detach(), known["old_logprobs_T"], rows.loss_mask_T)
     answer: dict[str, Any] = {

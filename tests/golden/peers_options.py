@@ -105,7 +105,11 @@ TRL = (
         ("GKD beta 0 to 1", "`row gkd`", "temperature reaches the loss; TRL's trainer never passes its own"),
         ("GKD reduction batchmean", "`row gkd`"),
         ("GKD reduction sum, mean", "none", "a token mean always; there mean also divides by the vocabulary's size"),
-        ("GKD lmbda", "data.own_answers", "a share of every step's records; TRL tosses a coin for each whole step"),
+        (
+            "GKD lmbda",
+            "data.on_policy_fraction",
+            "a share of every step's records; TRL tosses a coin for each whole step",
+        ),
         (
             "PRM (stepwise supervision)",
             "`row prm`",
@@ -135,7 +139,11 @@ TRL = (
         ("top_entropy_quantile", "`row high_entropy`, `focus.top_entropy`", TOP_ENTROPY),
         ("entropy_coef", "`entropy.bonus`"),
         ("use_adaptive_entropy", "`row skywork_or1`, `entropy.adaptive_bonus`"),
-        ("mask_truncated_completions", "`filter.finished`", "by how the completion ended, not by its last token's id"),
+        (
+            "mask_truncated_completions",
+            "`filter.not_truncated`",
+            "by how the completion ended, not by its last token's id",
+        ),
         ("scale_rewards group", "`normalise.group_std`", "an all-equal group is exactly 0 (TRL up to 6e-4 in float32)"),
         ("scale_rewards batch", "`normalise.batch_std_raw`", "`row lite_ppo` divides by the std of centred rewards"),
         ("scale_rewards none", "`normalise.none`"),
@@ -318,7 +326,7 @@ OPENRLHF = (
         ("stop-properly, coefficient below 0", "`shape.eos_replace`"),
         ("stop-properly, coefficient 0 to 1", "`shape.eos_scale`"),
         ("reward_clip_range", "`shape.clip`", "before the baseline; there after it"),
-        ("dynamic filtering", "`filter.varied`", "on the reward before shaping"),
+        ("dynamic filtering", "`filter.nonzero_variance`", "on the reward before shaping"),
         ("adaptive KL controller", "`controller.ziegler_token`"),
     ),
 )
@@ -373,8 +381,12 @@ SWIFT = (
             "dropped rows stay in the denominator (bnpo .050 apart)",
         ),
         ("top_entropy_quantile", "`focus.top_entropy`", "a floor of the whole step, after truncated answers have left"),
-        ("overlong_filter", "`filter.finished`", "what is filtered out is gone; there it counts in means over rows"),
-        ("dynamic sampling", "`filter.varied`", "on the summed rewards before shaping, as there"),
+        (
+            "overlong_filter",
+            "`filter.not_truncated`",
+            "what is filtered out is gone; there it counts in means over rows",
+        ),
+        ("dynamic sampling", "`filter.nonzero_variance`", "on the summed rewards before shaping, as there"),
     ),
     *_options(
         "teachers",

@@ -112,7 +112,7 @@ def grpo(case: Case) -> Ours:
     case.peer_ignores("entropies", "tau_pos", "tau_neg", *FIPO_OPTIONS, *REAL_OPTIONS)
     finished, top = rows, None
     if case.params["overlong_filter"]:
-        finished = rows.without(~filters.finished(case.flags("truncated_mask")))
+        finished = rows.without(~filters.not_truncated(case.flags("truncated_mask")))
     else:
         case.peer_ignores("truncated_mask")
     if (case.params.get("top_entropy_quantile") or 1.0) < 1.0:
@@ -133,12 +133,15 @@ def grpo(case: Case) -> Ours:
     if top is not None:
         known["top_T"] = rows.pack(top) > 0
         focuses.append(cell(given_focus))
-    cells = {"ratio": cell(LEVELS[case.params["importance_sampling_level"]], guard=NO_GUARD), "gate": _gate(case)}
+    cells = {
+        "ratio": cell(LEVELS[case.params["importance_sampling_level"]], guard=NO_GUARD),
+        "policy_loss": _gate(case),
+    }
     terms = policy_terms(
         known,
-        mismatch=_correction(case),
-        aggregate=_mode(case),
-        focus=tuple(focuses),
+        rollout_correction=_correction(case),
+        aggregation=_mode(case),
+        token_weights=tuple(focuses),
         kl=cell(kl.weighted_k3, cap=LARGEST_KL) if case.params["beta"] else None,
         **cells,
     )
@@ -151,10 +154,10 @@ def _real(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -> Ou
     """A mean over all groups, also over those without a token; KL is a token mean of its own."""
     known["groups"] = consecutive(rows.count, case.params["num_generations"])
     gate, mode = cell(sequence_policy_losses.real, tau=case.params["real_tau"]), cell(aggregation.group_mean)
-    shared = {"mismatch": cell(rollout_correction.none), "ratio": cell(ratios.none)}
+    shared = {"rollout_correction": cell(rollout_correction.none), "ratio": cell(ratios.none)}
     known |= step_statistics(known, [gate, mode], **shared)
     beta, k3 = case.params["beta"], cell(kl.k3, cap=LARGEST_KL)
-    terms = dict(policy_terms(known, gate=gate, aggregate=mode, kl=k3 if beta else None, **shared))
+    terms = dict(policy_terms(known, policy_loss=gate, aggregation=mode, kl=k3 if beta else None, **shared))
     leash = terms.pop("kl", None)
     count = known["groups"].count if case.follows(Convention.EMPTY_GROUPS) else None
     loss, metrics = reduced(terms, count=count), {}
@@ -264,7 +267,7 @@ def _reduced(case: Case, terms: Any) -> Tensor:
         return reduced(terms, weights, count=items / processes) * (steps if case.follows(Convention.ACCUMULATED) else 1)
     per_row = case.params["loss_type"] in ("grpo", "sapo", "dr_grpo")
     if case.params["overlong_filter"] and per_row and not case.follows(Convention.FILTERED_STAY):
-        return reduced(terms, weights, count=float(filters.finished(case.flags("truncated_mask")).sum()))
+        return reduced(terms, weights, count=float(filters.not_truncated(case.flags("truncated_mask")).sum()))
     return reduced(terms, weights)
 
 

@@ -121,7 +121,7 @@ def _finished(case: Case, mask_BL: Tensor, values: dict[str, object]) -> Tensor:
     ends = torch.tensor([*case.params["eos_token_ids"], case.params["pad_token_id"]])
     last_B = mask_BL.shape[1] - 1 - mask_BL.flip(1).int().argmax(1)
     truncated_B = ~torch.isin(case.tensor("completion_ids").long().gather(1, last_B[:, None]).squeeze(1), ends)
-    mask_BL = mask_BL & filters.finished(truncated_B)[:, None]
+    mask_BL = mask_BL & filters.not_truncated(truncated_B)[:, None]
     values["completion_mask"] = mask_BL.double()
     return mask_BL
 

@@ -74,7 +74,7 @@ def xpo(case: Case) -> Ours:
     }
     kinds = {"sigmoid": preferences.dpo, "ipo": preferences.ipo_sum}
     made, bonus = cell(kinds[case.params["loss_type"]], beta=beta), cell(supervised.reference_likelihood)
-    terms = file_terms(known, loss=made, auxiliary=(bonus,))
+    terms = file_terms(known, loss=made, extra_losses=(bonus,))
     loss = reduced(terms, {bonus.name: case.params["alpha"]})
     return Ours(
         {
@@ -98,10 +98,10 @@ def nash_md(case: Case) -> Ours:
     known["advantages_T"] = credit.advantages_T
     terms = policy_terms(
         known,
-        mismatch=cell(rollout_correction.none),
+        rollout_correction=cell(rollout_correction.none),
         ratio=cell(ratios.none),
-        gate=cell(policy_losses.plain),
-        aggregate=cell(aggregation.sequence_mean_token_sum),
+        policy_loss=cell(policy_losses.plain),
+        aggregation=cell(aggregation.sequence_mean_token_sum),
     )
     loss = reduced(terms)
     sums_B = rows.segments.sum(known["logprobs_T"])
@@ -130,10 +130,10 @@ def a2po(case: Case) -> Ours:
     known["advantages_T"] = segments.spread(cell(group_baselines.against_optimum)(rewards).advantages_B)
     terms = policy_terms(
         known,
-        mismatch=cell(rollout_correction.none),
+        rollout_correction=cell(rollout_correction.none),
         ratio=cell(ratios.none),
-        gate=cell(sequence_policy_losses.regression, beta=case.params["beta2"]),
-        aggregate=cell(aggregation.sequence_mean_token_mean),
+        policy_loss=cell(sequence_policy_losses.regression, beta=case.params["beta2"]),
+        aggregation=cell(aggregation.sequence_mean_token_mean),
     )
     loss = reduced(terms)
     return Ours({"loss": loss, "grad_logits": gradient(loss, logits)})

@@ -48,14 +48,14 @@ def grpo(case: Case) -> Ours:
     known["sampler_logprobs_T"] = conventions.sampler_of(
         known.get("old_logprobs_T", known["logprobs_T"]), known["weight_T"]
     )
-    cells = {"ratio": _ratio(case), "gate": _gate(case)}
+    cells = {"ratio": _ratio(case), "policy_loss": _gate(case)}
     terms = policy_terms(
         known,
-        mismatch=conventions.READY_MADE,
-        aggregate=_mode(case),
-        focus=focuses,
+        rollout_correction=conventions.READY_MADE,
+        aggregation=_mode(case),
+        token_weights=focuses,
         kl=_kl(case),
-        entropy=cell(entropy.bonus) if case.params.get("entropy_coef") else None,
+        entropy_bonus=cell(entropy.bonus) if case.params.get("entropy_coef") else None,
         **cells,
     )
     loss = _reduced(case, {name: term for name, term in terms.items() if name != "entropy"})
@@ -86,12 +86,12 @@ def gmpo(case: Case) -> Ours:
     trained, trained_known = _top_rows(case, rows, known, logprobs)
     cells = {
         "ratio": cell(ratios.token, guard=NO_GUARD),
-        "gate": cell(policy_losses.gmpo, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
+        "policy_loss": cell(policy_losses.gmpo, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
     }
     every_row = cell(aggregation.sequence_mean_token_mean, count_empty=True)
-    shared = {"mismatch": cell(rollout_correction.none), "aggregate": every_row}
+    shared = {"rollout_correction": cell(rollout_correction.none), "aggregation": every_row}
     focuses = (cell(given_focus),) if "top_T" in trained_known else ()
-    terms = dict(policy_terms(trained_known, focus=focuses, **shared, **cells))
+    terms = dict(policy_terms(trained_known, token_weights=focuses, **shared, **cells))
     if case.params["beta"]:
         terms["kl"] = policy_terms(known, **shared, **cells, kl=cell(kl.k3, guard=NO_GUARD))["kl"]
     loss = reduced(terms, {"kl": case.params["beta"]}) + _ratio_one_of_empty_rows(case, trained)
@@ -109,12 +109,12 @@ def rloo(case: Case) -> Ours:
     known = _known(case, rows, logprobs)
     cells = {
         "ratio": cell(ratios.sequence_product, guard=NO_GUARD),
-        "gate": cell(policy_losses.clip, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
+        "policy_loss": cell(policy_losses.clip, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
     }
     terms = policy_terms(
         known,
-        mismatch=cell(rollout_correction.none),
-        aggregate=cell(aggregation.sequence_mean_token_mean, count_empty=True),
+        rollout_correction=cell(rollout_correction.none),
+        aggregation=cell(aggregation.sequence_mean_token_mean, count_empty=True),
         **cells,
     )
     loss = reduced(terms) + _ratio_one_of_empty_rows(case, rows)
@@ -294,7 +294,7 @@ def _clip_metrics(
 ) -> dict[str, float]:
     """Means over tokens, or over rows (empty ones too) where the ratio is one per row; extremes over rows."""
     known = {**known, "old_logprobs_T": known.get("old_logprobs_T", known["logprobs_T"].detach())}
-    marks = gate({**known, "log_ratio_T": ratio(known), "mismatch_T": known.get("weight_T")}).marks
+    marks = gate({**known, "log_ratio_T": ratio(known), "correction_T": known.get("weight_T")}).marks
     if "clipped_low" not in marks or bool(rows.empty_B.all()):
         return {}
     by_row = shares_of_rows(rows, marks)

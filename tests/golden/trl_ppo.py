@@ -42,10 +42,10 @@ def update(case: Case) -> Ours:
     logprobs, predicted = case.leaf("new_logprobs"), case.leaf("vpred")
     policy = policy_terms(
         rows.known(logprobs_T=logprobs, old_logprobs_T=case.tensor("logprobs")) | {"advantages_T": advantages_T},
-        mismatch=cell(rollout_correction.none),
+        rollout_correction=cell(rollout_correction.none),
         ratio=cell(ratios.token, guard=NO_GUARD),
-        gate=cell(policy_losses.clip, low=case.params["cliprange"], high=case.params["cliprange"]),
-        aggregate=cell(aggregation.token_mean),
+        policy_loss=cell(policy_losses.clip, low=case.params["cliprange"], high=case.params["cliprange"]),
+        aggregation=cell(aggregation.token_mean),
     )
     value_T, plain_T = _value_losses(case, longer, predicted, returns_BL)
     pg_loss = reduced(policy)

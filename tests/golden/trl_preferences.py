@@ -65,7 +65,7 @@ def dpo(case: Case) -> Ours:
 def _dpo_term(case: Case, kind: str, known: dict[str, Any], focuses: tuple[Cell, ...]) -> Terms:
     """One of the losses; statistics of the whole batch first, as in training."""
     made = _dpo_cell(case, kind)
-    return file_terms({**known, **step_statistics(known, [made, *focuses])}, loss=made, focus=focuses)
+    return file_terms({**known, **step_statistics(known, [made, *focuses])}, loss=made, token_weights=focuses)
 
 
 def _divergence(case: Case) -> str:

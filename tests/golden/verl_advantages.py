@@ -127,7 +127,7 @@ def gdpo(case: Case) -> Ours:
         "reward_components_BK": reward_components_BK,
         "groups": groups,
     }
-    found = estimate(known, shapes=(), credit=credit, normalise=cell(normalize.whiten_token))
+    found = estimate(known, reward_shaping=(), advantage=credit, advantage_norm=cell(normalize.whiten_token))
     advantages_BL = rows.unpack(found.advantages_T)
     values = {name: advantages_BL for name in ("advantages", "returns") if name in case.expected}
     room = conventions.room_for_flat_parts(conventions.room_for_1e8(case), reward_components_BK, weights, groups, eps)
@@ -166,7 +166,7 @@ def _by_group(case: Case, credit: Cell, scale: Cell) -> Tensor:
     """Sequence scores to token advantages."""
     rows, groups = Rows(case.flags("response_mask")), Groups.from_ids(case.ids("index"))
     known = {**rows.known(), "rewards_B": case.tensor("token_level_rewards").sum(1), "groups": groups}
-    return rows.unpack(estimate(known, shapes=(), credit=credit, normalise=scale).advantages_T)
+    return rows.unpack(estimate(known, reward_shaping=(), advantage=credit, advantage_norm=scale).advantages_T)
 
 
 def _from_tokens(rows: Rows, credit: Cell, rewards_BL: Tensor, **padded: Tensor) -> dict[str, Any]:
@@ -176,7 +176,9 @@ def _from_tokens(rows: Rows, credit: Cell, rewards_BL: Tensor, **padded: Tensor)
         return token_rewards_T
 
     known = {**rows.known(token_rewards_T=rewards_BL, **padded), "rewards_B": rewards_BL.new_zeros(rows.count)}
-    found = estimate(known, shapes=(cell(given),), credit=credit, normalise=cell(normalize.whiten_token))
+    found = estimate(
+        known, reward_shaping=(cell(given),), advantage=credit, advantage_norm=cell(normalize.whiten_token)
+    )
     answer = {"advantages": rows.unpack(found.advantages_T)}
     return answer if found.returns_T is None else {**answer, "returns": rows.unpack(found.returns_T)}
 

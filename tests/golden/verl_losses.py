@@ -107,8 +107,8 @@ def bypass(case: Case) -> Ours:
         known["loss_mask_T"] = rows.loss_mask_T & known["kept_T"]
     row = _row(case, {"ppo_clip": "vanilla", "reinforce": "reinforce"}[kind])
     how = reduction(case, rows.width)
-    shared = {"ratio": row.ratio, "gate": row.gate, "aggregate": how.mode}
-    terms = policy_terms(known, mismatch=anchor, focus=(cell(_kept),), **shared)
+    shared = {"ratio": row.ratio, "policy_loss": row.policy_loss, "aggregation": how.mode}
+    terms = policy_terms(known, rollout_correction=anchor, token_weights=(cell(_kept),), **shared)
     loss = reduced(terms, count=how.count, ranks=how.ranks)
     return Ours({"loss": loss, "grad_log_prob": gradient(loss, logprobs)}, _metrics(row, known, terms["policy"]))
 
@@ -216,14 +216,16 @@ def _policy(case: Case, rows: Rows, logprobs: Tensor) -> tuple[Tensor, dict[str,
             anchor = cell(rollout_correction.geometric_truncate, cap=NO_GUARD)
     if mode == "clip_cov":
         known["noise_T"] = _noise(case, row, known)
-    known |= step_statistics(known, [row.gate], mismatch=anchor, ratio=row.ratio)
-    terms = policy_terms(known, mismatch=anchor, ratio=row.ratio, gate=row.gate, aggregate=how.mode)
+    known |= step_statistics(known, [row.policy_loss], rollout_correction=anchor, ratio=row.ratio)
+    terms = policy_terms(
+        known, rollout_correction=anchor, ratio=row.ratio, policy_loss=row.policy_loss, aggregation=how.mode
+    )
     return reduced(terms, count=how.count, ranks=how.ranks), _metrics(row, known, terms["policy"])
 
 
 def _noise(case: Case, row: Row, known: dict[str, Any]) -> Tensor:
     """verl shuffles the candidates, listed row by row, and drops the first: places in the shuffle are the noise."""
-    numbers = {name: row.gate.numbers[name] for name in ("low", "high", "least", "most")}
+    numbers = {name: row.policy_loss.numbers[name] for name in ("low", "high", "least", "most")}
     names = ("logprobs_T", "advantages_T", "loss_mask_T")
     log_ratio_T = row.ratio(known)
     found_T = covariance.candidates(known[names[0]], log_ratio_T, *(known[name] for name in names[1:]), **numbers)

@@ -51,7 +51,7 @@ def recipe(name: str, folder: Path) -> dict[str, Any]:
         found |= {"update": {"learning_rate": 1e-3}, "run": {"steps": 2, "save_every": 2}}
         if row.needs & {"teacher", "teacher_distribution"}:
             found["model"]["teacher"] = "tiny:qwen2"
-        if "data.own_answers" in row.defaults:
+        if "data.on_policy_fraction" in row.defaults:
             found["rollouts"] = {"max_new_tokens": 4}
     return merged(found, {"model": {"dtype": "bfloat16"}})
 

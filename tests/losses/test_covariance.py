@@ -89,7 +89,7 @@ def gated_of(name: str, now: torch.Tensor, **numbers: float) -> policy_losses.Ga
         "loss_mask_T": ALL,
         "segments": SEGMENTS,
     }
-    known |= step_statistics(known, [made], mismatch=none, ratio=level)
+    known |= step_statistics(known, [made], rollout_correction=none, ratio=level)
     return made({**known, "log_ratio_T": level(known)})
 
 

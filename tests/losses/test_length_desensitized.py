@@ -34,7 +34,7 @@ def of(tail: float, logprobs: Tensor = LOGPROBS, loss: Callable[..., Each] = pre
     made, tails = cell(loss), cell(length_desensitized.shared_length, tail=tail)
     everything = known(logprobs)
     everything |= step_statistics(everything, [made, tails])
-    return file_terms(everything, loss=made, focus=(tails,))[made.name].numerator
+    return file_terms(everything, loss=made, token_weights=(tails,))[made.name].numerator
 
 
 def test_tokens_beyond_the_shared_length() -> None:
@@ -81,8 +81,8 @@ def test_what_reads_tokens_stays_as_it_is() -> None:
     """WPO's weight and the NLL beside a loss of pairs see whole answers; a second loss of pairs sees the tail."""
     everything = {**known(), "log_collision_T": -torch.ones(9, dtype=torch.float64)}
     tails, wpo = cell(length_desensitized.shared_length, tail=0.0), cell(token_weights.own_likelihood)
-    parts: dict[str, Any] = {"loss": cell(preferences.dpo), "auxiliary": (cell(supervised.chosen_nll),)}
-    plain, cut = (file_terms(everything, focus=each, **parts) for each in ((wpo,), (wpo, tails)))
+    parts: dict[str, Any] = {"loss": cell(preferences.dpo), "extra_losses": (cell(supervised.chosen_nll),)}
+    plain, cut = (file_terms(everything, token_weights=each, **parts) for each in ((wpo,), (wpo, tails)))
     assert float(cut["chosen_nll"].numerator) == float(plain["chosen_nll"].numerator) == 6.0
     weight = float(plain["dpo"].numerator) / float(of(1.0))
     assert float(cut["dpo"].numerator) == pytest.approx(weight * float(of(0.0)))

@@ -28,10 +28,10 @@ from ascent.update.microbatch import step_of
 
 SEGMENTS = Segments.from_lengths([3, 2])
 CELLS: dict[str, Cell] = {
-    "mismatch": cell(rollout_correction.none),
+    "rollout_correction": cell(rollout_correction.none),
     "ratio": cell(ratios.token),
-    "gate": cell(policy_losses.clip),
-    "aggregate": cell(aggregation.token_mean),
+    "policy_loss": cell(policy_losses.clip),
+    "aggregation": cell(aggregation.token_mean),
 }
 
 
@@ -52,7 +52,11 @@ def batch() -> dict[str, Any]:
 
 
 def test_the_sum_of_terms_with_their_weights() -> None:
-    extra = {"kl": cell(kl.k3, weight=0.5), "entropy": cell(entropy.bonus, weight=0.01), "value": cell(values.mse)}
+    extra = {
+        "kl": cell(kl.k3, weight=0.5),
+        "entropy_bonus": cell(entropy.bonus, weight=0.01),
+        "value_loss": cell(values.mse),
+    }
     terms = policy_terms(batch(), **CELLS, **extra)
     step = step_of([terms], {"kl": 0.5, "entropy": 0.01, "value": 0.1})
     assert float(step.terms["policy"].detach()) == pytest.approx(-0.098486, abs=1e-6)
@@ -64,7 +68,7 @@ def test_the_sum_of_terms_with_their_weights() -> None:
 
 
 def test_mismatch_weights_scale_the_policy_term_only_and_keep_the_count() -> None:
-    rejecting = {**CELLS, "mismatch": cell(rollout_correction.token_mask, low=0.5, high=2.0)}
+    rejecting = {**CELLS, "rollout_correction": cell(rollout_correction.token_mask, low=0.5, high=2.0)}
     plain = policy_terms(batch(), **CELLS, kl=cell(kl.k3))
     weighted = policy_terms(batch(), **rejecting, kl=cell(kl.k3))
     assert float(weighted["kl"].numerator.detach()) == pytest.approx(float(plain["kl"].numerator.detach()))
@@ -76,7 +80,12 @@ def test_mismatch_weights_scale_the_policy_term_only_and_keep_the_count() -> Non
 
 def test_bypass_measures_the_ratio_against_the_sampler() -> None:
     terms = policy_terms(
-        batch(), **{**CELLS, "mismatch": cell(rollout_correction.bypass), "gate": cell(policy_losses.surrogate)}
+        batch(),
+        **{
+            **CELLS,
+            "rollout_correction": cell(rollout_correction.bypass),
+            "policy_loss": cell(policy_losses.surrogate),
+        },
     )
     ratio = (torch.tensor([1.7, -0.3, 0.1, 0.5, -0.5], dtype=torch.float64)).exp()
     expected = float((-ratio * batch()["advantages_T"]).sum())
@@ -94,14 +103,14 @@ def test_without_old_log_probs_the_ratio_is_exactly_one() -> None:
 
 
 def test_the_metrics_every_run_logs() -> None:
-    metrics = policy_terms(batch(), **CELLS, value=cell(values.mse))["policy"].metrics
+    metrics = policy_terms(batch(), **CELLS, value_loss=cell(values.mse))["policy"].metrics
     found = {name: tally.value() for name, tally in metrics.items()}
     d = torch.tensor([0.2, -0.3, 0.1, 0.5, -0.1], dtype=torch.float64)
     assert found["kl_to_old"] == pytest.approx(float((d.exp() - 1 - d).mean()))
     assert found["ratio_largest"] == pytest.approx(1.648721, abs=1e-6)
     assert found["ratio_smallest"] == pytest.approx(0.740818, abs=1e-6)
     assert (found["clipped_high"], found["clipped_low"], found["ratio_guarded"]) == (0.2, 0.0, 0.0)
-    assert found["mismatch"] == pytest.approx((1.5 + 0.4) / 5)
+    assert found["rollout_correction"] == pytest.approx((1.5 + 0.4) / 5)
     assert found["mismatch_largest"] == pytest.approx(1.5)
     assert found["kl_to_reference_k1"] == pytest.approx(float((d + 0.1).mean()))
     weight = torch.tensor([1.5, 0, 0, 0, -0.4], dtype=torch.float64).exp()  # trainer over sampler
@@ -113,7 +122,7 @@ def test_the_metrics_every_run_logs() -> None:
 def test_explained_variance_is_formed_over_the_step() -> None:
     known = {**batch(), "values_T": torch.tensor([1.0, 0, 0, 0, 0], dtype=torch.float64),
              "returns_T": torch.tensor([2.0, 0, 0, 0, 0], dtype=torch.float64)}  # fmt: skip
-    metrics = policy_terms(known, **CELLS, value=cell(values.mse))["value"].metrics
+    metrics = policy_terms(known, **CELLS, value_loss=cell(values.mse))["value"].metrics
     assert metrics["explained_variance"].value() == pytest.approx(0.75)
     assert metrics["return"].value() == pytest.approx(0.4)
 
@@ -123,8 +132,10 @@ def test_only_the_policy_critic_and_entropy_get_gradients() -> None:
     frozen = ("old_logprobs_T", "sampler_logprobs_T", "ref_logprobs_T", "advantages_T", "returns_T")
     for name in frozen:
         known[name] = known[name].clone().requires_grad_()
-    extra = {"kl": cell(kl.rho_k3), "entropy": cell(entropy.bonus), "value": cell(values.mse)}
-    step = step_of([policy_terms(known, **{**CELLS, "mismatch": cell(rollout_correction.token_truncate)}, **extra)], {})
+    extra = {"kl": cell(kl.rho_k3), "entropy_bonus": cell(entropy.bonus), "value_loss": cell(values.mse)}
+    step = step_of(
+        [policy_terms(known, **{**CELLS, "rollout_correction": cell(rollout_correction.token_truncate)}, **extra)], {}
+    )
     assert all(
         g is None
         for g in torch.autograd.grad(step.value, [known[n] for n in frozen], allow_unused=True, retain_graph=True)
@@ -135,10 +146,10 @@ def test_only_the_policy_critic_and_entropy_get_gradients() -> None:
 
 def test_a_focus_weighs_the_policy_term_alone_and_leaves_denominators() -> None:
     """The first sequence has A > 0 and stays; the second has drifted .15 on average, more than allowed."""
-    extra = {"kl": cell(kl.k3, weight=0.5), "entropy": cell(entropy.bonus, weight=0.01)}
+    extra = {"kl": cell(kl.k3, weight=0.5), "entropy_bonus": cell(entropy.bonus, weight=0.01)}
     known = {**batch(), "sampler_logprobs_T": torch.tensor([-1.0, -1, -1, -1.2, -2.1], dtype=torch.float64)}
     plain, kept = policy_terms(known, **CELLS, **extra), cell(token_weights.near_policy, max_drift=0.1)
-    focused = policy_terms(known, **CELLS, **extra, focus=(kept,))
+    focused = policy_terms(known, **CELLS, **extra, token_weights=(kept,))
     gated = policy_losses.clip(ratios.token(known["logprobs_T"], known["old_logprobs_T"], known["loss_mask_T"]), known["advantages_T"],
                        known["loss_mask_T"])  # fmt: skip
     assert focused["policy"].numerator.item() == pytest.approx(gated.loss_T[:3].sum().item())
@@ -152,8 +163,8 @@ def test_focus_cells_multiply() -> None:
     def half(loss_mask_T: torch.Tensor) -> torch.Tensor:
         return torch.where(loss_mask_T, 0.5, 0.0).double()
 
-    once = policy_terms(batch(), **CELLS, focus=(cell(half),))["policy"].numerator.item()
-    twice = policy_terms(batch(), **CELLS, focus=(cell(half), cell(half)))["policy"].numerator.item()
+    once = policy_terms(batch(), **CELLS, token_weights=(cell(half),))["policy"].numerator.item()
+    twice = policy_terms(batch(), **CELLS, token_weights=(cell(half), cell(half)))["policy"].numerator.item()
     assert (once, twice) == pytest.approx((0.5 * (whole := policy_terms(batch(), **CELLS)["policy"].numerator.item()),
                                            0.25 * whole))  # fmt: skip
 
@@ -161,8 +172,10 @@ def test_focus_cells_multiply() -> None:
 def test_statistics_see_the_ratio_that_the_gate_will_see() -> None:
     """Under bypass the ratio is to the sampler, also where clip_cov looks for tokens that are not clipped."""
     made = cell(covariance.clip_cov, share=1.0, least=-1e9, most=1e9)
-    bypass = {**CELLS, "mismatch": cell(rollout_correction.bypass), "gate": made}
-    found = step_statistics(batch(), [made], mismatch=bypass["mismatch"], ratio=bypass["ratio"])["draining_T"]
+    bypass = {**CELLS, "rollout_correction": cell(rollout_correction.bypass), "policy_loss": made}
+    found = step_statistics(batch(), [made], rollout_correction=bypass["rollout_correction"], ratio=bypass["ratio"])[
+        "draining_T"
+    ]
     ratio_T = (batch()["logprobs_T"] - batch()["sampler_logprobs_T"]).exp()
     clipped_T = torch.tensor([ratio_T[0] > 1.2, ratio_T[1] > 1.2, ratio_T[2] > 1.2, ratio_T[3] < 0.8, ratio_T[4] < 0.8])
     assert found.tolist() == (~clipped_T).tolist()
@@ -182,10 +195,10 @@ def test_a_focus_on_pairs_weighs_every_loss_of_pairs_and_no_text() -> None:
     known["log_collision_T"] = known["logprobs_T"].detach() + math.log(2)
     cells = {
         "loss": cell(preferences.dpo, beta=0.1),
-        "auxiliary": (cell(preferences.hinge), cell(supervised.chosen_nll)),
+        "extra_losses": (cell(preferences.hinge), cell(supervised.chosen_nll)),
     }
     plain = file_terms(known, **cells)
-    weighed = file_terms(known, **cells, focus=(cell(token_weights.own_likelihood),))
+    weighed = file_terms(known, **cells, token_weights=(cell(token_weights.own_likelihood),))
     for name, factor in (("dpo", 0.25), ("hinge", 0.25), ("chosen_nll", 1.0)):
         assert float(weighed[name].numerator.detach()) == pytest.approx(factor * float(plain[name].numerator.detach()))
         assert float(plain[name].numerator.detach()) > 0

@@ -46,8 +46,8 @@ def test_vespo_takes_the_samplers_weight_into_the_product_and_nowhere_else() -> 
         "loss_mask_T": ALL,
     }
     terms = policy_terms(
-        {**known, "segments": SEGMENTS}, mismatch=cell(rollout_correction.token_truncate, cap=10.0), ratio=cell(ratios.none),
-        gate=cell(sequence_policy_losses.vespo), aggregate=cell(modes.token_mean),
+        {**known, "segments": SEGMENTS}, rollout_correction=cell(rollout_correction.token_truncate, cap=10.0), ratio=cell(ratios.none),
+        policy_loss=cell(sequence_policy_losses.vespo), aggregation=cell(modes.token_mean),
     )  # fmt: skip
     assert float(terms["policy"].numerator) == pytest.approx(float(gated.loss_T.sum()))
 
@@ -108,7 +108,7 @@ def real_step(now: Tensor, pieces: list[list[int]], a: Tensor, tau: float = 0.5)
     """REAL over single-token sequences, cut into pieces; statistics from the whole."""
     count = now.numel()
     gate, mode = cell(sequence_policy_losses.real, tau=tau), cell(modes.group_mean)
-    shared = {"mismatch": cell(rollout_correction.none), "ratio": cell(ratios.none)}
+    shared = {"rollout_correction": cell(rollout_correction.none), "ratio": cell(ratios.none)}
     known = {
         "logprobs_T": now, "old_logprobs_T": torch.zeros(count, dtype=torch.float64), "advantages_T": a,
         "loss_mask_T": torch.ones(count, dtype=torch.bool), "segments": Segments.from_lengths([1] * count),
@@ -120,7 +120,7 @@ def real_step(now: Tensor, pieces: list[list[int]], a: Tensor, tau: float = 0.5)
         | {"segments": Segments.from_lengths([1] * len(rows))}
         for rows in pieces
     ]
-    return step_of([policy_terms(part, gate=gate, aggregate=mode, **shared) for part in parts], {}).value
+    return step_of([policy_terms(part, policy_loss=gate, aggregation=mode, **shared) for part in parts], {}).value
 
 
 def written_out(now: Tensor, tau: float = 0.5) -> Tensor:

@@ -64,7 +64,7 @@ def test_probability_makes_sft_ascend_the_probability_itself() -> None:
     logprobs = torch.tensor([-0.1, -2.0], dtype=torch.float64, requires_grad=True)
     both = torch.ones(2, dtype=torch.bool)
     known = {"logprobs_T": logprobs, "loss_mask_T": both, "segments": Segments.from_lengths([2])}
-    term = file_terms(known, loss=cell(supervised.nll), focus=(cell(token_weights.probability),))["nll"]
+    term = file_terms(known, loss=cell(supervised.nll), token_weights=(cell(token_weights.probability),))["nll"]
     (grad,) = torch.autograd.grad(term.numerator, logprobs)
     assert grad.tolist() == pytest.approx([-math.exp(-0.1), -math.exp(-2)])
     assert float(term.denominator) == 2
@@ -89,4 +89,4 @@ def test_a_focus_for_another_kind_of_loss_is_refused() -> None:
         return torch.ones(1)
 
     with pytest.raises(ValueError, match=r"focus per_sequence gives \(1,\) weights for \(3,\) losses of nll"):
-        file_terms(known, loss=cell(supervised.nll), focus=(cell(per_sequence),))
+        file_terms(known, loss=cell(supervised.nll), token_weights=(cell(per_sequence),))

@@ -116,21 +116,21 @@ def test_recomputing_changes_no_gradient():
 
 def test_recomputing_keeps_fewer_activations():
     kept = {}
-    for recompute in (False, True):
+    for gradient_checkpointing in (False, True):
         model = random_model("llama", layers=6, hidden=64).train()
-        if recompute:
+        if gradient_checkpointing:
             recompute_activations(model.module)
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x, s=sizes: (s.append(x.nbytes), x)[1], lambda x: x):
             model.outputs(batch_of((200, 100)), frozenset({"logprobs_T"}))
-        kept[recompute] = sum(sizes)
+        kept[gradient_checkpointing] = sum(sizes)
     assert kept[True] < kept[False] / 4
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_cuda_equals_cpu(family, recompute):
+def test_cuda_equals_cpu(family, gradient_checkpointing):
     """Float32 (SDPA) to rounding; bfloat16 (the flash kernel) to what its eight bits allow."""
     exact, batch = random_model(family, hidden=128, initializer_range=0.06), batch_of((40, 3, 0, 17, 40))
     want_T = exact.outputs(batch, BOTH)["logprobs_T"].detach()
@@ -139,7 +139,7 @@ def test_cuda_equals_cpu(family, recompute):
     for dtype, slack in ((torch.float32, 1e-4), (torch.bfloat16, 0.1)):
         model = random_model(family, hidden=128, initializer_range=0.06).train()
         model.module.to("cuda", dtype)
-        if recompute:
+        if gradient_checkpointing:
             recompute_activations(model.module)
         out_T = model.outputs(moved, BOTH)["logprobs_T"]
         out_T.sum().backward()

@@ -36,7 +36,7 @@ def test_lora_keeps_state_for_the_adapter_alone():
 def test_activations_grow_with_tokens_and_shrink_with_recomputing():
     one, two = (forecast(HALF, tokens=tokens).activations for tokens in (1000, 2000))
     assert two == 2 * one
-    assert forecast(HALF, tokens=1000, recompute=True).activations < one / 8
+    assert forecast(HALF, tokens=1000, gradient_checkpointing=True).activations < one / 8
     assert forecast(HALF, tokens=1000, training=False).activations < one / 8
     assert forecast(HALF, tokens=1000, training=False).moments == 0
 
@@ -73,11 +73,11 @@ def test_the_numbers_of_a_configuration():
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
-@pytest.mark.parametrize("recompute", [False, True])
-def test_the_forecast_is_near_what_autograd_keeps(family, recompute):
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_the_forecast_is_near_what_autograd_keeps(family, gradient_checkpointing):
     """Between 0.7 and 1.5 times the bytes of distinct tensors kept for the backward pass (float32, CPU)."""
     model = random_model(family, hidden=64, layers=6, sliding_window=None).train()
-    if recompute:
+    if gradient_checkpointing:
         recompute_activations(model.module)
     weights = {weight.untyped_storage().data_ptr() for weight in model.module.parameters()}
     kept = {}
@@ -90,8 +90,8 @@ def test_the_forecast_is_near_what_autograd_keeps(family, recompute):
         out_T = model.outputs(batch_of((300, 200)), frozenset({"logprobs_T"}))["logprobs_T"]
     measured = sum(size for pointer, size in kept.items() if pointer not in weights)
     shape = shape_of(model.module.config, 1)
-    said = forecast(shape, tokens=500, recompute=recompute).activations
-    if recompute:  # the one layer that is whole again exists in the backward pass, not yet here
+    said = forecast(shape, tokens=500, gradient_checkpointing=gradient_checkpointing).activations
+    if gradient_checkpointing:  # the one layer that is whole again exists in the backward pass, not yet here
         said -= forecast(shape, tokens=500).activations // 6
     assert out_T.requires_grad
     assert 0.7 < said / measured < 1.5, (said, measured)

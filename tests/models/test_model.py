@@ -71,8 +71,8 @@ def test_the_gradient_of_tied_weights_counts_both_uses():
 
 def test_recomputing_needs_train_mode():
     model = random_model("llama")
-    model = LanguageModel(model.module, model.tokenizer, recompute=True)
-    with pytest.raises(ValueError, match="recompute=True has no effect on a model in eval mode"):
+    model = LanguageModel(model.module, model.tokenizer, gradient_checkpointing=True)
+    with pytest.raises(ValueError, match="gradient_checkpointing=True has no effect on a model in eval mode"):
         model.eval().outputs(batch_of(), ALL)
     with torch.no_grad():
         model.eval().outputs(batch_of(), ALL)

@@ -94,13 +94,15 @@ def outputs(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
 def test_the_same_numbers_and_gradients_as_without(
-    tmp_path: Path, family: str, recompute: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, family: str, gradient_checkpointing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Families include grouped heads, sliding windows, capped scores, sinks and experts. In float64, except that norms
     and routers stay float32."""
-    model = load(create(tmp_path / family, family=family, seed=0), recompute=recompute).train()
+    model = load(
+        create(tmp_path / family, family=family, seed=0), gradient_checkpointing=gradient_checkpointing
+    ).train()
     model.module.double()
     if model.module.config._experts_implementation != "eager":
         model.module.set_experts_implementation("eager")  # the grouped product takes no float64

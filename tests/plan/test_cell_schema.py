@@ -9,9 +9,9 @@ from ascent.plan.cell_schema import described
 
 
 def test_ranges_become_json_schema():
-    low = described()["gate"]["clip"]["numbers"]["low"]
+    low = described()["policy_loss"]["clip"]["numbers"]["low"]
     assert low == {"type": "number", "minimum": 0.0, "default": 0.2}
-    length = described()["aggregate"]["sequence_mean_token_scaled"]["numbers"]["length"]
+    length = described()["aggregation"]["sequence_mean_token_scaled"]["numbers"]["length"]
     assert length == {"type": "integer", "minimum": 1.0}
 
 
@@ -29,7 +29,7 @@ def test_the_schema_of_recipes_is_whole():
     text = json.dumps(json_schema(TABLE, described()))
     schema = json.loads(text)
     assert {name.rpartition("/")[2] for name in re.findall(r'"\$ref": "([^"]+)"', text)} <= set(schema["$defs"])
-    gates = schema["$defs"]["Cells"]["properties"]["gate"]["anyOf"]
+    gates = schema["$defs"]["Cells"]["properties"]["policy_loss"]["anyOf"]
     assert {"const": "clip"} in [each["properties"]["use"] for each in gates if "use" in each.get("properties", {})]
 
 
@@ -39,10 +39,10 @@ def test_fewer_than_150_keys_with_every_number_of_every_cell():
     keys = {key for key in leaves() if key not in lists and key.removeprefix("cells.") not in SEVERAL_SLOTS}
     keys |= {f"{key}.{name}" for key, entry in lists.items() for name in entry.model_fields}
     for slot, known in VOCABULARY.items():
-        weight = ["weight"] if slot in (*TERM_SLOTS, "auxiliary") else []
+        weight = ["weight"] if slot in (*TERM_SLOTS, "extra_losses") else []
         for name, function in known.items():
             path = f"cells.{slot}.{name}" if slot in SEVERAL_SLOTS else f"cells.{slot}"
             keys |= {f"{path}.{number}" for number in (*recipe_numbers(function), *weight)} or {path}
-    assert "cells.shape.soft_overlong.cache" in keys
-    assert "cells.gate.low" in keys
+    assert "cells.reward_shaping.soft_overlong.cache" in keys
+    assert "cells.policy_loss.low" in keys
     assert 100 < len(keys) < 150

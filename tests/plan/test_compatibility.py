@@ -14,7 +14,7 @@ def refusal(algorithm, **changes):
 
 
 @pytest.mark.parametrize(
-    "algorithm", [name for name, row in TABLE.items() if row.credit and "groups" in row.credit.required]
+    "algorithm", [name for name, row in TABLE.items() if row.advantage and "groups" in row.advantage.required]
 )
 def test_a_group_of_one_has_no_baseline(algorithm):
     words = refusal(algorithm, rollouts={"group_size": 1})
@@ -28,36 +28,38 @@ def test_a_group_of_one_is_fine_without_a_group_baseline():
 
 
 def test_a_group_filter_needs_a_group_too():
-    words = refusal("reinforce", cells={"filter": {"varied": {}}})
-    assert words.startswith("rollouts.group_size=1 gives no baseline (filter varied")
+    words = refusal("reinforce", cells={"filter": {"nonzero_variance": {}}})
+    assert words.startswith("rollouts.group_size=1 gives no baseline (filter nonzero_variance")
 
 
 @pytest.mark.parametrize("use", ["token_truncate", "geometric_filter", "bypass"])
 def test_truncated_sampling_does_not_go_with_a_mismatch_correction(use):
-    cells = {"mismatch": {"use": use}}
+    cells = {"rollout_correction": {"use": use}}
     words = refusal("rlvr", rollouts={"top_p": 0.9}, cells=cells)
-    assert words.startswith(f"rollouts.top_p=0.9 with cells.mismatch {use}")
+    assert words.startswith(f"rollouts.top_p=0.9 with cells.rollout_correction {use}")
     assert resolve(validate({**least("rlvr"), "rollouts": {"top_p": 0.9}}))
     assert resolve(validate({**least("rlvr"), "cells": cells}))
 
 
 @pytest.mark.parametrize("focus", ["near_policy", "ratio_within", "distance_within"])
 def test_nor_with_a_mask_that_looks_at_the_sampler(focus):
-    words = refusal("grpo", rollouts={"top_p": 0.9}, cells={"focus": {focus: {}}})
-    assert words.startswith(f"rollouts.top_p=0.9 with cells.focus {focus}")
+    words = refusal("grpo", rollouts={"top_p": 0.9}, cells={"token_weights": {focus: {}}})
+    assert words.startswith(f"rollouts.top_p=0.9 with cells.token_weights {focus}")
 
 
 @pytest.mark.parametrize("credit", ["whole_return", "steps_to_go", "greedy_baseline", "optimal_token_baseline"])
 def test_what_rescales_answers_is_not_given_tokens(credit):
-    words = refusal("grpo", cells={"credit": {"use": credit}})
-    assert words.startswith("cells.normalise group_std rescales one advantage an answer, but cells.credit " + credit)
+    words = refusal("grpo", cells={"advantage": {"use": credit}})
+    assert words.startswith(
+        "cells.advantage_norm group_std rescales one advantage an answer, but cells.advantage " + credit
+    )
     for normalise in ("whiten_token", "none"):
-        cells = {"credit": {"use": credit}, "normalise": {"use": normalise}}
+        cells = {"advantage": {"use": credit}, "advantage_norm": {"use": normalise}}
         assert resolve(validate({**least("grpo"), "cells": cells}))
 
 
 def test_potentials_come_with_no_data():
-    words = refusal("ppo", cells={"shape": {"potential": {}}})
+    words = refusal("ppo", cells={"reward_shaping": {"potential": {}}})
     assert "needs potentials_T, which comes with no data of a recipe" in words
 
 
@@ -69,7 +71,7 @@ def test_groups_that_are_compared_in_the_loss_stay_whole():
 
 @pytest.mark.parametrize("kl", ["rho_k1", "rho_k3"])
 def test_a_kl_that_multiplies_by_the_ratio_has_one(kl):
-    cells = {"kl": {"use": kl, "weight": 0.1}, "controller": {"use": "fixed"}}
+    cells = {"kl": {"use": kl, "weight": 0.1}, "kl_controller": {"use": "fixed"}}
     assert refusal("dro", cells=cells).startswith(f"cells.kl {kl} multiplies by the ratio, which cells.ratio none")
     assert resolve(validate({**least("dro"), "cells": {**cells, "ratio": {"use": "token"}}}))
     once = {"epochs": 1, "minibatches": 1}  # then the ratio is 1
@@ -79,14 +81,14 @@ def test_a_kl_that_multiplies_by_the_ratio_has_one(kl):
 
 @pytest.mark.parametrize("use", ["product_truncate", "product_mask", "product_normalised"])
 def test_vespo_multiplies_weights_of_tokens_and_not_of_sequences(use):
-    assert "each of them would be the whole sequence's" in refusal("vespo", cells={"mismatch": {"use": use}})
-    assert resolve(validate({**least("vespo"), "cells": {"mismatch": {"use": "token_truncate"}}}))
+    assert "each of them would be the whole sequence's" in refusal("vespo", cells={"rollout_correction": {"use": use}})
+    assert resolve(validate({**least("vespo"), "cells": {"rollout_correction": {"use": "token_truncate"}}}))
 
 
 @pytest.mark.parametrize(("algorithm", "fix"), [("real", "group_mean"), ("a2po", "sequence_mean_token_mean")])
 def test_a_loss_of_a_whole_answer_is_not_weighed_by_its_length(algorithm, fix):
-    words = refusal(algorithm, cells={"aggregate": {"use": "token_mean"}})
-    assert words.startswith("cells.aggregate token_mean with cells.gate") and words.endswith(f"use {fix}")
+    words = refusal(algorithm, cells={"aggregation": {"use": "token_mean"}})
+    assert words.startswith("cells.aggregation token_mean with cells.policy_loss") and words.endswith(f"use {fix}")
 
 
 @pytest.mark.parametrize("algorithm", ["vespo", "dro", "real"])
@@ -95,25 +97,25 @@ def test_gates_that_form_their_own_ratio_may_lag(algorithm):
 
 
 def test_pairs_are_not_weighed_by_tokens():
-    words = refusal("dpo", cells={"focus": {"probability": {}}})
-    assert words.startswith("cells.focus.probability weighs tokens, but cells.loss dpo is one number per pair")
-    assert resolve(validate({**least("dpo"), "cells": {"focus": {"own_likelihood": {}}}}))
+    words = refusal("dpo", cells={"token_weights": {"probability": {}}})
+    assert words.startswith("cells.token_weights.probability weighs tokens, but cells.loss dpo is one number per pair")
+    assert resolve(validate({**least("dpo"), "cells": {"token_weights": {"own_likelihood": {}}}}))
 
 
 @pytest.mark.parametrize("algorithm", [name for name, row in TABLE.items() if "rejected_P" in row.inputs])
 def test_what_exceeds_the_shared_length_may_count_less_in_every_loss_of_pairs_of_log_probs(algorithm):
-    cells = {"focus": {"shared_length": {"tail": 0.3}}}
+    cells = {"token_weights": {"shared_length": {"tail": 0.3}}}
     if "score_head" not in TABLE[algorithm].needs:
-        assert resolve(validate({**least(algorithm), "cells": cells})).row.focus[-1].numbers == {"tail": 0.3}
+        assert resolve(validate({**least(algorithm), "cells": cells})).row.token_weights[-1].numbers == {"tail": 0.3}
     else:
         words = refusal(algorithm, cells=cells)
-        assert words.startswith("cells.focus.shared_length weighs tokens in a response's sum of log-probs, but")
+        assert words.startswith("cells.token_weights.shared_length weighs tokens in a response's sum of log-probs, but")
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "kto", "bco", "grpo", "gkd", "prm", "reward_model_kwise"])
 def test_and_nowhere_else(algorithm):
-    words = refusal(algorithm, cells={"focus": {"shared_length": {}}})
-    assert words.startswith("cells.focus: shared_length needs chosen_P, which comes with")
+    words = refusal(algorithm, cells={"token_weights": {"shared_length": {}}})
+    assert words.startswith("cells.token_weights: shared_length needs chosen_P, which comes with")
 
 
 def test_k1_in_the_loss_is_refused():
@@ -123,29 +125,31 @@ def test_k1_in_the_loss_is_refused():
 @pytest.mark.parametrize("ratio", ["sequence_geometric", "sequence_geometric_token"])
 @pytest.mark.parametrize("aggregate", ["token_mean", "token_sum", "prompt_mean"])
 def test_a_geometric_ratio_is_averaged_per_sequence(ratio, aggregate):
-    words = refusal("grpo", cells={"ratio": {"use": ratio}, "aggregate": {"use": aggregate}})
+    words = refusal("grpo", cells={"ratio": {"use": ratio}, "aggregation": {"use": aggregate}})
     assert words.startswith(f"cells.ratio {ratio} is one number per sequence")
     assert resolve(validate({**least("grpo"), "cells": {"ratio": {"use": ratio}}}))
 
 
 def test_a_gate_needs_a_ratio_and_a_ratio_needs_a_gate():
-    assert refusal("grpo", cells={"ratio": {"use": "none"}}).startswith("cells.gate clip bounds a ratio")
-    assert refusal("grpo", cells={"gate": {"use": "plain"}}).startswith("cells.ratio token has no effect")
-    both = {"gate": {"use": "plain"}, "ratio": {"use": "none"}}
-    assert resolve(validate({**least("grpo"), "cells": both})).row.gate.name == "plain"
-    for_kl = {"gate": {"use": "plain"}, "kl": {"use": "rho_k3"}}
+    assert refusal("grpo", cells={"ratio": {"use": "none"}}).startswith("cells.policy_loss clip bounds a ratio")
+    assert refusal("grpo", cells={"policy_loss": {"use": "plain"}}).startswith("cells.ratio token has no effect")
+    both = {"policy_loss": {"use": "plain"}, "ratio": {"use": "none"}}
+    assert resolve(validate({**least("grpo"), "cells": both})).row.policy_loss.name == "plain"
+    for_kl = {"policy_loss": {"use": "plain"}, "kl": {"use": "rho_k3"}}
     assert resolve(validate({**least("grpo"), "cells": for_kl})).row.kl.name == "rho_k3"
 
 
 def test_a_critic_is_trained_or_absent():
-    assert refusal("ppo", cells={"value": False}).startswith("cells.credit gae needs a critic, but no cells.value")
-    words = refusal("grpo", cells={"value": {"use": "mse", "weight": 1.0}})
-    assert words.startswith("cells.value has no effect: cells.credit centre uses no critic")
-    assert "'bootstrap' asks a critic" in refusal("grpo", rollouts={"truncation": "bootstrap"})
-    bootstrapped = {"rollouts": {"truncation": "bootstrap"}}
+    assert refusal("ppo", cells={"value_loss": False}).startswith(
+        "cells.advantage gae needs a critic, but no cells.value_loss"
+    )
+    words = refusal("grpo", cells={"value_loss": {"use": "mse", "weight": 1.0}})
+    assert words.startswith("cells.value_loss has no effect: cells.advantage centre uses no critic")
+    assert "'bootstrap' asks a critic" in refusal("grpo", rollouts={"truncated_reward": "bootstrap"})
+    bootstrapped = {"rollouts": {"truncated_reward": "bootstrap"}}
     assert resolve(validate({**least("vpg"), **bootstrapped}))
-    assert "cells.shape.eos_replace scores it; use one of them" in refusal("ppo", **bootstrapped)
-    assert resolve(validate({**least("ppo"), **bootstrapped, "cells": {"shape": {"eos_replace": False}}}))
+    assert "cells.reward_shaping.eos_replace scores it; use one of them" in refusal("ppo", **bootstrapped)
+    assert resolve(validate({**least("ppo"), **bootstrapped, "cells": {"reward_shaping": {"eos_replace": False}}}))
 
 
 def test_a_critic_does_not_warm_up_for_the_whole_run():
@@ -163,24 +167,24 @@ def test_old_rollouts_need_a_ratio():
     [
         (
             "ppo",
-            {"controller": {"use": "ppo_penalty"}},
+            {"kl_controller": {"use": "ppo_penalty"}},
             "looks at KL to the sampling policy, but ppo penalises KL to the",
         ),
         (
             "ppo_penalty",
-            {"controller": {"use": "ziegler_token"}},
+            {"kl_controller": {"use": "ziegler_token"}},
             "looks at KL to the reference, but ppo_penalty penalises",
         ),
-        ("grpo", {"controller": {"use": "ppo_penalty"}}, "use ziegler_sequence"),
+        ("grpo", {"kl_controller": {"use": "ppo_penalty"}}, "use ziegler_sequence"),
         (
             "ppo",
-            {"controller": {"use": "ziegler_sequence"}, "kl": {"use": "k2", "weight": 0.1}},
+            {"kl_controller": {"use": "ziegler_sequence"}, "kl": {"use": "k2", "weight": 0.1}},
             "steers one coefficient, but ppo has KL in the reward",
         ),
         (
             "ppo",
-            {"controller": {"use": "ziegler_sequence"}, "shape": {"kl_penalty": {"beta": 0.0}}},
-            "0 stays 0; give cells.shape.kl_penalty.beta a start above 0",
+            {"kl_controller": {"use": "ziegler_sequence"}, "shape": {"kl_penalty": {"beta": 0.0}}},
+            "0 stays 0; give cells.reward_shaping.kl_penalty.beta a start above 0",
         ),
         ("ppo_penalty", {"kl": {"weight": 0.0}}, "0 stays 0; give cells.kl.weight a start above 0"),
     ],
@@ -191,19 +195,22 @@ def test_a_controller_steers_the_kl_it_looks_at(algorithm, cells, words):
 
 def test_controllers_that_steer_something():
     for algorithm, use in (("ppo", "ziegler_sequence"), ("grpo", "ziegler_token"), ("ppo_penalty", "ppo_penalty")):
-        assert resolve(validate({**least(algorithm), "cells": {"controller": {"use": use}}})).row.controller.name == use
+        assert (
+            resolve(validate({**least(algorithm), "cells": {"kl_controller": {"use": use}}})).row.kl_controller.name
+            == use
+        )
 
 
 def test_a_controller_needs_something_to_steer():
-    words = refusal("dapo", cells={"controller": {"use": "ziegler_token"}})
-    assert words.startswith("cells.controller has no effect: dapo has no KL to steer")
-    assert refusal("grpo", cells={"kl": False}).startswith("cells.controller has no effect")
-    assert resolve(validate({**least("rloo"), "cells": {"controller": {"use": "ziegler_sequence"}}}))
+    words = refusal("dapo", cells={"kl_controller": {"use": "ziegler_token"}})
+    assert words.startswith("cells.kl_controller has no effect: dapo has no KL to steer")
+    assert refusal("grpo", cells={"kl": False}).startswith("cells.kl_controller has no effect")
+    assert resolve(validate({**least("rloo"), "cells": {"kl_controller": {"use": "ziegler_sequence"}}}))
 
 
 def test_soft_overlong_must_be_reachable():
     words = refusal("dapo", rollouts={"max_new_tokens": 16384})
-    assert words.startswith("cells.shape.soft_overlong has no effect: it starts at 16384 tokens")
+    assert words.startswith("cells.reward_shaping.soft_overlong has no effect: it starts at 16384 tokens")
     assert resolve(validate({**least("dapo"), "rollouts": {"max_new_tokens": 16385}}))
 
 
@@ -217,21 +224,27 @@ def test_a_pair_takes_two_answers():
 
 def test_an_opponent_is_drawn_like_the_policy_and_compared_by_unshaped_rewards():
     words = refusal("nash_md", rollouts={"top_p": 0.9})
-    assert words.startswith("rollouts.top_p=0.9 with cells.credit against_opponent: the opponent is drawn from")
-    words = refusal("nash_md", cells={"shape": {"kl_penalty": {"beta": 0.1}}})
-    assert words.startswith("cells.shape.kl_penalty has no effect: cells.credit against_opponent learns from the")
+    assert words.startswith("rollouts.top_p=0.9 with cells.advantage against_opponent: the opponent is drawn from")
+    words = refusal("nash_md", cells={"reward_shaping": {"kl_penalty": {"beta": 0.1}}})
+    assert words.startswith(
+        "cells.reward_shaping.kl_penalty has no effect: cells.advantage against_opponent learns from the"
+    )
     assert resolve(validate({**least("nash_md"), "rollouts": {"group_size": 4}})).row.needs >= {"opponent_samples"}
-    cells = {"credit": {"use": "against_opponent"}, "normalise": {"use": "none"}}
+    cells = {"advantage": {"use": "against_opponent"}, "advantage_norm": {"use": "none"}}
     assert "opponent_samples" in resolve(validate({**least("grpo"), "cells": cells})).row.needs
 
 
 def test_fresh_pairs_take_every_loss_of_pairs_and_nothing_that_only_files_have():
-    cells = {"loss": {"use": "ipo_sum"}, "auxiliary": {"chosen_nll": {"weight": 0.1}}, "focus": {"own_likelihood": {}}}
+    cells = {
+        "loss": {"use": "ipo_sum"},
+        "extra_losses": {"chosen_nll": {"weight": 0.1}},
+        "token_weights": {"own_likelihood": {}},
+    }
     assert resolve(validate({**least("xpo"), "cells": cells})).row.needs >= {"reference_samples", "collision"}
-    gold = refusal("online_dpo", cells={"auxiliary": {"gold_nll": {"weight": 1.0}}})
+    gold = refusal("online_dpo", cells={"extra_losses": {"gold_nll": {"weight": 1.0}}})
     assert "gold_nll needs gold_B, which comes with pairs, but online_dpo learns from fresh_pairs" in gold
     assert "bradley_terry needs scores_B" in refusal("online_dpo", cells={"loss": {"use": "bradley_terry"}})
-    theirs = refusal("dpo", cells={"auxiliary": {"reference_likelihood": {"weight": 1.0}}})
+    theirs = refusal("dpo", cells={"extra_losses": {"reference_likelihood": {"weight": 1.0}}})
     assert "needs from_reference_B, which comes with fresh_pairs, but dpo learns from pairs" in theirs
 
 
@@ -239,10 +252,10 @@ def test_fresh_pairs_take_every_loss_of_pairs_and_nothing_that_only_files_have()
     ("changes", "words"),
     [
         ({"rollouts": {"max_staleness": 1}}, "no ratio to who sampled them"),
-        ({"rollouts": {"truncation": "bootstrap"}}, "it has no critic"),
+        ({"rollouts": {"truncated_reward": "bootstrap"}}, "it has no critic"),
         ({"update": {"target_kl": 0.1}}, "no ratio to who sampled them"),
         ({"data": {"train": "t", "batch_size": 4}}, "samples its batches"),
-        ({"cells": {"gate": {"use": "clip"}}}, "learns from fresh_pairs and has only the slots loss, focus and"),
+        ({"cells": {"policy_loss": {"use": "clip"}}}, "learns from fresh_pairs and has only the slots loss, focus and"),
         ({"rewards": []}, "xpo learns from rewards; add rewards or model.reward_model"),
         ({"rollouts": {"prompts_per_step": 4}, "update": {"minibatches": 5}}, "only 4 pairs at most"),
     ],
@@ -273,8 +286,12 @@ def test_a_teacher_is_named(algorithm):
 
 def test_own_answers_are_the_last_ones():
     words = refusal("gkd", data={"train": "t", "train_on": "assistant"})
-    assert words.startswith("data.own_answers=0.5 with data.train_on=assistant: the student answers the last question")
-    assert resolve(validate({**least("gkd"), "data": {"train": "t", "train_on": "assistant", "own_answers": 0.0}}))
+    assert words.startswith(
+        "data.on_policy_fraction=0.5 with data.train_on=assistant: the student answers the last question"
+    )
+    assert resolve(
+        validate({**least("gkd"), "data": {"train": "t", "train_on": "assistant", "on_policy_fraction": 0.0}})
+    )
 
 
 def test_pretraining_text_is_named():
@@ -286,10 +303,14 @@ def test_pretraining_text_is_named():
     [
         (
             "grpo",
-            {"auxiliary": {"chosen_nll": {"weight": 1.0}}},
-            "cells.auxiliary: chosen_nll needs chosen_B, which comes",
+            {"extra_losses": {"chosen_nll": {"weight": 1.0}}},
+            "cells.extra_losses: chosen_nll needs chosen_B, which comes",
         ),
-        ("dpo", {"auxiliary": {"correct_nll": {"weight": 1.0}}}, "cells.auxiliary: correct_nll needs correct_B, which"),
+        (
+            "dpo",
+            {"extra_losses": {"correct_nll": {"weight": 1.0}}},
+            "cells.extra_losses: correct_nll needs correct_B, which",
+        ),
         ("dpo", {"loss": {"use": "kto"}}, "cells.loss: kto needs "),
         ("kto", {"loss": {"use": "dpo"}}, "cells.loss: dpo needs "),
         ("sft", {"loss": {"use": "dpo"}}, "cells.loss: dpo needs "),
@@ -318,9 +339,9 @@ def test_a_best_checkpoint_is_one_that_was_evaluated():
 
 @pytest.mark.parametrize("algorithm", [name for name, row in TABLE.items() if row.source != "rollouts"])
 def test_pretraining_text_is_mixed_into_rollouts_only(algorithm):
-    cells = {"auxiliary": {"pretraining_nll": {"weight": 1.0}}}
+    cells = {"extra_losses": {"pretraining_nll": {"weight": 1.0}}}
     words = refusal(algorithm, cells=cells)
-    assert words.startswith("cells.auxiliary: pretraining_nll needs pretraining_")
+    assert words.startswith("cells.extra_losses: pretraining_nll needs pretraining_")
     assert "which comes with rollouts" in words
 
 
@@ -338,7 +359,9 @@ def test_rows_with_a_ratio_or_a_gate_of_their_own_take_several_passes():
     for name, row in TABLE.items():
         if row.source == "rollouts" and name not in WITHOUT_RATIO:
             resolved = _passes(name)
-            assert (resolved is None) == (row.ratio.name == "none" and "old_logprobs_T" not in row.gate.required), name
+            assert (resolved is None) == (
+                row.ratio.name == "none" and "old_logprobs_T" not in row.policy_loss.required
+            ), name
 
 
 def _passes(name):
@@ -359,13 +382,15 @@ def test_a_kl_that_multiplies_by_the_ratio_wants_each_tokens_own(algorithm, kl):
 
 @pytest.mark.parametrize("use", ["token_mean", "token_sum", "prompt_mean", "sequence_mean_token_sum"])
 def test_gmpos_one_number_an_answer_counts_once(use):
-    words = refusal("gmpo", cells={"aggregate": {"use": use}})
-    assert words.startswith(f"cells.aggregate {use} with cells.gate gmpo") and "sequence_mean_token_mean" in words
+    words = refusal("gmpo", cells={"aggregation": {"use": use}})
+    assert (
+        words.startswith(f"cells.aggregation {use} with cells.policy_loss gmpo") and "sequence_mean_token_mean" in words
+    )
 
 
 def test_gmpo_clips_tokens():
     assert refusal("gmpo", cells={"ratio": {"use": "sequence_geometric"}}).startswith(
-        "cells.gate gmpo clips each token"
+        "cells.policy_loss gmpo clips each token"
     )
 
 

@@ -15,15 +15,15 @@ def test_nothing_given_changes_nothing():
 
 
 def test_numbers_change_and_the_rest_stays():
-    row = changed("dapo", gate={"high": 0.3})
-    assert row.gate.numbers == {"low": 0.2, "high": 0.3}
-    assert row.credit == TABLE["dapo"].credit
+    row = changed("dapo", policy_loss={"high": 0.3})
+    assert row.policy_loss.numbers == {"low": 0.2, "high": 0.3}
+    assert row.advantage == TABLE["dapo"].advantage
 
 
 def test_another_function_comes_with_its_own_numbers():
-    row = changed("grpo", gate={"use": "sapo"})
-    assert row.gate.function is VOCABULARY["gate"]["sapo"]
-    assert "low" not in row.gate.numbers
+    row = changed("grpo", policy_loss={"use": "sapo"})
+    assert row.policy_loss.function is VOCABULARY["policy_loss"]["sapo"]
+    assert "low" not in row.policy_loss.numbers
 
 
 def test_a_term_keeps_its_weight_when_its_function_is_swapped():
@@ -39,8 +39,8 @@ def test_an_empty_slot_can_be_filled():
 
 
 def test_cells_are_added_in_the_order_of_the_vocabulary():
-    row = changed("ppo", shape={"clip": {"low": -1.0, "high": 1.0}})
-    assert [each.name for each in row.shape] == ["eos_replace", "clip", "kl_penalty"]
+    row = changed("ppo", reward_shaping={"clip": {"low": -1.0, "high": 1.0}})
+    assert [each.name for each in row.reward_shaping] == ["eos_replace", "clip", "kl_penalty"]
 
 
 def test_every_row_keeps_the_order_of_the_vocabulary():
@@ -52,32 +52,40 @@ def test_every_row_keeps_the_order_of_the_vocabulary():
 
 
 def test_false_empties_a_slot_or_removes_a_cell():
-    row = changed("grpo", kl=False, controller=False)
+    row = changed("grpo", kl=False, kl_controller=False)
     assert row.kl is None
-    assert changed("ppo", shape={"eos_replace": False}).shape == TABLE["ppo"].shape[1:]
+    assert changed("ppo", reward_shaping={"eos_replace": False}).reward_shaping == TABLE["ppo"].reward_shaping[1:]
 
 
 def test_what_was_removed_is_written_as_false():
-    row = changed("ppo", shape={"eos_replace": False}, controller=False)
+    row = changed("ppo", reward_shaping={"eos_replace": False}, kl_controller=False)
     section = spelled_out(row, TABLE["ppo"])
     assert section["shape"] == {"kl_penalty": {"beta": 0.05}, "eos_replace": False}
-    assert section["controller"] is False
+    assert section["kl_controller"] is False
 
 
 @pytest.mark.parametrize(
     ("algorithm", "cells", "words"),
     [
-        ("grpo", {"gate": {"hihg": 1}}, "cells.gate.hihg has no effect: clip has no number 'hihg'; did you mean high?"),
-        ("grpo", {"gate": {"weight": 1}}, "cells.gate.weight has no effect: clip has no number 'weight'"),
-        ("grpo", {"gate": {"function": 1}}, "cells.gate.function has no effect: clip has no number 'function'"),
         (
             "grpo",
-            {"credit": {"gamma": 1}},
-            "cells.credit.gamma has no effect: centre has no number 'gamma'; it takes no",
+            {"policy_loss": {"hihg": 1}},
+            "cells.policy_loss.hihg has no effect: clip has no number 'hihg'; did you mean high?",
         ),
-        ("grpo", {"gate": {"low": -0.1}}, "cells.gate: clip: low=-0.1, but it must be at least 0"),
-        ("grpo", {"gate": {"low": "x"}}, "cells.gate: clip: low='x', but it must be a number"),
-        ("grpo", {"gate": {"use": "clipp"}}, "cells.gate: no function named 'clipp'; did you mean clip"),
+        ("grpo", {"policy_loss": {"weight": 1}}, "cells.policy_loss.weight has no effect: clip has no number 'weight'"),
+        (
+            "grpo",
+            {"policy_loss": {"function": 1}},
+            "cells.policy_loss.function has no effect: clip has no number 'function'",
+        ),
+        (
+            "grpo",
+            {"advantage": {"gamma": 1}},
+            "cells.advantage.gamma has no effect: centre has no number 'gamma'; it takes no",
+        ),
+        ("grpo", {"policy_loss": {"low": -0.1}}, "cells.policy_loss: clip: low=-0.1, but it must be at least 0"),
+        ("grpo", {"policy_loss": {"low": "x"}}, "cells.policy_loss: clip: low='x', but it must be a number"),
+        ("grpo", {"policy_loss": {"use": "clipp"}}, "cells.policy_loss: no function named 'clipp'; did you mean clip"),
         (
             "dapo",
             {"kl": {"weight": 0.1}},
@@ -85,15 +93,27 @@ def test_what_was_removed_is_written_as_false():
         ),
         ("dapo", {"kl": {"use": "k2"}}, "cells.kl.weight is missing: k2 is a new term of the loss"),
         ("dapo", {"kl": False}, "cells.kl=false has no effect: dapo has no kl cell"),
-        ("dapo", {"gate": False}, "cells.gate=false, but this slot cannot be empty; use one of plain"),
-        ("dapo", {"shape": {"clip": False}}, "cells.shape.clip=false has no effect: dapo has no such cell"),
-        ("dapo", {"shape": {"clpi": {}}}, "cells.shape: no function named 'clpi'; did you mean clip"),
-        ("dapo", {"shape": {"clip": {"low": 1.0}}}, "cells.shape.clip: clip needs a value for high"),
-        ("dapo", {"shape": {"soft_overlong": {"max": 1}}}, "cells.shape.soft_overlong.max has no effect"),
-        ("dapo", {"auxiliary": {"correct_nll": {}}}, "cells.auxiliary.correct_nll.weight is missing"),
-        ("dapo", {"auxiliary": {"correct_nll": {"weight": -1}}}, "cells.auxiliary.correct_nll: correct_nll: weight=-1"),
+        ("dapo", {"policy_loss": False}, "cells.policy_loss=false, but this slot cannot be empty; use one of plain"),
+        (
+            "dapo",
+            {"reward_shaping": {"clip": False}},
+            "cells.reward_shaping.clip=false has no effect: dapo has no such cell",
+        ),
+        ("dapo", {"reward_shaping": {"clpi": {}}}, "cells.reward_shaping: no function named 'clpi'; did you mean clip"),
+        ("dapo", {"reward_shaping": {"clip": {"low": 1.0}}}, "cells.reward_shaping.clip: clip needs a value for high"),
+        (
+            "dapo",
+            {"reward_shaping": {"soft_overlong": {"max": 1}}},
+            "cells.reward_shaping.soft_overlong.max has no effect",
+        ),
+        ("dapo", {"extra_losses": {"correct_nll": {}}}, "cells.extra_losses.correct_nll.weight is missing"),
+        (
+            "dapo",
+            {"extra_losses": {"correct_nll": {"weight": -1}}},
+            "cells.extra_losses.correct_nll: correct_nll: weight=-1",
+        ),
         ("dapo", {"loss": {"use": "dpo"}}, "cells.loss has no effect: dapo learns from rollouts"),
-        ("dpo", {"gate": {"use": "clip"}}, "cells.gate has no effect: dpo learns from files"),
+        ("dpo", {"policy_loss": {"use": "clip"}}, "cells.policy_loss has no effect: dpo learns from files"),
         ("sft", {"kl": {"use": "k2", "weight": 1}}, "cells.kl has no effect: sft learns from files"),
     ],
 )

@@ -23,10 +23,13 @@ def test_every_row_resolves_to_itself():
 
 def test_changed_rows_resolve_to_themselves():
     for name, cells in (
-        ("grpo", {"kl": False, "controller": False, "gate": {"use": "sapo"}}),
-        ("dapo", {"shape": {"soft_overlong": False, "clip": {"low": -1.0, "high": 1.0}}, "filter": {"finished": {}}}),
+        ("grpo", {"kl": False, "kl_controller": False, "policy_loss": {"use": "sapo"}}),
+        (
+            "dapo",
+            {"shape": {"soft_overlong": False, "clip": {"low": -1.0, "high": 1.0}}, "filter": {"not_truncated": {}}},
+        ),
         ("ppo", {"shape": {"kl_penalty": {"beta": 0.1}}, "entropy": {"use": "bonus", "weight": 0.01}}),
-        ("orpo", {"loss": {"weight": 0.5}, "auxiliary": {"chosen_nll": False}}),
+        ("orpo", {"loss": {"weight": 0.5}, "extra_losses": {"chosen_nll": False}}),
     ):
         plan = resolve(validate({**least(name), "cells": cells}))
         again = resolve(validate(yaml_text.read(as_yaml(plan.config), name)))
@@ -49,11 +52,11 @@ def test_order_is_schema_then_row_then_recipe():
 
 def test_dr_grpos_constant_is_the_budget_unless_it_is_named():
     def length(**changes):
-        return resolve(validate({**least("dr_grpo"), **changes})).row.aggregate.numbers["length"]
+        return resolve(validate({**least("dr_grpo"), **changes})).row.aggregation.numbers["length"]
 
     assert length() == 3000
     assert length(rollouts={"max_new_tokens": 64}) == 64
-    named = {"aggregate": {"length": 128}}
+    named = {"aggregation": {"length": 128}}
     assert length(rollouts={"max_new_tokens": 64}, cells=named) == 128
     plan = resolve(validate({**least("dr_grpo"), "rollouts": {"max_new_tokens": 64}}))
     assert resolve(validate(yaml_text.read(as_yaml(plan.config), "again"))) == plan
@@ -71,9 +74,9 @@ def test_defaults_of_every_row_are_keys_that_have_an_effect():
 def test_the_resolved_config_spells_out_every_cell():
     row, config = TABLE["ppo"], resolve(validate(least("ppo"))).config
     cells = config.model_dump(exclude_unset=True)["cells"]
-    assert cells["gate"] == {"use": "clip", "low": 0.2, "high": 0.2}
-    assert cells["value"] == {"use": "clipped", "weight": 0.1, "radius": 0.2}
-    assert list(cells["shape"]) == ["eos_replace", "kl_penalty"]
+    assert cells["policy_loss"] == {"use": "clip", "low": 0.2, "high": 0.2}
+    assert cells["value_loss"] == {"use": "clipped", "weight": 0.1, "radius": 0.2}
+    assert list(cells["reward_shaping"]) == ["eos_replace", "kl_penalty"]
     assert set(cells) == {slot for slot, _ in row.cells()}
 
 

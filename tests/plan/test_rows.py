@@ -74,7 +74,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
         ("ROW = 3", "ROW", "is a int, not a Row"),
         ("from ascent.algorithms import TABLE\nROW = TABLE['dpo']", "RWO", "defines no RWO; its rows are ROW"),
         (
-            HEAD + "ROW = replace(TABLE['grpo'], gate=None)",
+            HEAD + "ROW = replace(TABLE['grpo'], policy_loss=None)",
             "ROW",
             "must fill credit, normalise, mismatch, ratio, gate, aggregate and leave loss empty; it has no gate",
         ),
@@ -120,17 +120,19 @@ def test_an_entry_point_is_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_rare_numbers_belong_in_a_row_of_ones_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cells.gate.power_positive is no key of recipes; write a row of your own"):
+    with pytest.raises(
+        ValueError, match=r"cells.policy_loss.power_positive is no key of recipes; write a row of your own"
+    ):
         resolve(validate({
             "algorithm": "vespo", "model": {"policy": "p"}, "data": {"train": "t"}, "rewards": [{"use": "exact"}],
-            "cells": {"gate": {"power_positive": 1.0}},
+            "cells": {"policy_loss": {"power_positive": 1.0}},
         }))  # fmt: skip
     (tmp_path / "rows.py").write_text(
         "from dataclasses import replace\nfrom ascent.algorithms import TABLE\nfrom ascent.cells import cell\n"
         "from ascent.losses import sequence_gates\n"
-        "ROW = replace(TABLE['vespo'], name='mine', gate=cell(sequence_gates.vespo, power_positive=1.0))\n"
+        "ROW = replace(TABLE['vespo'], name='mine', policy_loss=cell(sequence_gates.vespo, power_positive=1.0))\n"
     )
     recipe = {"algorithm": f"{tmp_path / 'rows.py'}:ROW", "model": {"policy": "p"}, "data": {"train": "t"}}
     plan = resolve(validate({**recipe, "rewards": [{"use": "exact"}]}))
-    assert plan.row.gate.numbers["power_positive"] == 1.0  # type: ignore[union-attr]
+    assert plan.row.policy_loss.numbers["power_positive"] == 1.0  # type: ignore[union-attr]
     assert resolve(plan.config).row == plan.row  # the resolved config does not spell it out, and keeps it

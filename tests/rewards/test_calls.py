@@ -41,7 +41,7 @@ KINDS = [None, "raised", "nan", "timeout", "infinite", "wrong_type", "none", Non
 @pytest.mark.parametrize("reward", [misbehave, misbehave_async])
 def test_each_failure_is_that_rollouts_own(reward):
     tally = Tally()
-    found = score_all({"r": reward}, ROLLOUTS, timeout=0.3, stop_on="never", tally=tally)
+    found = score_all({"r": reward}, ROLLOUTS, timeout=0.3, on_error="never", tally=tally)
     kinds = [each["r"].failure.kind if each["r"].failure else None for each in found]
     assert kinds == KINDS
     assert found[0]["r"].parts == {"": 1.0} and found[-1]["r"].parts == {"": 2.0}
@@ -65,7 +65,7 @@ def test_bugs_stop_the_run_and_say_where():
     ],
 )
 def test_a_batch_of_the_wrong_shape_scores_nobody(returned, kind):
-    found = score_all({"r": batched(lambda rollouts: returned)}, ROLLOUTS[:2], timeout=1, stop_on="never")
+    found = score_all({"r": batched(lambda rollouts: returned)}, ROLLOUTS[:2], timeout=1, on_error="never")
     assert [each["r"].failure.kind for each in found] == [kind, kind]
 
 
@@ -160,7 +160,7 @@ def test_the_order_of_arrival_changes_nothing():
     rewards = {"plain": misbehave, "later": misbehave_async, "threes": Pieces(3), "all": Pieces(0)}
     backwards = range(len(ROLLOUTS) - 1, -1, -1)
     shuffled = [3, 0, 7, 5, 1, 6, 4, 2]
-    at_once = score_all(rewards, ROLLOUTS, timeout=0.3, stop_on="never", tally=(whole := Tally()))
+    at_once = score_all(rewards, ROLLOUTS, timeout=0.3, on_error="never", tally=(whole := Tally()))
     for order in (backwards, shuffled):
         found, tally = scored_as(rewards, ROLLOUTS, order)
         assert found == at_once
@@ -211,7 +211,7 @@ def test_a_skipped_place_is_asked_of_nobody():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 0.0}, {"timeout": "soon"}, {"timeout": 1.0, "stop_on": "sometimes"}])
+@pytest.mark.parametrize("wrong", [{"timeout": 0.0}, {"timeout": "soon"}, {"timeout": 1.0, "on_error": "sometimes"}])
 def test_a_rule_that_cannot_be(wrong):
-    with pytest.raises(ValueError, match=r"timeout=|stop_on="):
+    with pytest.raises(ValueError, match=r"timeout=|on_error="):
         Rule(**wrong)

@@ -16,7 +16,7 @@ PATIENCE = {"timeout": 1.0, "tries": 2, "pause": 0.01, "trip": 100}
 
 
 def judge(url, **options):
-    return find("judge", url=f"{url}/v1", model="m", rubric="Is it right?", patience=PATIENCE, **options)
+    return find("judge", url=f"{url}/v1", model="m", rubric="Is it right?", retry=PATIENCE, **options)
 
 
 def saying(text):

@@ -57,20 +57,20 @@ def test_the_tally_counts_by_reason_and_keeps_the_first_case():
 
 
 @pytest.mark.parametrize(
-    ("kind", "stop_on", "stops"),
+    ("kind", "on_error", "stops"),
     [
         *[("infinite", "bugs", True), ("wrong_type", "bugs", True), ("wrong_count", "bugs", True)],
         *[("raised", "bugs", False), ("timeout", "bugs", False), ("nan", "bugs", False)],
         *[("infinite", "never", False), ("timeout", "failures", True), ("none", "failures", True)],
     ],
 )
-def test_what_stops_a_run(kind, stop_on, stops):
+def test_what_stops_a_run(kind, on_error, stops):
     tally = Tally()
     if stops:
         with pytest.raises(RewardFailed, match=f"reward r on prompt 'p', sample 0: {kind}: why"):
-            tally.add("r", rollout(), failed(kind, "why"), stop_on)
+            tally.add("r", rollout(), failed(kind, "why"), on_error)
     else:
-        tally.add("r", rollout(), failed(kind, "why"), stop_on)
+        tally.add("r", rollout(), failed(kind, "why"), on_error)
         assert tally.unscored["r", kind] == 1
 
 

@@ -19,7 +19,7 @@ FOUR = [rollout(f"t{n}", name=f"p{n}", answer="a", info={"level": n}) for n in r
 
 
 def remote(url, **options):
-    return find("remote", url=url, **{"patience": QUICK, "batch": 4, **options})
+    return find("remote", url=url, **{"retry": QUICK, "batch": 4, **options})
 
 
 def right(path, body):
@@ -106,7 +106,7 @@ def test_odd_replies_are_unscored_by_name(case):
     reply, kind = NO_HTTP[case]
     with raw(reply) as server:
         start = time.monotonic()
-        found, counters = counted(remote(server.url, patience={**QUICK, "tries": 1}), FOUR[:1])
+        found, counters = counted(remote(server.url, retry={**QUICK, "tries": 1}), FOUR[:1])
         assert time.monotonic() - start < 2
     assert counters == {f"rewards/r/unscored/{kind}": 1}, found
     assert server.url in found[0]["r"].failure.detail and found[0]["r"].failure.detail.isprintable()
@@ -116,7 +116,7 @@ def test_odd_replies_are_unscored_by_name(case):
 def test_an_endless_reply_is_not_taken_in(case):
     """300 MB are offered; a reply to four rollouts may have 1 MiB."""
     with raw(ENDLESS[case]) as server:
-        reward = remote(server.url, patience={**QUICK, "timeout": 20, "tries": 1})
+        reward = remote(server.url, retry={**QUICK, "timeout": 20, "tries": 1})
         tracemalloc.start()
         try:
             _, counters = counted(reward)
@@ -146,7 +146,7 @@ def test_the_token_is_in_no_message(tmp_path, case):
     (tmp_path / "token").write_text(TOKEN)
     status, data = ECHOES[case]
     with raw(status if isinstance(status, bytes) else b"HTTP/1.1 %d Said\r\n\r\n" % status + data) as server:
-        reward = remote(server.url, token_file=str(tmp_path / "token"), patience={**QUICK, "tries": 1})
+        reward = remote(server.url, token_file=str(tmp_path / "token"), retry={**QUICK, "tries": 1})
         (failure,) = reward.score(FOUR[:1])
     shown = [str(failure), repr(failure), failure.detail, repr(reward), repr(reward.client)]
     shown += traceback.format_exception(failure)
@@ -205,7 +205,7 @@ def test_killed_in_the_middle_the_counts_are_exact():
 
 def test_by_policy_the_run_stops_instead():
     with misbehaving(lambda path, body: (500, b"")) as server, pytest.raises(RewardFailed, match="server_error"):
-        score_all({"r": remote(server.url)}, FOUR, timeout=30, stop_on="failures")
+        score_all({"r": remote(server.url)}, FOUR, timeout=30, on_error="failures")
 
 
 def test_the_circuit_opens_rests_and_closes():
@@ -215,8 +215,8 @@ def test_the_circuit_opens_rests_and_closes():
         return right(path, body) if healthy else (500, b"")
 
     with misbehaving(answer) as server:
-        patience = {"timeout": 1, "tries": 1, "pause": 0, "trip": 2, "rest": 0.4}
-        reward = remote(server.url, batch=1, at_once=1, patience=patience)
+        retry = {"timeout": 1, "tries": 1, "pause": 0, "trip": 2, "rest": 0.4}
+        reward = remote(server.url, batch=1, at_once=1, retry=retry)
         _, counters = counted(reward)
         assert counters == {"rewards/r/unscored/server_error": 2, "rewards/r/unscored/circuit_open": 2}
         assert len(server.requests) == 2
@@ -271,15 +271,15 @@ def test_a_url_with_a_password_is_refused_and_not_repeated(use, url):
         ({"url": "http://h\u00f6st"}, "the url is no text"),
         ({"url": "http://h:99999"}, "host or port cannot be read"),
         ({"url": "http://" + "a" * 80}, "host or port cannot be read"),
-        ({"url": "http://h", "patience": {"timeout": float("inf")}}, "timeout=inf, but it must lie between"),
-        ({"url": "http://h", "patience": {"timeout": float("nan")}}, "timeout=nan, but it must lie between"),
-        ({"url": "http://h", "patience": {"timeout": "long"}}, "timeout='long', but it must be a number"),
-        ({"url": "http://h", "patience": {"tries": 1.5}}, "tries=1.5, but it must be a whole number"),
-        ({"url": "http://h", "patience": {"max_reply_bytes": 0}}, "max_reply_bytes=0, but it must be at least 1"),
-        ({"url": "http://h", "patience": 5}, "patience=5"),
+        ({"url": "http://h", "retry": {"timeout": float("inf")}}, "timeout=inf, but it must lie between"),
+        ({"url": "http://h", "retry": {"timeout": float("nan")}}, "timeout=nan, but it must lie between"),
+        ({"url": "http://h", "retry": {"timeout": "long"}}, "timeout='long', but it must be a number"),
+        ({"url": "http://h", "retry": {"tries": 1.5}}, "tries=1.5, but it must be a whole number"),
+        ({"url": "http://h", "retry": {"max_reply_bytes": 0}}, "max_reply_bytes=0, but it must be at least 1"),
+        ({"url": "http://h", "retry": 5}, "retry=5"),
         ({"url": "http://h", "batch": 0}, "at least 1"),
-        ({"url": "http://h", "patience": {"timeouts": 1}}, "unexpected keyword"),
-        ({"url": "http://h", "patience": {"timeout": 0}}, "above 0"),
+        ({"url": "http://h", "retry": {"timeouts": 1}}, "unexpected keyword"),
+        ({"url": "http://h", "retry": {"timeout": 0}}, "above 0"),
         ({"url": "http://h", "token_file": "nowhere"}, "no such file"),
     ],
 )

@@ -297,7 +297,7 @@ def test_an_honest_client_gets_through_while_300_connections_drip(tmp_path):
                 time.sleep(0.003)  # so that each is let in before the next comes
             dripping = threading.Thread(target=drip, args=(lines,), daemon=True)
             dripping.start()
-            reward = find("remote", url=url, token_file=str(tmp_path / "token"), patience={"timeout": 4, "tries": 1})
+            reward = find("remote", url=url, token_file=str(tmp_path / "token"), retry={"timeout": 4, "tries": 1})
             found = [reward.score([rollout("a")])[0] for _ in range(3)]
             over.set()
             dripping.join()
@@ -333,7 +333,7 @@ def test_when_all_are_at_work_one_more_is_told_so(monkeypatch):
         return lengths(items)
 
     with running(slow) as serving:
-        reward = find("remote", url=serving.url, batch=1, at_once=2, patience={"timeout": 10, "tries": 1})
+        reward = find("remote", url=serving.url, batch=1, at_once=2, retry={"timeout": 10, "tries": 1})
         scores = []
         busy = threading.Thread(target=lambda: scores.extend(reward.score([rollout("a"), rollout("b", sample=1)])))
         busy.start()
@@ -369,7 +369,7 @@ def test_a_refusal_reaches_who_still_sends():
     """8 MB are on their way when the token turns out to be missing: the reply is 401, not a broken connection."""
     with running(lengths, token="t") as serving:
         for _ in range(3):
-            (refused,) = find("remote", url=serving.url, patience={"tries": 1}).score([rollout("a" * 8_000_000)])
+            (refused,) = find("remote", url=serving.url, retry={"tries": 1}).score([rollout("a" * 8_000_000)])
             assert refused.kind == "server_refused" and "wrong or missing token" in refused.detail
 
 

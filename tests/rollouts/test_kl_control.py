@@ -47,17 +47,19 @@ def test_a_fixed_coefficient_stays_and_measures_nothing() -> None:
 
 
 def test_ziegler_moves_the_penalty_of_the_reward() -> None:
-    steering = Steering(row("ppo", controller={"use": "ziegler_sequence", "target_per_sequence": 2.0, "horizon": 100}))
+    steering = Steering(
+        row("ppo", kl_controller={"use": "ziegler_sequence", "target_per_sequence": 2.0, "horizon": 100})
+    )
     steering.after(lambda: {"kl_per_sequence": 2.2, "kl_per_token": 9.0, "sequences": 50})
     assert steering.value == pytest.approx(0.05 * (1 + 0.1 * 50 / 100))
-    (penalty,) = [each for each in steering.row.shape if each.name == "kl_penalty"]
+    (penalty,) = [each for each in steering.row.reward_shaping if each.name == "kl_penalty"]
     assert penalty.numbers["beta"] == steering.value
-    assert [each.name for each in steering.row.shape] == ["eos_replace", "kl_penalty"]
+    assert [each.name for each in steering.row.reward_shaping] == ["eos_replace", "kl_penalty"]
 
 
 def test_a_term_of_the_loss_is_steered_through_the_weights_it_shares() -> None:
     weights = {"policy": 1.0, "kl": 0.04}
-    steering = Steering(row("grpo", controller={"use": "ziegler_token", "horizon": 10}), weights)
+    steering = Steering(row("grpo", kl_controller={"use": "ziegler_token", "horizon": 10}), weights)
     steering.after(lambda: {"kl_per_sequence": 0.0, "kl_per_token": 1.0, "sequences": 10})
     assert weights["kl"] == steering.value == pytest.approx(0.04 * 1.2)
     assert not steering.looks_back

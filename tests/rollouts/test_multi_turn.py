@@ -220,7 +220,7 @@ class Broken:
     ],
 )
 def test_an_environment_that_fails_is_nobodys_wrong_answer(fault: str, ended: str, detail: str) -> None:
-    rollout, _, _ = scripted(["hello"], lambda prompt: Broken(prompt, fault), CHATML, patience=0.2)
+    rollout, _, _ = scripted(["hello"], lambda prompt: Broken(prompt, fault), CHATML, reply_timeout=0.2)
     assert rollout.episode is not None and rollout.episode.failed
     assert rollout.episode.ended == ended and detail in rollout.episode.detail
 

@@ -138,7 +138,7 @@ def test_ties_and_what_could_not_be_scored_form_no_pair_and_are_counted(folder: 
 
 
 def test_prompts_without_a_pair_are_replaced_by_others(folder: Path) -> None:
-    source, _ = make(folder, "online_dpo", even, prompts=4, refill_tries=5)
+    source, _ = make(folder, "online_dpo", even, prompts=4, dynamic_sampling_tries=5)
     batches = source.next(1)
     assert source.report()["refills"].value() > 0
     assert sum(batch["chosen_P"].numel() for batch in batches) == 4
@@ -168,7 +168,7 @@ def test_a_restored_source_goes_on_to_the_same_bits(folder: Path, row: str) -> N
 
 
 def test_drift_is_measured_on_the_policys_own_answers(folder: Path) -> None:
-    source, _ = make(folder, "xpo", by_sample(1.0, 0.0), stop_at_kl=1e-3)
+    source, _ = make(folder, "xpo", by_sample(1.0, 0.0), max_ref_kl=1e-3)
     (batch,) = source.next(1)
     own_T = batch["segments"].spread(~batch["from_reference_B"]) & batch["loss_mask_T"]
     gap_T = (batch["ref_logprobs_T"] - batch["sampler_logprobs_T"])[own_T].double()

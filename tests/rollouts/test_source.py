@@ -192,7 +192,7 @@ def test_so_it_is_where_log_probs_are_computed_again(
 
 def test_a_ratio_to_the_sampler_need_not_be_one(folder: Path) -> None:
     source, _ = make(folder, "grpo")
-    source.row = with_cells(source.row, Cells.model_validate({"mismatch": {"use": "bypass"}}))
+    source.row = with_cells(source.row, Cells.model_validate({"rollout_correction": {"use": "bypass"}}))
     source.next(1)
     one = torch.ones(())
     source.more({"ratio_largest": Mean(1.2 * one, one), "ratio_smallest": Mean(one, one)})
@@ -217,7 +217,7 @@ def test_refilling_replaces_groups_without_signal(folder: Path) -> None:
     def only_p0(rollouts: Sequence[Rollout]) -> list[Rollout]:
         return [r if r.prompt.id.endswith("/p0") else replace(r, reward=1.0) for r in even(rollouts)]
 
-    source, _ = make(folder, "dapo", replace(PLAN, refill_tries=5), score=only_p0)
+    source, _ = make(folder, "dapo", replace(PLAN, dynamic_sampling_tries=5), score=only_p0)
     batches = source.next(1)
     assert source.report()["refills"].value() == 5  # one prompt of eight never fills three groups
     kept = sum(batch["segments"].count for batch in batches)
@@ -252,7 +252,7 @@ def test_refilling_where_a_reward_failed_in_one_draw_alone(folder: Path, row: st
         half = len(found) // 2  # the first two groups or so: something is left of every draw, and something missing
         return [*in_parts(rollouts[:half], fails=draws[-1] % 2 != which), *found[half:]]
 
-    source, learner = make(folder, row, replace(PLAN, refill_tries=3), score=score)
+    source, learner = make(folder, row, replace(PLAN, dynamic_sampling_tries=3), score=score)
     train(source, learner, range(1, 3))
     assert len(draws) > 2
     assert source.report()["reward/check/form"].value() <= 1 and "reward/check" not in source.report()
@@ -348,22 +348,22 @@ def test_what_waits_is_restored_with_the_rest(folder: Path, tmp_path: Path) -> N
 
 
 def test_drift_from_the_reference_ends_the_run_and_is_remembered(folder: Path) -> None:
-    source, learner = make(folder, "grpo", replace(PLAN, stop_at_kl=1e-4))
+    source, learner = make(folder, "grpo", replace(PLAN, max_ref_kl=1e-4))
     assert source.halted == ""
     train(source, learner, range(1, 2))
     assert source.halted == ""  # sampled by the reference itself
     train(source, learner, range(2, 3))
-    assert "nats a token from its reference, more than run.stop_at_kl=0.0001; raise it" in source.halted
-    again, _ = make(folder, "grpo", replace(PLAN, stop_at_kl=1e-4))
+    assert "nats a token from its reference, more than run.max_ref_kl=0.0001; raise it" in source.halted
+    again, _ = make(folder, "grpo", replace(PLAN, max_ref_kl=1e-4))
     again.load_state(source.state())
     assert again.halted == source.halted
-    further, _ = make(folder, "grpo", replace(PLAN, stop_at_kl=1.0))
+    further, _ = make(folder, "grpo", replace(PLAN, max_ref_kl=1.0))
     further.load_state(source.state())
     assert further.halted == ""
 
 
 def test_a_controller_moves_the_coefficient_after_each_step_and_it_is_restored(folder: Path) -> None:
-    row = with_cells(TABLE["grpo"], Cells.model_validate({"controller": {"use": "ziegler_sequence", "horizon": 60}}))
+    row = with_cells(TABLE["grpo"], Cells.model_validate({"kl_controller": {"use": "ziegler_sequence", "horizon": 60}}))
     source, learner = make(folder, "grpo")
     source.row, source.steering = row, Steering(row)
     train(source, learner, range(1, 3))

@@ -25,7 +25,7 @@ def tiny_plan(**changes: Any) -> Plan:
     row = find_row(recipe["algorithm"])
     if row.needs & {"teacher", "teacher_distribution"}:
         recipe = merged({"model": {"teacher": "tiny:qwen2"}}, recipe)
-    if recipe["data"].get("own_answers", row.defaults.get("data.own_answers")):
+    if recipe["data"].get("on_policy_fraction", row.defaults.get("data.on_policy_fraction")):
         recipe = merged({"rollouts": {"max_new_tokens": 8}}, recipe)
     if row.source == "steps":
         recipe = merged(recipe, {"data": {"train": "running_sum:64", "evaluate": "running_sum@heldout:8"}})

@@ -201,8 +201,8 @@ def test_the_numbers_are_those_of_n_plus() -> None:
     assert (config.update.epochs, config.update.minibatches, config.update.adam_eps) == (4, 1, 1e-5)
     assert config.update.learning_rate == 3e-6
     cells = config.cells.model_dump(exclude_unset=True)
-    assert cells["shape"] == {"eos_replace": {"score": -1.0}, "kl_penalty": {"beta": 0.05}}
-    assert cells["credit"] == {"use": "gae", "gamma": 1.0, "lam": 0.95}
-    assert cells["gate"] == {"use": "clip", "low": 0.2, "high": 0.2}
-    assert cells["value"] == {"use": "clipped", "weight": 0.1, "radius": 0.2}
-    assert cells["normalise"]["use"] == "whiten_token"
+    assert cells["reward_shaping"] == {"eos_replace": {"score": -1.0}, "kl_penalty": {"beta": 0.05}}
+    assert cells["advantage"] == {"use": "gae", "gamma": 1.0, "lam": 0.95}
+    assert cells["policy_loss"] == {"use": "clip", "low": 0.2, "high": 0.2}
+    assert cells["value_loss"] == {"use": "clipped", "weight": 0.1, "radius": 0.2}
+    assert cells["advantage_norm"]["use"] == "whiten_token"

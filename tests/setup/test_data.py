@@ -125,7 +125,7 @@ def test_a_text_longer_than_the_model_holds_is_named_at_the_start(way: str, key:
 
 def test_long_rows_may_be_skipped_and_a_limit_beyond_the_model_is_said(tmp_path: Path) -> None:
     rows = [{"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": LONG}]
-    training = assemble(long_plan(tmp_path, rows, data={"bad_rows": "skip"}), tmp_path / "run")
+    training = assemble(long_plan(tmp_path, rows, data={"invalid_rows": "skip"}), tmp_path / "run")
     assert training.largest == 3
     assert "data.max_tokens=2048, but the policy holds 64 tokens; a longer record is refused" in training.notes
     assert not [note for note in assemble(tiny_plan(), tmp_path / "other").notes if "max_tokens" in note]
@@ -172,7 +172,7 @@ def test_a_model_that_holds_less_than_the_policy_reads_is_refused(row: str, tmp_
     small = str(create(tmp_path / "small", longest=32))
     if row == "gkd":
         rows: list[dict[str, Any]] = [{"prompt": "q", "completion": "a" * 40}]
-        changes: dict[str, Any] = {"model": {"teacher": small}, "data": {"own_answers": 0.0}}
+        changes: dict[str, Any] = {"model": {"teacher": small}, "data": {"on_policy_fraction": 0.0}}
     else:
         rows, changes = [{"prompt": "q" * 20}], merged(REWARDED, {"model": {"critic_from": small}})
     plan = long_plan(tmp_path, rows, **merged(changes, {"algorithm": row}))

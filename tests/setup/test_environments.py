@@ -26,8 +26,8 @@ MAZE = {"use": "maze", "max_turns": 3, "max_tokens": 64}
 
 
 def test_limits_and_options_are_told_apart() -> None:
-    family, limits = family_of({"use": "maze", "shows": "ways", "max_turns": 3, "patience": 9.5})
-    assert family.name == "maze" and limits == Limits(max_turns=3, patience=9.5)
+    family, limits = family_of({"use": "maze", "shows": "ways", "max_turns": 3, "reply_timeout": 9.5})
+    assert family.name == "maze" and limits == Limits(max_turns=3, reply_timeout=9.5)
     assert Limits(max_turns=2).room(10) == 2 * (10 + 128) and Limits(max_tokens=7).room(10) == 7
 
 
@@ -37,7 +37,7 @@ def test_limits_and_options_are_told_apart() -> None:
         ({"use": "maze", "max_turn": 3}, "env maze has no option max_turn; it has shows"),
         ({"use": "maze", "max_turns": 0}, "env.max_turns=0"),
         ({"use": "maze", "max_turns": "many"}, "env.max_turns='many', but it must be a number"),
-        ({"use": "maze", "patience": 0}, "env.patience=0"),
+        ({"use": "maze", "reply_timeout": 0}, "env.reply_timeout=0"),
         ({"use": "maze", "max_tokens": 5}, "env.max_tokens=5 leaves no room for one turn of 16 tokens"),
         ({"use": "mace"}, "no env named 'mace'; did you mean maze"),
     ],

@@ -56,7 +56,7 @@ def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory, demonstrations: str) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "rm"
-    train(tiny_plan(algorithm="reward_model", data={"demonstrations": demonstrations}), folder, say=quiet)
+    train(tiny_plan(algorithm="reward_model", data={"centering_data": demonstrations}), folder, say=quiet)
     return folder
 
 
@@ -138,7 +138,7 @@ def test_a_number_that_is_not_evaluated_cannot_decide_what_is_best(tmp_path: Pat
     for name in ("loss", "accuracy", "calibration_error", "loss/bradley_terry"):
         refuse_unknown(name, training.heldout, training.objective)
     with pytest.raises(
-        ValueError, match=r"run\.best_by='acuracy' is no number of this evaluation; use one of accuracy"
+        ValueError, match=r"run\.best_metric='acuracy' is no number of this evaluation; use one of accuracy"
     ):
         refuse_unknown("acuracy", training.heldout, training.objective)
 
@@ -149,7 +149,7 @@ def test_a_part_is_known_once_its_reward_has_scored_something() -> None:
         refuse_unreported_part(name, found)
     for name in ("reward/judge", "reward/judge/wit", "reward/exact/part"):
         with pytest.raises(
-            ValueError, match=f"run.best_by='{name}' is no number .* reward, reward/exact, reward/judge/"
+            ValueError, match=f"run.best_metric='{name}' is no number .* reward, reward/exact, reward/judge/"
         ):
             refuse_unreported_part(name, found)
     refuse_unreported_part("reward/judge/wit", {**found, "evaluate/unscored/judge/wit/none": 2.0})

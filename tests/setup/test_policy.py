@@ -116,7 +116,9 @@ def test_an_adapter_is_not_put_on_a_model_that_has_changed(tmp_path: Path) -> No
 
 def test_lora_and_recomputation_are_in_the_forecast() -> None:
     pytest.importorskip("peft")
-    plain, adapted, again = (check(tiny_plan(model=model)).memory for model in ({}, LORA, {"recompute": True}))
+    plain, adapted, again = (
+        check(tiny_plan(model=model)).memory for model in ({}, LORA, {"gradient_checkpointing": True})
+    )
     assert adapted.moments < plain.moments / 2
     assert again.activations < 0.6 * plain.activations
     assert again.weights == plain.weights
@@ -125,7 +127,7 @@ def test_lora_and_recomputation_are_in_the_forecast() -> None:
 @pytest.mark.slow
 def test_recomputation_changes_no_bit(tmp_path: Path) -> None:
     for name, on in (("kept", False), ("again", True)):
-        train(tiny_plan(model={"recompute": on}, run={"steps": 2}), tmp_path / name, say=quiet)
+        train(tiny_plan(model={"gradient_checkpointing": on}, run={"steps": 2}), tmp_path / name, say=quiet)
     assert weights_of(tmp_path / "kept", 2) == weights_of(tmp_path / "again", 2)
 
 

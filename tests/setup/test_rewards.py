@@ -61,10 +61,10 @@ def test_more_than_half_unscored_stops_the_run_unless_it_is_told_to_go_on() -> N
     strangers = [rollout("7", STRANGER)] * 2
     with pytest.raises(RewardFailed, match=r"2 of 3 rollouts could not be scored \(2 verifier: no_task\)"):
         scored(plan({"use": "verifier"}), rollout("7"), *strangers)
-    found = scored(plan({"use": "verifier", "stop_on": "never"}), rollout("7"), *strangers)
+    found = scored(plan({"use": "verifier", "on_error": "never"}), rollout("7"), *strangers)
     assert [each.reward for each in found] == [0.0, None, None]
     with pytest.raises(RewardFailed, match="reward verifier on prompt 'mine', sample 0: no_task"):
-        scored(plan({"use": "verifier", "stop_on": "failures"}), rollout("7"), rollout("7"), strangers[0])
+        scored(plan({"use": "verifier", "on_error": "failures"}), rollout("7"), rollout("7"), strangers[0])
 
 
 FILE = """
@@ -97,7 +97,7 @@ def test_options_gates_clips_and_part_weights_of_a_recipe(file: str) -> None:
     """`long` says 2 of "xy", clipped to 1.5 and halved; `short` counts only where the verifier's format is right."""
     made = plan(
         {"use": "verifier", "weights": {"correct": 0.0, "format": 0.5}},
-        {"use": f"{file}:long", "name": "size", "most": 4, "clip": [0, 1.5], "weight": 0.5, "stop_on": "never"},
+        {"use": f"{file}:long", "name": "size", "most": 4, "clip": [0, 1.5], "weight": 0.5, "on_error": "never"},
         {"use": f"{file}:short", "gate": {"part": "verifier/format", "at_least": 1}},
     )
     words, digits = scored(made, rollout("xy"), rollout("3"))
@@ -139,7 +139,7 @@ def test_programs_without_a_sandbox_must_be_said() -> None:
         ({"use": "exact", "clip": ["a", 1]}, r"rewards\[0\]\.clip=\['a', 1\], but it is two numbers"),
         ({"use": "exact", "clip": [1, 0]}, r"rewards\[0\]\.clip=\[1, 0\], .*lower bound must lie below"),
         ({"use": "exact", "clip": [0, float("nan")]}, r"rewards\[0\]\.clip=\[0, nan\], .*lower bound must lie below"),
-        ({"use": "exact", "stop_on": "often"}, r"rewards\[0\]\.stop_on='often'"),
+        ({"use": "exact", "on_error": "often"}, r"rewards\[0\]\.on_error='often'"),
         ({"use": "exact", "timeout": 0}, r"rewards\[0\]\.timeout=0"),
         ({"use": "exact", "weights": 2}, r"rewards\[0\]\.weights=2, but it must be a section"),
         ({"use": "exact", "weights": {"": float("nan")}}, r"rewards\[0\]\.weights=\{'': nan\}, .*finite"),
@@ -173,7 +173,7 @@ def stepwise(*rewards: dict[str, object]) -> Rewarding:
 
 def test_beside_a_verifier_of_steps_stands_what_has_an_effect() -> None:
     """Weight, time-out and what to stop on count for the steps; whole answers are shown, with no weight."""
-    made = stepwise({"use": "verifier", "weight": 0.5, "timeout": 7, "stop_on": "never"}, {"use": "exact"})
+    made = stepwise({"use": "verifier", "weight": 0.5, "timeout": 7, "on_error": "never"}, {"use": "exact"})
     assert {term.name: term.weight for term in made.combination.terms} == {"steps": 0.5, "verifier": 0.0, "exact": 1.0}
     assert made.rules["steps"] == made.rules["verifier"] == Rule(7, "never")
 
@@ -214,7 +214,7 @@ def test_the_verdict_of_an_environment_and_one_that_failed() -> None:
     broken = replace(rollout("U"), sample=1, episode=Episode("raised", {"correct": 0.0}, detail="KeyError: 3"))
     silent, alone = replace(rollout("U"), episode=Episode("over")), rollout("U")
     tally = Tally()
-    env = plan({"use": "env", "stop_on": "never"}, {"use": "verifier", "weight": 0.0})
+    env = plan({"use": "env", "on_error": "never"}, {"use": "verifier", "weight": 0.0})
     found = scored(env, won, broken, silent, alone, tally=tally)
     assert [each.reward for each in found] == [1.0, None, None, None]
     assert [each.failures.get("env") for each in found] == [None, "raised", "no_verdict", "no_env"]

@@ -42,7 +42,7 @@ def run(folder: Path, row: str, **more: Any) -> Any:
         ("ppo", {"model__critic": "head"}),
         ("ppo", {}),
         ("ppo", {"cells__shape": {"whiten_rewards": {}}, "cells__entropy": {"use": "bonus", "weight": 0.01}}),
-        ("rlhf", {"rollouts__truncation": "bootstrap", "cells__shape": {"eos_replace": False}}),
+        ("rlhf", {"rollouts__truncated_reward": "bootstrap", "cells__shape": {"eos_replace": False}}),
         ("rlhf", {"cells__controller": {"use": "ziegler_token"}, "rollouts__max_staleness": 1}),
         ("vpg", {"model__critic": "head"}),
         ("vapo", {"rollouts__group_size": 2, "update__minibatches": 2, "update__critic_warmup_steps": 1}),
@@ -177,7 +177,7 @@ def test_drift_stops_the_run_with_its_reason_and_a_checkpoint(tmp_path: Path) ->
     more = {"run__steps": 9, "run__save_every": 9, "run__stop_at_kl": 1e-4, "update__learning_rate": 1e-2}
     done = run(tmp_path / "run", "ppo", **more)
     assert done.state == "stopped"
-    assert done.message.startswith("the policy is ") and "run.stop_at_kl=0.0001" in done.message
+    assert done.message.startswith("the policy is ") and "run.max_ref_kl=0.0001" in done.message
     assert done.checkpoints == [2]
     assert resume(tmp_path / "run", say=lambda line: None) == 2  # it is as far away as it was
     assert read_run(tmp_path / "run").message == done.message
@@ -231,6 +231,6 @@ def test_tests_that_cannot_be_read_are_told_by_their_lines_before_anything_is_sa
     told = str(refused.value)
     assert "code.jsonl:2: reward programs: bad_tests: the input of case 0 is 4 (int), but it must be text" in told
     assert "code.jsonl:3: reward programs: bad_tests: asserts is {'a': 1} (dict), but it is a list" in told
-    assert "code.jsonl:4: reward programs: no_tests" in told and "data.bad_rows=skip" in told
-    assert prompts({}, **{"data.bad_rows": "skip"}) == 1
-    assert prompts({"stop_on": "never"}) == 4
+    assert "code.jsonl:4: reward programs: no_tests" in told and "data.invalid_rows=skip" in told
+    assert prompts({}, **{"data.invalid_rows": "skip"}) == 1
+    assert prompts({"on_error": "never"}) == 4

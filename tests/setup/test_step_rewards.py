@@ -208,7 +208,7 @@ def gathered(folder: Path, asked: Plan) -> tuple[Training, list[dict[str, Any]]]
 
 def test_ppo_values_a_token_by_the_steps_that_end_at_or_after_it(tmp_path: Path, prm: str, policy: str) -> None:
     """With lam 1, and as long as the policy is its own reference, value targets are plain sums of step rewards."""
-    cells = {"credit": {"use": "gae", "lam": 1.0}, "shape": {"eos_replace": False}}
+    cells = {"advantage": {"use": "gae", "lam": 1.0}, "reward_shaping": {"eos_replace": False}}
     asked = plan(
         "ppo", of(prm), rollouts__group_size=1, rollouts__prompts_per_step=8, cells=cells, model__policy=policy
     )
@@ -234,7 +234,9 @@ def test_ppo_values_a_token_by_the_steps_that_end_at_or_after_it(tmp_path: Path,
 
 
 def test_one_number_for_rows_that_learn_from_one(tmp_path: Path, prm: str, policy: str) -> None:
-    asked = plan("grpo", of(prm, aggregate="min", weight=2.0), {"use": "verifier", "weight": 0.0}, model__policy=policy)
+    asked = plan(
+        "grpo", of(prm, aggregation="min", weight=2.0), {"use": "verifier", "weight": 0.0}, model__policy=policy
+    )
     training, _ = gathered(tmp_path, asked)
     reward = StepScored(ProcessRewardModel(prm), decode)
     for each, steps in zip(training.source.rollouts, reward.score(training.source.rollouts), strict=True):
@@ -345,9 +347,13 @@ def test_the_cut_into_micro_batches_changes_rounding_alone(tmp_path: Path, prm: 
     [
         ("grpo", {}, r"grpo learns from one number for an answer.*aggregate: min, product, mean, last"),
         ("online_dpo", {}, r"online_dpo learns from one number"),
-        ("grpo_process", {"aggregate": "min"}, r"aggregate=min makes one number.* grpo_process learns from the steps"),
-        ("grpo", {"aggregate": "max"}, r"aggregate='max', but it must be one of min, product, mean, last"),
-        ("grpo", {"aggregate": ["min"]}, r"aggregate=\['min'\], but it must be one of"),
+        (
+            "grpo_process",
+            {"aggregation": "min"},
+            r"aggregation=min makes one number.* grpo_process learns from the steps",
+        ),
+        ("grpo", {"aggregation": "max"}, r"aggregation='max', but it must be one of min, product, mean, last"),
+        ("grpo", {"aggregation": ["min"]}, r"aggregation=\['min'\], but it must be one of"),
         ("grpo_process", {"model": ""}, r"model='', but it names the process reward model"),
         ("grpo_process", {"model": 3}, r"model=3, but it names"),
         ("grpo_process", {"model": "no/such/folder/here"}, r"model='no/such/folder/here' does not exist"),

@@ -104,7 +104,7 @@ KINDS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "dpo from its policy": lambda folder: _files(folder, "dpo", "pairs"),
     "reward_model": lambda folder: {
         **_files(folder, "reward_model", "pairs"),
-        "data.demonstrations": str(folder / "more_examples.jsonl"),
+        "data.centering_data": str(folder / "more_examples.jsonl"),
     },
     "kd": lambda folder: {**_files(folder, "kd", "examples"), "model.teacher": str(folder / "teacher")},
     "a row": lambda folder: _files(folder, f"{folder / 'rows.py'}:MINE", "examples"),
@@ -151,7 +151,7 @@ INPUTS = (
     ("dpo from its policy", "model.policy", "policy/model.safetensors"),
     ("reward_model", "data.train", "train_pairs.jsonl"),
     ("reward_model", "data.evaluate", "held_pairs.jsonl"),
-    ("reward_model", "data.demonstrations", "more_examples.jsonl"),
+    ("reward_model", "data.centering_data", "more_examples.jsonl"),
     ("kd", "model.teacher", "teacher/model.safetensors"),
     ("kd", "data.train", "train_examples.jsonl"),
     ("a row", "algorithm", "rows.py"),

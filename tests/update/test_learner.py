@@ -126,7 +126,7 @@ def test_a_language_model_continues_from_its_checkpoint_with_the_same_bits(tmp_p
             learner.step(cut(batch, CUTS[1]), objective_of(TABLE["dpo"]))
 
     def fresh(folder: Path) -> tuple[LanguageModel, LocalLearner]:
-        model = load(folder, dtype=dtype, recompute=True)
+        model = load(folder, dtype=dtype, gradient_checkpointing=True)
         return model, LocalLearner(model, Schedule(1e-2, "linear", total=20))
 
     start = create(tmp_path / "start", family="qwen3", seed=0)
