@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from ascent.records import Completion as Completion
     from ascent.records import Example as Example
     from ascent.records import Group as Group
-    from ascent.records import Judged as Judged
     from ascent.records import Message as Message
     from ascent.records import Pair as Pair
     from ascent.records import Prompt as Prompt
     from ascent.records import Ranking as Ranking
     from ascent.records import Rollout as Rollout
+    from ascent.records import UnpairedExample as UnpairedExample
 
 __version__ = "0.1.0"
 
@@ -49,7 +49,7 @@ _HOMES = {
     "Completion": "ascent.records",
     "Example": "ascent.records",
     "Group": "ascent.records",
-    "Judged": "ascent.records",
+    "UnpairedExample": "ascent.records",
     "Message": "ascent.records",
     "Pair": "ascent.records",
     "Prompt": "ascent.records",

@@ -82,7 +82,7 @@ def cell(function: Callable[..., Any], *, weight: float = 1.0, **numbers: Number
     return Cell(function, complete, weight)
 
 
-def coupled(**statistics: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def step_statistic(**statistics: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """State that an input of a function is a statistic of the whole optimizer step, and which function computes it.
 
     The statistic is a pure function of the same kind, called once per optimizer step on all of it, without gradient;

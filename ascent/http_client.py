@@ -75,7 +75,7 @@ class RetryPolicy:
 
 
 @dataclass(eq=False)
-class Flight:
+class RequestGroup:
     """Exchanges that end together: cut when nobody waits for them any more, so that the server stops working."""
 
     over: threading.Event = field(default_factory=threading.Event)
@@ -122,10 +122,10 @@ class Client:
         self._failed_in_a_row = 0
         self._closed_until = 0.0
 
-    def post(self, path: str, body: bytes, read: Callable[[bytes], T], flight: Flight | None = None) -> T:
+    def post(self, path: str, body: bytes, read: Callable[[bytes], T], flight: RequestGroup | None = None) -> T:
         """What `read` makes of a reply with status 200; it raises ValueError for what is no answer."""
         self._check_circuit()
-        flight = flight or Flight()
+        flight = flight or RequestGroup()
         retry, where = self.retry, self.url + path
         for attempt in range(retry.tries):
             pause = min(retry.pause * 2 ** min(attempt - 1, 20), LONGEST_PAUSE) * random.uniform(0.5, 1.0)
@@ -149,7 +149,7 @@ class Client:
 
     def get(self, path: str, read: Callable[[bytes], T]) -> T:
         """One try, without the breaker: for a look before the first step."""
-        return self._once("GET", path, None, read, Flight())
+        return self._once("GET", path, None, read, RequestGroup())
 
     def _check_circuit(self) -> None:
         with self._lock:
@@ -178,7 +178,7 @@ class Client:
             if kind == "ok":
                 self._closed_until, self._failed_in_a_row = 0.0, 0
 
-    def _once(self, method: str, path: str, body: bytes | None, read: Callable[[bytes], T], flight: Flight) -> T:
+    def _once(self, method: str, path: str, body: bytes | None, read: Callable[[bytes], T], flight: RequestGroup) -> T:
         # Causes are left out: they quote the server, who may repeat the token.
         try:
             status, data = self._exchange(method, path, body, flight)
@@ -202,7 +202,7 @@ class Client:
             text = "a reply that is no answer and repeats the token" if quotes else self._said(str(error))
             raise ServerFailed("bad_reply", text) from None
 
-    def _exchange(self, method: str, path: str, body: bytes | None, flight: Flight) -> tuple[int, bytes]:
+    def _exchange(self, method: str, path: str, body: bytes | None, flight: RequestGroup) -> tuple[int, bytes]:
         """Status and body of one exchange; TimeoutError after its deadline, however many bytes came in time."""
         until = time.monotonic() + self.retry.timeout
         line, late = self._connect(), threading.Event()

@@ -1,6 +1,6 @@
 """The only training loop: next batch, update, refresh, evaluate, save.
 
-It sees protocols and nothing else, so supervised fine-tuning, preference optimisation and reinforcement learning are
+It sees protocols and nothing else, so supervised fine-tuning, preference optimization and reinforcement learning are
 the same twenty lines: what differs lives in the source (files, or rollouts of the current policy) and in the
 objective. A step is one optimizer step of every learner, or several on the same rollouts. All that is needed to
 continue exactly is given to `save`.
@@ -8,6 +8,7 @@ continue exactly is given to `save`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,8 +16,8 @@ from typing import NamedTuple
 from ascent.protocols import Learner, Metric, Objective, Source, State, Tracker
 
 
-class Trained(NamedTuple):
-    """A learner and what it minimises. PPO with a separate critic has two of these; everyone else has one.
+class TrainedModel(NamedTuple):
+    """A learner and what it minimizes. PPO with a separate critic has two of these; everyone else has one.
 
     The first is the policy. It is left alone before step `starts`: a critic may learn from it first.
     """
@@ -28,11 +29,11 @@ class Trained(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Parts:
+class LoopParts:
     """What the loop drives. `evaluate` returns numbers to log; `save` makes the state durable before it returns."""
 
     source: Source
-    trained: Sequence[Trained]
+    trained: Sequence[TrainedModel]
     tracker: Tracker
     save: Callable[[int, State], None]
     evaluate: Callable[[int], Mapping[str, float]] | None = None
@@ -47,7 +48,7 @@ class Schedule:
     evaluate_every: int
 
 
-def run(parts: Parts, schedule: Schedule, *, done: int = 0, stop: Callable[[], bool] = lambda: False) -> int:
+def run(parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[], bool] = lambda: False) -> int:
     """Train from step `done` + 1 to the schedule's end, or until `stop` says so; returns the last step finished.
 
     A stop is looked at between steps only: the step under way is finished and saved. One that was due when the run was
@@ -72,23 +73,36 @@ def run(parts: Parts, schedule: Schedule, *, done: int = 0, stop: Callable[[], b
     return done
 
 
-def _update(parts: Parts, step: int) -> dict[str, float]:
+def _update(parts: LoopParts, step: int) -> dict[str, float]:
     """The step's optimizer steps (one for files, one or several for rollouts); then the source sees the new weights."""
+    start = time.perf_counter()
     batches = parts.source.next(step)
     merged: dict[str, Metric] = {}
+    updating = 0.0
     while batches:
+        began = time.perf_counter()
         latest: dict[str, Metric] = {}
         for each in [each for each in parts.trained if step >= each.starts]:
-            prefix = "" if each is parts.trained[0] else f"{each.name}/"
-            latest |= {prefix + name: metric for name, metric in each.learner.step(batches, each.objective).items()}
+            found = each.learner.step(batches, each.objective)
+            latest |= found if each is parts.trained[0] else {_of(each.name, name): found[name] for name in found}
+        updating += time.perf_counter() - began
         for name, metric in latest.items():
             merged[name] = merged[name].merge(metric) if name in merged else metric
         batches = parts.source.more(latest)
     parts.source.refresh(parts.trained[0].learner.weights())
-    return {name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()}
+    values = {name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()}
+    whole = time.perf_counter() - start
+    speed = values.get("tokens/run", 0.0) / whole
+    return values | {"time/update": updating, "time/step": whole, "time/tokens_per_s": speed}
 
 
-def state_of(parts: Parts) -> State:
+def _of(model: str, name: str) -> str:
+    """The metric of a second model: critic/loss stays, optim/grad_norm is critic/grad_norm, tokens/run
+    critic/tokens_run."""
+    return name if name.startswith(f"{model}/") else f"{model}/{name.removeprefix('optim/').replace('/', '_')}"
+
+
+def state_of(parts: LoopParts) -> State:
     """Everything that must be in a checkpoint, by owner."""
     return {
         "source": parts.source.state(),
@@ -96,7 +110,7 @@ def state_of(parts: Parts) -> State:
     }
 
 
-def load_state(parts: Parts, state: State) -> None:
+def load_state(parts: LoopParts, state: State) -> None:
     """Put a saved state back into freshly built parts."""
     missing = {each.name for each in parts.trained} ^ set(state["learners"])
     if missing:

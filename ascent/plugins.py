@@ -26,7 +26,7 @@ def find_target(kind: str, use: str, built_in: Mapping[str, str]) -> Any:
         return getattr(importlib.import_module(module), name)
     if ".py:" in use:
         file, _, name = use.rpartition(":")
-        names = names_in(f"{kind} {use}", Path(file))
+        names = load_names(f"{kind} {use}", Path(file))
         if name not in names:
             own = ", ".join(each for each, value in names.items() if callable(value) and not each.startswith("_"))
             raise ValueError(f"{kind} {use}: {Path(file).name} defines no {name}; it defines {own or 'nothing'}")
@@ -60,7 +60,7 @@ def check_options(
         raise ValueError(f"{owner} needs the option {missing[0]}")
 
 
-def names_in(owner: str, path: Path) -> dict[str, Any]:
+def load_names(owner: str, path: Path) -> dict[str, Any]:
     """What the file defines. `owner` begins the error where there is none."""
     path = path.expanduser().resolve()
     if not path.is_file():

@@ -1,6 +1,6 @@
 """The nouns that travel through the pipeline. Frozen, checked when made, and free of torch.
 
-Token ids are kept as sampled and never re-tokenised, so every per-token tuple of a completion has one entry for each
+Token ids are kept as sampled and never re-tokenized, so every per-token tuple of a completion has one entry for each
 of its tokens. A reward of None or NaN means "could not be scored": counted and left out, never taken as 0.
 """
 
@@ -158,7 +158,7 @@ class Turn:
     """Token ids the policy read (a prompt, a tool's reply), then what it sampled.
 
     `text` is the completion decoded without special tokens, `heard` what an environment had said before it, in the
-    role `heard_from`: for rewards and logs, never tokenised again.
+    role `heard_from`: for rewards and logs, never tokenized again.
     """
 
     observed: tuple[int, ...]
@@ -328,7 +328,7 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class Judged:
+class UnpairedExample:
     """One answer with a thumb up or down: preference data without pairs."""
 
     prompt: Prompt
@@ -340,7 +340,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepExample:
     """One answer in steps, each judged: the probability that it is right, 1 or 0 where that is known, None where not.
 
     A step is a stretch of text that ends with a separator (`data.step_separator`); the last one ends with the answer.

@@ -91,7 +91,7 @@ def task_cells() -> dict[str, Cell]:
         for name in tasks.SHUFFLED
     }
     return {
-        "digest": tasks.summarised,
+        "digest": tasks.summarized,
         tasks.ROUNDS: tasks.iterated,
         **rows,
         **coins,

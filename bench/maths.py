@@ -45,7 +45,7 @@ def measure() -> dict[str, list[float]]:
     rewards = torch.rand(65_536, generator=rng).round()
 
     def advantages(groups: Groups) -> torch.Tensor:
-        return normalize.group_std(group_baselines.centre(rewards, groups).advantages_B, rewards, groups)
+        return normalize.group_std(group_baselines.group_mean_baseline(rewards, groups).advantages_B, rewards, groups)
 
     known = Groups.from_ids(ids)
     segments = Segments.from_lengths(torch.randint(1, 2048, (3907,), generator=rng))

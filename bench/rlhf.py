@@ -110,14 +110,14 @@ def draw(file: Path, picture: Path) -> None:
     parts = ("proxy", "truth", "kl")
     names = ("reward model's score (the proxy)", "true utility (at most 1.25)", "KL to the start, nats an answer")
     for axes, part, name in zip(figure.subplots(1, 3), parts, names, strict=True):
-        for way, colour in (("without", "#b3392f"), ("with", "#3465a4")):
+        for way, color in (("without", "#b3392f"), ("with", "#3465a4")):
             place = preferring.CURVE.index(part)
             curves = [[point[place] for point in run[f"{way}_curve"]] for run in runs]
             steps = [point[0] for point in runs[0][f"{way}_curve"]]
             for curve in curves:
-                axes.plot(steps, curve, color=colour, linewidth=0.8, alpha=0.5)
+                axes.plot(steps, curve, color=color, linewidth=0.8, alpha=0.5)
             mean = [sum(values) / len(values) for values in zip(*curves, strict=True)]
-            axes.plot(steps, mean, color=colour, linewidth=2, label=f"{way} KL in the reward")
+            axes.plot(steps, mean, color=color, linewidth=2, label=f"{way} KL in the reward")
         axes.set_ylabel(name, fontsize=9)
         axes.set_xlabel("step of PPO", fontsize=9)
         axes.tick_params(labelsize=8)

@@ -84,7 +84,7 @@ class Clock:
         wall, cpu = time.perf_counter(), time.process_time()
         peak = torch.cuda.max_memory_allocated() if self.cuda else peak_bytes()
         spent = {"seconds": wall - self.wall, "cpu_seconds": cpu - self.cpu}
-        self.rows.append({**spent, "peak_bytes": peak, "tokens": metrics["trained_tokens"]})
+        self.rows.append({**spent, "peak_bytes": peak, "tokens": metrics["tokens/trained"]})
         self.wall, self.cpu = wall, cpu
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ def side(folder: Path, shape: str, name: str) -> dict[str, Any]:
     source: Any = training.source
     source.sampler.stop_ids = NEVER
     clock = Clock(torch.cuda.is_available())
-    parts = loop.Parts(source, training.trained, clock, save=lambda step, state: None)
+    parts = loop.LoopParts(source, training.trained, clock, save=lambda step, state: None)
     loop.run(parts, loop.Schedule(WARM + STEPS, WARM + STEPS, WARM + STEPS))
     learners: dict[str, Any] = {each.name: each.learner for each in training.trained}
     return {

@@ -183,7 +183,7 @@ def on_gpu(shape: str) -> LanguageModel:
     torch.manual_seed(0)
     with torch.device("cuda"):
         module = AutoModelForCausalLM.from_config(copy.deepcopy(SHAPES[shape]), dtype=torch.bfloat16).eval()
-    layer_patching.install(module)
+    layer_patching.patch_layers(module)
     return LanguageModel(module, None)  # type: ignore[arg-type]
 
 

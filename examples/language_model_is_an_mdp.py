@@ -146,7 +146,7 @@ def bandit_gradient(model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor
     log_ratio_T = ratios.sequence_product(logprobs_T, old_logprobs_T, episodes.loss_mask_T, episodes.segments)
     # The product stands on every token of its completion; a bandit has one action, so one of them counts.
     last_T = episodes.segments.last(episodes.loss_mask_T)
-    advantages_T = episodes.segments.spread(episodes.rewards_B - baseline)
+    advantages_T = episodes.segments.broadcast(episodes.rewards_B - baseline)
     loss_T = policy_losses.surrogate(log_ratio_T, advantages_T, last_T).loss_T
     return gradient(loss_T.sum() / episodes.segments.count, model)
 

@@ -34,7 +34,7 @@ LAYERS = (
     ("protocols",),
     ("records", "config"),
     ("cells",),
-    ("parameter_ranges", "c_extension", "http_client", "plugins"),
+    ("metrics", "parameter_ranges", "c_extension", "http_client", "plugins"),
 )
 DEPTH = {part: depth for depth, layer in enumerate(LAYERS) for part in layer}
 

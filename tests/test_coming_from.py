@@ -12,7 +12,7 @@ from ascent.algorithms import TABLE
 from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Config, leaves
 from ascent.config.validate import validate
 from ascent.plan import resolve
-from ascent.plan.cell_schema import described
+from ascent.plan.cell_schema import cell_schema
 
 ROOT = Path(__file__).parents[1] / "docs"
 PAGES = sorted((ROOT / "coming-from").glob("*.md"))
@@ -21,7 +21,7 @@ RECIPE = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"`([^`\n]+)`")
 DOTTED = re.compile(r"[a-z_0-9]+(\.[a-z_0-9]+)+")
-VOCABULARY = described()
+VOCABULARY = cell_schema()
 
 
 def known(word: str) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.http_client import Client, Flight, RetryPolicy, ServerFailed, checked_url, read_object
+from ascent.http_client import Client, RequestGroup, RetryPolicy, ServerFailed, checked_url, read_object
 from tests.rewards.servers import dripping, misbehaving, ok, raw
 
 QUICK = RetryPolicy(timeout=0.5, tries=1)
@@ -92,7 +92,7 @@ def test_no_thread_and_no_connection_is_left() -> None:
 
 
 def test_a_flight_that_is_cut_ends_at_once() -> None:
-    flight = Flight()
+    flight = RequestGroup()
     with raw(dripping(ok(b"", "Content-Length: 999"), b" ")) as server:
         threading.Timer(0.2, flight.cut).start()
         began = time.monotonic()

@@ -47,8 +47,10 @@ def terms_of(row: Row, batch: Batch) -> Terms:
         return file_terms(batch, loss=row.loss, token_weights=row.token_weights, extra_losses=row.extra_losses)
     assert row.rollout_correction and row.ratio and row.policy_loss and row.aggregation
     return policy_terms(
-        batch, rollout_correction=row.rollout_correction, ratio=row.ratio, policy_loss=row.policy_loss, aggregation=row.aggregation,
-        token_weights=row.token_weights, kl=row.kl, entropy_bonus=row.entropy_bonus, value_loss=row.value_loss, extra_losses=row.extra_losses,
+        batch, rollout_correction=row.rollout_correction, ratio=row.ratio, policy_loss=row.policy_loss,
+        aggregation=row.aggregation,
+        token_weights=row.token_weights, kl=row.kl, entropy_bonus=row.entropy_bonus, value_loss=row.value_loss,
+        extra_losses=row.extra_losses,
     )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def awkward(seed: int) -> Batch:
     """
     batch = random_batch(seed, groups=3)
     segments, rng = batch["segments"], torch.Generator().manual_seed(seed)
-    apart_T = segments.spread(torch.arange(segments.count) % 2).double()
+    apart_T = segments.broadcast(torch.arange(segments.count) % 2).double()
     batch["sampler_logprobs_T"] = batch["old_logprobs_T"] + apart_T * torch.randn(
         segments.total, generator=rng, dtype=torch.float64
     )

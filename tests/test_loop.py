@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ascent.loop import Parts, Schedule, Trained, load_state, run, state_of
+from ascent.loop import LoopParts, Schedule, TrainedModel, load_state, run, state_of
 
 
 class Value:
@@ -89,10 +89,10 @@ def slope(w: float, target: float) -> float:
     return 2 * (w - target)
 
 
-def parts(saved: dict[int, Any], names: tuple[str, ...] = ("policy",), evaluated: bool = True) -> Parts:
-    return Parts(
+def parts(saved: dict[int, Any], names: tuple[str, ...] = ("policy",), evaluated: bool = True) -> LoopParts:
+    return LoopParts(
         source=Targets(),
-        trained=[Trained(name, Slope(), slope) for name in names],
+        trained=[TrainedModel(name, Slope(), slope) for name in names],
         tracker=Log(),
         save=lambda step, state: saved.__setitem__(step, state),
         evaluate=(lambda step: {"score": float(step)}) if evaluated else None,
@@ -192,12 +192,12 @@ class Passes(Targets):
 
 def test_a_step_may_take_several_updates_or_none() -> None:
     made = parts({}, evaluated=False)
-    made = Parts(Passes(), made.trained, made.tracker, made.save)
+    made = LoopParts(Passes(), made.trained, made.tracker, made.save)
     run(made, SCHEDULE)
     rows = dict(made.tracker.rows)  # type: ignore[attr-defined]
     assert [rows[step]["updates"] for step in (1, 2, 3)] == [1.0, 3.0, 1.0]
     assert "w" not in rows[5]  # nothing was trained, and the source's own report is still logged
     again = parts({}, evaluated=False)
-    again = Parts(Passes(), again.trained, again.tracker, again.save)
+    again = LoopParts(Passes(), again.trained, again.tracker, again.save)
     run(again, SCHEDULE)
     assert state_of(again) == state_of(made)

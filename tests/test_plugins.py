@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ascent.plugins import names_in
+from ascent.plugins import load_names
 
 
 def test_two_files_of_one_name_do_not_meet_and_a_changed_one_is_read_again(tmp_path: Path) -> None:
     for folder, value in (("a", 1), ("b", 2)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(f"X = {value}\n")
-    assert [names_in("mine", tmp_path / folder / "mine.py")["X"] for folder in "ab"] == [1, 2]
+    assert [load_names("mine", tmp_path / folder / "mine.py")["X"] for folder in "ab"] == [1, 2]
     (tmp_path / "a" / "mine.py").write_text("X = 3\n")
-    assert names_in("mine", tmp_path / "a" / "mine.py")["X"] == 3
+    assert load_names("mine", tmp_path / "a" / "mine.py")["X"] == 3
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_a_broken_file_is_told_with_its_line_and_stays_nowhere(content: bytes, w
     before = set(sys.modules)
     for _ in range(2):
         with pytest.raises(ValueError, match=f"reward x: .*{words}"):
-            names_in("reward x", tmp_path / "broken.py")
+            load_names("reward x", tmp_path / "broken.py")
     assert not [name for name in set(sys.modules) - before if name.startswith("ascent_own_broken")]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"reward x: there is no file .*nowhere\.py"):
-        names_in("reward x", tmp_path / "nowhere.py")
+        load_names("reward x", tmp_path / "nowhere.py")

@@ -7,16 +7,16 @@ from ascent.records import (
     Completion,
     Example,
     Group,
-    Judged,
     Message,
     Pair,
     Prompt,
     Ranking,
     Request,
     Rollout,
+    StepExample,
     StepReward,
-    Steps,
     Turn,
+    UnpairedExample,
 )
 
 ASK = Prompt("p1", (Message("user", "2 + 2?"),), answer="4")
@@ -141,7 +141,7 @@ def test_request_refuses(changes, words):
         (lambda: Pair(ASK, YES, NO, margin=math.inf), "margin=inf"),
         (lambda: Ranking(ASK, (YES,)), r"has 1 answer\(s\)"),
         (lambda: Ranking(ASK, (YES, NO, YES)), "the same answer twice"),
-        (lambda: Judged(ASK, (), good=True), "an answer of Judged 'p1' is empty"),
+        (lambda: UnpairedExample(ASK, (), good=True), "an answer of Judged 'p1' is empty"),
     ],
 )
 def test_records_without_information_are_refused(make, words):
@@ -152,13 +152,13 @@ def test_records_without_information_are_refused(make, words):
 def test_preference_records_hold_what_they_are_given():
     assert Pair(ASK, YES, NO, margin=1.0).chosen == YES
     assert Ranking(ASK, (YES, NO)).answers[0] == YES
-    assert Judged(ASK, NO, good=False).good is False
+    assert UnpairedExample(ASK, NO, good=False).good is False
     assert Example("e1", (*ASK.messages, *YES)).messages[-1].content == "4"
 
 
 def test_judged_steps_have_a_verdict_each_and_one_at_least() -> None:
     prompt = Prompt("p", (Message("user", "q"),))
-    assert Steps(prompt, ("a", "b"), (0.5, None)).right == (0.5, None)
+    assert StepExample(prompt, ("a", "b"), (0.5, None)).right == (0.5, None)
     for steps, right, words in (
         (("a",), (1.0, 0.0), "1 steps but 2 judgements"),
         (("a",), (-100.0,), "a step is judged -100.0"),
@@ -166,4 +166,4 @@ def test_judged_steps_have_a_verdict_each_and_one_at_least() -> None:
         ((), (), "steps is empty"),
     ):
         with pytest.raises(ValueError, match=words):
-            Steps(prompt, steps, right)
+            StepExample(prompt, steps, right)

@@ -17,7 +17,7 @@ import pytest
 from ascent.algorithms import TABLE
 from ascent.api.check import check
 from ascent.api.iterate import Folders, _plans
-from ascent.config.iterate import rounds_from
+from ascent.config.iterate import iterate_config
 from ascent.config.load import load_config, read_recipe, shipped_recipes
 from ascent.data.load import load as load_data
 from ascent.models.load import load
@@ -108,14 +108,14 @@ def test_it_resolves(name: str) -> None:
 
 def test_every_stage_of_the_rounds_resolves() -> None:
     """What they learn is measured by tests/end_to_end/test_rounds.py; only the first stage needs no other before it."""
-    recipe = rounds_from(read_recipe(IN_ROUNDS), IN_ROUNDS)
+    recipe = iterate_config(read_recipe(IN_ROUNDS), IN_ROUNDS)
     plans = [_plans(Folders(Path("folder"), recipe), number) for number in range(recipe.rounds + 1)]
     assert [list(each) for each in plans] == [["sft"], *[["reward_model", "policy"]] * recipe.rounds]
 
 
 @pytest.mark.slow
 def test_the_first_stage_of_the_rounds_takes_a_step() -> None:
-    recipe = rounds_from(read_recipe(IN_ROUNDS), IN_ROUNDS)
+    recipe = iterate_config(read_recipe(IN_ROUNDS), IN_ROUNDS)
     found = check(_plans(Folders(Path("folder"), recipe), 0)["sft"])
     assert math.isfinite(found.loss) and found.grad_norm > 0 and found.trained > 0
 

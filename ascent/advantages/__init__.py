@@ -1,1 +1,1 @@
-"""From rewards to advantages, pure: shape the reward, assign credit, normalise, select. Tensors in, tensors out."""
+"""From rewards to advantages, pure: shape the reward, assign credit, normalize, select. Tensors in, tensors out."""

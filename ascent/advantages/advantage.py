@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ascent.maths.metrics import Tally
+from ascent.maths.metrics import Accumulator
 
 
 class SequenceAdvantage(NamedTuple):
     """One advantage per sequence (every token of it gets the same), and how many degenerate cases were met."""
 
     advantages_B: Tensor
-    metrics: Mapping[str, Tally]
+    metrics: Mapping[str, Accumulator]
 
 
 class TokenAdvantage(NamedTuple):
@@ -22,4 +22,4 @@ class TokenAdvantage(NamedTuple):
 
     advantages_T: Tensor
     returns_T: Tensor | None
-    metrics: Mapping[str, Tally]
+    metrics: Mapping[str, Accumulator]

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ascent.advantages.advantage import SequenceAdvantage
 from ascent.advantages.group_baselines import scored
 from ascent.advantages.reward_shaping import on_last_token
-from ascent.advantages.advantage import SequenceAdvantage
 from ascent.cells import Cell
-from ascent.maths.metrics import Tally, average, largest, spread
+from ascent.maths.metrics import Accumulator, max_of, mean_of, std_of
 from ascent.maths.segments import Segments
 
 
@@ -26,7 +26,7 @@ class Estimate(NamedTuple):
     advantages_T: Tensor
     returns_T: Tensor | None
     rewards_B: Tensor
-    metrics: Mapping[str, Tally]
+    metrics: Mapping[str, Accumulator]
 
 
 def estimate(
@@ -42,7 +42,7 @@ def estimate(
     known["rewards_T"] = _placed(known, raw_B) + extra_T
     known["rewards_B"] = known["rewards_B"] + segments.sum(extra_T)
     # What could not be scored gets no advantage: its tokens are outside the mask that the estimators see.
-    valid_T = loss_mask_T & segments.spread(scored_B)
+    valid_T = loss_mask_T & segments.broadcast(scored_B)
     known["loss_mask_T"] = valid_T
     for rule in [rule for rule in reward_shaping if "rewards_T" in rule.inputs]:
         known["rewards_T"] = rule(known)
@@ -51,13 +51,13 @@ def estimate(
     result = advantage(known)
     if isinstance(result, SequenceAdvantage):
         known["advantages_B"] = result.advantages_B
-        known["advantages_T"] = torch.where(valid_T, segments.spread(result.advantages_B), 0)
+        known["advantages_T"] = torch.where(valid_T, segments.broadcast(result.advantages_B), 0)
         returns_T = None
     else:
         known["advantages_T"], returns_T = result.advantages_T, result.returns_T
     scaled = advantage_norm(known)
     if "advantages_B" in advantage_norm.inputs:  # it returns the kind of advantage it was given
-        scaled = segments.spread(scaled)
+        scaled = segments.broadcast(scaled)
     advantages_T = torch.where(valid_T, scaled, 0).detach()
     return Estimate(
         advantages_T, returns_T, known["rewards_B"].detach(), _metrics(result, raw_B, advantages_T, valid_T)
@@ -88,16 +88,16 @@ def _placed(known: Mapping[str, Any], raw_B: Tensor) -> Tensor:
         return whole_T
     changed_T = on_last_token(torch.where(known["scored_B"], shaped_B - raw_B, 0), loss_mask_T, segments)
     stepwise_B = segments.sum(known["step_ends_T"]) > 0
-    return torch.where(segments.spread(stepwise_B), known["step_rewards_T"] + changed_T, whole_T)
+    return torch.where(segments.broadcast(stepwise_B), known["step_rewards_T"] + changed_T, whole_T)
 
 
-def _metrics(result: Any, raw_B: Tensor, advantages_T: Tensor, valid_T: Tensor) -> dict[str, Tally]:
+def _metrics(result: Any, raw_B: Tensor, advantages_T: Tensor, valid_T: Tensor) -> dict[str, Accumulator]:
     scored_B = scored(raw_B)
     return {
         **result.metrics,
-        "reward": average(raw_B, scored_B),
-        "reward_spread": spread(raw_B, scored_B),
-        "advantage": average(advantages_T, valid_T),
-        "advantage_spread": spread(advantages_T, valid_T),
-        "advantage_largest": largest(advantages_T.abs(), valid_T),
+        "reward/mean": mean_of(raw_B, scored_B),
+        "reward/std": std_of(raw_B, scored_B),
+        "advantage/mean": mean_of(advantages_T, valid_T),
+        "advantage/std": std_of(advantages_T, valid_T),
+        "advantage/abs_max": max_of(advantages_T.abs(), valid_T),
     }

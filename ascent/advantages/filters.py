@@ -14,7 +14,7 @@ from ascent.maths.groups import Groups
 
 def nonzero_variance(rewards_B: Tensor, groups: Groups) -> Tensor:
     """Keep groups whose rewards differ (DAPO's dynamic sampling); unscored members do not vote."""
-    return groups.spread(~groups.spans_nothing(rewards_B, ~torch.isnan(rewards_B)))
+    return groups.broadcast(~groups.spans_nothing(rewards_B, ~torch.isnan(rewards_B)))
 
 
 def not_truncated(truncated_B: Tensor) -> Tensor:

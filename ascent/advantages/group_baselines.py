@@ -7,7 +7,7 @@ rewards are all equal, and there the 0 is exact (docs/decisions/0007). An infini
 no comparison any more.
 
 Worked example, one group, rewards [1, .8, .4, .2]:
-  centre           [.4, .2, -.2, -.4]                 (divided by the sample std .365: +-1.095, +-.548)
+  group_mean_baseline [.4, .2, -.2, -.4]                 (divided by the sample std .365: +-1.095, +-.548)
   leave_one_out    [.533, .267, -.267, -.533]         (each against the mean of the three others)
   length_weighted  lengths [2, 4, 6, 8]: baseline .46 -> [.54, .34, -.06, -.26]
   best_of_group    [.2, 0, 0, 0]                      (the best against the second)
@@ -24,7 +24,7 @@ from torch import Tensor
 from ascent.advantages.advantage import SequenceAdvantage, TokenAdvantage
 from ascent.advantages.returns import reward_to_go
 from ascent.maths.groups import Groups
-from ascent.maths.metrics import Mean, average
+from ascent.maths.metrics import Mean, mean_of
 from ascent.maths.segments import Segments
 from ascent.parameter_ranges import RARE, NonNegative, Positive, checked
 
@@ -38,16 +38,16 @@ def raw(rewards_B: Tensor) -> SequenceAdvantage:
 
 
 @checked
-def centre(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceAdvantage:
+def group_mean_baseline(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceAdvantage:
     """Reward minus the mean of its group (GRPO, Dr. GRPO)."""
-    return _against(rewards_B, groups, groups.spread(groups.mean(rewards_B, scored(rewards_B))), lone_reward)
+    return _against(rewards_B, groups, groups.broadcast(groups.mean(rewards_B, scored(rewards_B))), lone_reward)
 
 
 @checked
 def leave_one_out(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceAdvantage:
-    """Reward minus the mean of the OTHER members of its group (RLOO); G/(G-1) times `centre`."""
-    credit = centre(rewards_B, groups, lone_reward=lone_reward)
-    members_B = groups.spread(groups.sum(scored(rewards_B))).to(rewards_B.dtype)
+    """Reward minus the mean of the OTHER members of its group (RLOO); G/(G-1) times `group_mean_baseline`."""
+    credit = group_mean_baseline(rewards_B, groups, lone_reward=lone_reward)
+    members_B = groups.broadcast(groups.sum(scored(rewards_B))).to(rewards_B.dtype)
     factor_B = members_B / (members_B - 1).clamp(min=1)
     return SequenceAdvantage(credit.advantages_B * factor_B, credit.metrics)
 
@@ -62,7 +62,7 @@ def length_weighted(
     weighted_G = groups.sum(weights_B * torch.where(scored_B, rewards_B, 0))
     weight_G = groups.sum(weights_B)
     baseline_G = torch.where(weight_G > 0, weighted_G / weight_G.clamp(min=1), groups.mean(rewards_B, scored_B))
-    return _against(rewards_B, groups, groups.spread(baseline_G), lone_reward)
+    return _against(rewards_B, groups, groups.broadcast(baseline_G), lone_reward)
 
 
 def best_of_group(rewards_B: Tensor, groups: Groups) -> SequenceAdvantage:
@@ -73,12 +73,12 @@ def best_of_group(rewards_B: Tensor, groups: Groups) -> SequenceAdvantage:
     scored_B = scored(rewards_B)
     known_B = torch.where(scored_B, rewards_B, float("-inf"))
     first_G = known_B.new_full((groups.count,), float("-inf")).scatter_reduce(0, groups.ids_B, known_B, "amax")
-    best_B = scored_B & (known_B == groups.spread(first_G))
+    best_B = scored_B & (known_B == groups.broadcast(first_G))
     tied_G = groups.sum(best_B) > 1
     rest_B = torch.where(best_B, float("-inf"), known_B)
     second_G = known_B.new_full((groups.count,), float("-inf")).scatter_reduce(0, groups.ids_B, rest_B, "amax")
     baseline_G = torch.where(tied_G | torch.isinf(second_G), first_G, second_G)
-    credit = _against(rewards_B, groups, groups.spread(torch.where(torch.isinf(baseline_G), 0, baseline_G)))
+    credit = _against(rewards_B, groups, groups.broadcast(torch.where(torch.isinf(baseline_G), 0, baseline_G)))
     return SequenceAdvantage(torch.where(best_B, credit.advantages_B, 0), credit.metrics)
 
 
@@ -91,7 +91,7 @@ def success_scaled(
     arXiv 2504.02546. The factor undoes the shrinking of a step in which most groups earn nothing. One number
     for the whole rollout batch.
     """
-    credit, scored_B = centre(rewards_B, groups, lone_reward=lone_reward), scored(rewards_B)
+    credit, scored_B = group_mean_baseline(rewards_B, groups, lone_reward=lone_reward), scored(rewards_B)
     earned = (scored_B & (rewards_B != 0)).sum().clamp(min=1)
     factor = scored_B.sum().to(rewards_B.dtype) / earned / scale
     return SequenceAdvantage(credit.advantages_B * factor, credit.metrics)
@@ -114,10 +114,10 @@ def optimal_values(rewards_B: Tensor, groups: Groups, *, beta: Positive = 0.5) -
     scaled_B = torch.where(scored_B, rewards_B / beta, float("-inf"))
     largest_G = scaled_B.new_full((groups.count,), float("-inf")).scatter_reduce(0, groups.ids_B, scaled_B, "amax")
     largest_G = torch.where(torch.isinf(largest_G), 0, largest_G)
-    total_G = groups.sum(torch.where(scored_B, (scaled_B - groups.spread(largest_G)).exp(), 0))
+    total_G = groups.sum(torch.where(scored_B, (scaled_B - groups.broadcast(largest_G)).exp(), 0))
     count_G = groups.sum(scored_B).to(total_G.dtype)
     value_G = beta * (largest_G + torch.log(total_G / count_G.clamp(min=1)))
-    return groups.spread(torch.where(count_G > 0, value_G, 0))
+    return groups.broadcast(torch.where(count_G > 0, value_G, 0))
 
 
 @checked
@@ -142,7 +142,7 @@ def against_opponent(
             f"against_opponent: {float(win_prob_B[beyond_B][0]):g} is no chance of beating the opponent; give numbers "
             "between 0 and 1, such as the sigmoid of the difference of two scores"
         )
-    lead_T = segments.spread(torch.where(scored_B, win_prob_B - 0.5, 0))
+    lead_T = segments.broadcast(torch.where(scored_B, win_prob_B - 0.5, 0))
     toll_T = beta * (torch.where(loss_mask_T, old_logprobs_T, 0) - torch.where(loss_mask_T, ref_logprobs_T, 0))
     return TokenAdvantage(torch.where(loss_mask_T, lead_T - toll_T, 0).detach(), None, _unscored(scored_B))
 
@@ -153,9 +153,9 @@ def greedy_baseline(
     """Reward-to-go minus the reward of one greedy completion of the same prompt (ReMax, arXiv 2310.10505)."""
     to_go_T = reward_to_go(rewards_T, loss_mask_T, segments).advantages_T
     known_B = scored(greedy_rewards_B)  # without a baseline nothing can be said about a sequence
-    baseline_T = segments.spread(greedy_rewards_B.to(to_go_T))
-    compared_T = loss_mask_T & segments.spread(known_B)
-    lacking = {"without_baseline": average(~known_B, torch.ones_like(known_B))}
+    baseline_T = segments.broadcast(greedy_rewards_B.to(to_go_T))
+    compared_T = loss_mask_T & segments.broadcast(known_B)
+    lacking = {"advantage/no_baseline_frac": mean_of(~known_B, torch.ones_like(known_B))}
     return TokenAdvantage(torch.where(compared_T, to_go_T - baseline_T, 0), None, lacking)
 
 
@@ -177,12 +177,12 @@ def steps_to_go(
     segments.check(step_rewards_T, step_ends_T, loss_mask_T)
     scored_T = step_ends_T & scored(torch.where(step_ends_T, step_rewards_T, 0))
     by_step = groups.gather(segments.ids_T)
-    centred_T = step_rewards_T - by_step.spread(by_step.mean(step_rewards_T, scored_T))
+    centered_T = step_rewards_T - by_step.broadcast(by_step.mean(step_rewards_T, scored_T))
     flat_G = by_step.spans_nothing(step_rewards_T, scored_T) | (by_step.sum(scored_T) < 2)
-    std_T = by_step.spread(by_step.std(step_rewards_T, scored_T))
-    normal_T = torch.where(scored_T & ~by_step.spread(flat_G), centred_T / (std_T + eps), 0)
+    std_T = by_step.broadcast(by_step.std(step_rewards_T, scored_T))
+    normal_T = torch.where(scored_T & ~by_step.broadcast(flat_G), centered_T / (std_T + eps), 0)
     to_go_T = reward_to_go(normal_T.detach(), torch.ones_like(loss_mask_T), segments).advantages_T
-    return TokenAdvantage(torch.where(loss_mask_T, to_go_T, 0), None, {"groups_without_signal": _share(flat_G)})
+    return TokenAdvantage(torch.where(loss_mask_T, to_go_T, 0), None, {"reward/zero_std_frac": _share(flat_G)})
 
 
 @checked
@@ -198,16 +198,16 @@ def decoupled_parts(
     """GDPO's first step: z-score every reward part within its group on its own, then add them (weighted).
 
     A part that does not vary in a group contributes 0 there instead of drowning the others; a part that is NaN is left
-    out of that sequence's sum. Parts count as their rewards do (`component_weights_BK`, the same in every row; without it,
-    all 1), unless `part_weights` lists other weights, "1,0.5". The second step, the batch z-score over sequences, is
-    the normaliser `batch_zscore`.
+    out of that sequence's sum. Parts count as their rewards do (`component_weights_BK`, the same in every row; without
+    it, all 1), unless `part_weights` lists other weights, "1,0.5". The second step, the batch z-score over sequences,
+    is the normalizer `batch_zscore`.
     """
     weights_K = _part_weights(part_weights, reward_components_BK, component_weights_BK)
     total_B = torch.zeros_like(reward_components_BK[:, 0])
     known_B = torch.zeros_like(total_B, dtype=torch.bool)
     for part_B, weight in zip(reward_components_BK.unbind(1), weights_K, strict=True):
-        credit = centre(part_B, groups, lone_reward=lone_reward)
-        total_B = total_B + weight * credit.advantages_B / (groups.spread(deviation(part_B, groups)) + eps)
+        credit = group_mean_baseline(part_B, groups, lone_reward=lone_reward)
+        total_B = total_B + weight * credit.advantages_B / (groups.broadcast(deviation(part_B, groups)) + eps)
         known_B = known_B | scored(part_B)
     return SequenceAdvantage(total_B.detach(), _unscored(known_B))
 
@@ -237,22 +237,22 @@ def _against(rewards_B: Tensor, groups: Groups, baseline_B: Tensor, lone_reward:
     scored_B = scored(rewards_B)
     alone_G = groups.sum(scored_B) < 2
     flat_G = groups.spans_nothing(rewards_B, scored_B)
-    live_B = scored_B & ~groups.spread(alone_G | flat_G)
+    live_B = scored_B & ~groups.broadcast(alone_G | flat_G)
     metrics: dict[str, Mean] = {
         **_unscored(scored_B),
-        "groups_of_one": _share(alone_G),
-        "groups_without_signal": _share(flat_G & ~alone_G),
+        "advantage/lone_group_frac": _share(alone_G),
+        "reward/zero_std_frac": _share(flat_G & ~alone_G),
     }
-    rest_B = torch.where(scored_B & groups.spread(alone_G) & lone_reward, rewards_B, 0)
+    rest_B = torch.where(scored_B & groups.broadcast(alone_G) & lone_reward, rewards_B, 0)
     return SequenceAdvantage(torch.where(live_B, rewards_B - baseline_B, rest_B).detach(), metrics)
 
 
 def _share(flag_G: Tensor) -> Mean:
-    return average(flag_G, torch.ones_like(flag_G))
+    return mean_of(flag_G, torch.ones_like(flag_G))
 
 
 def _unscored(scored_B: Tensor) -> dict[str, Mean]:
-    return {"unscored": average(~scored_B, torch.ones_like(scored_B))}
+    return {"reward/failure_frac": mean_of(~scored_B, torch.ones_like(scored_B))}
 
 
 def _part_weights(text: str, reward_components_BK: Tensor, given_BK: Tensor | None) -> list[float]:

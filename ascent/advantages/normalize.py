@@ -4,7 +4,7 @@ Axes: T flat tokens, B sequences. Statistics are taken once, over the whole roll
 minibatches. The three "batch stds" that the field calls by one name differ; for rewards
 [1,1,0,0 | 1,0,0,0] in two groups of four:
   batch_std_raw      .517549   std of the rewards themselves
-  batch_std_centred  .5        std of the rewards minus their group's mean (ours)
+  batch_std_centered  .5        std of the rewards minus their group's mean (ours)
   batch_rms_group    .467707   root mean square about the group means: no second mean, no n - 1
 """
 
@@ -15,7 +15,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.advantages.group_baselines import centre, deviation, scored
+from ascent.advantages.group_baselines import deviation, group_mean_baseline, scored
 from ascent.maths import masked
 from ascent.maths.groups import Groups
 from ascent.parameter_ranges import NonNegative, Positive, Range, checked
@@ -38,7 +38,7 @@ def group_std(
     if ddof == 0:
         count_G = groups.sum(scored(rewards_B)).to(std_G.dtype)
         std_G = torch.where(count_G < 2, std_G, std_G * ((count_G - 1).clamp(min=0) / count_G.clamp(min=1)).sqrt())
-    return advantages_B / (groups.spread(std_G) + eps)
+    return advantages_B / (groups.broadcast(std_G) + eps)
 
 
 @checked
@@ -48,17 +48,17 @@ def batch_std_raw(advantages_B: Tensor, rewards_B: Tensor, *, eps: Positive = EP
 
 
 @checked
-def batch_std_centred(advantages_B: Tensor, rewards_B: Tensor, groups: Groups, *, eps: Positive = EPS) -> Tensor:
+def batch_std_centered(advantages_B: Tensor, rewards_B: Tensor, groups: Groups, *, eps: Positive = EPS) -> Tensor:
     """Divide by the std, over the batch, of rewards minus their group's mean, plus eps (LitePPO as we read it)."""
-    centred_B = centre(rewards_B, groups).advantages_B
-    return _divided(advantages_B, masked.variance(centred_B, scored(rewards_B)).sqrt(), eps)
+    centered_B = group_mean_baseline(rewards_B, groups).advantages_B
+    return _divided(advantages_B, masked.variance(centered_B, scored(rewards_B)).sqrt(), eps)
 
 
 @checked
 def batch_rms_group(advantages_B: Tensor, rewards_B: Tensor, groups: Groups, *, eps: Positive = EPS) -> Tensor:
     """Divide by the root mean square of rewards about their group's mean, plus eps (AReaL)."""
-    centred_B = centre(rewards_B, groups).advantages_B
-    return _divided(advantages_B, masked.mean(centred_B**2, scored(rewards_B)).sqrt(), eps)
+    centered_B = group_mean_baseline(rewards_B, groups).advantages_B
+    return _divided(advantages_B, masked.mean(centered_B**2, scored(rewards_B)).sqrt(), eps)
 
 
 @checked

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ascent.advantages.advantage import TokenAdvantage
-from ascent.maths.reverse_scan import from_the_right, next_in_segment
+from ascent.maths.reverse_scan import next_in_segment, reverse_scan
 from ascent.maths.segments import Segments
 from ascent.parameter_ranges import Count, Fraction, Positive, checked
 
@@ -45,7 +45,9 @@ def whole_return(
     steps = _Steps(loss_mask_T, segments)
     to_go_S = _discounted(steps, rewards_T, None, gamma)
     first_S = torch.cat([steps.segments.ids_T.new_ones(1, dtype=torch.bool), steps.segments.ids_T.diff() > 0])
-    return steps.credit(steps.segments.spread(steps.segments.sum(torch.where(first_S[: to_go_S.numel()], to_go_S, 0))))
+    return steps.credit(
+        steps.segments.broadcast(steps.segments.sum(torch.where(first_S[: to_go_S.numel()], to_go_S, 0)))
+    )
 
 
 @checked
@@ -95,7 +97,7 @@ def n_step(
     steps = _Steps(loss_mask_T, segments)
     delta_S = _residuals(steps, rewards_T, values_T, bootstrap_B, gamma)
     # The sum of residuals t..t+n-1 is everything from t on minus gamma^n times everything from t+n on.
-    ahead_S = from_the_right(delta_S, gamma, steps.segments)
+    ahead_S = reverse_scan(delta_S, gamma, steps.segments)
     later_S, ids_S = torch.zeros_like(ahead_S), steps.segments.ids_T
     if n < ahead_S.numel():
         later_S[:-n] = torch.where(ids_S[n:] == ids_S[:-n], ahead_S[n:], 0)
@@ -114,13 +116,13 @@ def gae(
     gamma: Fraction = 1.0,
     lam: Fraction = 0.95,
 ) -> TokenAdvantage:
-    """Generalised advantage estimation: TD residuals summed with weights (gamma lam)^k; targets are A + V.
+    """Generalized advantage estimation: TD residuals summed with weights (gamma lam)^k; targets are A + V.
 
     Schulman et al., 2015 (arXiv 1506.02438).
     """
     steps = _Steps(loss_mask_T, segments)
     delta_S = _residuals(steps, rewards_T, values_T, bootstrap_B, gamma)
-    advantages_S = from_the_right(delta_S, gamma * lam, steps.segments)
+    advantages_S = reverse_scan(delta_S, gamma * lam, steps.segments)
     return steps.credit(advantages_S, advantages_S + steps.take(values_T))
 
 
@@ -162,7 +164,7 @@ def length_adaptive_gae(
     lengths_B = segments.sum(loss_mask_T).clamp(min=1).to(values_T.dtype)
     lam_B = (1 - 1 / (alpha * lengths_B)).clamp(0, 1)
     delta_S = _residuals(steps, rewards_T, values_T, bootstrap_B, gamma)
-    advantages_S = from_the_right(delta_S, gamma * steps.segments.spread(lam_B), steps.segments)
+    advantages_S = reverse_scan(delta_S, gamma * steps.segments.broadcast(lam_B), steps.segments)
     critic = gae(rewards_T, values_T, loss_mask_T, segments, bootstrap_B, gamma=gamma, lam=critic_lam)
     return TokenAdvantage(steps.credit(advantages_S).advantages_T, critic.returns_T, {})
 
@@ -203,4 +205,4 @@ def _discounted(steps: _Steps, rewards_T: Tensor, bootstrap_B: Tensor | None, ga
     if bootstrap_B is not None:
         beyond_S = next_in_segment(torch.zeros_like(rewards_S), steps.segments, bootstrap_B)
         rewards_S = rewards_S + gamma * beyond_S
-    return from_the_right(rewards_S, gamma, steps.segments)
+    return reverse_scan(rewards_S, gamma, steps.segments)

@@ -89,4 +89,4 @@ def on_last_token(rewards_B: Tensor, loss_mask_T: Tensor, segments: Segments) ->
 
     The last TRAINED token, not the last token: behind a closing observation the reward would never reach the policy.
     """
-    return torch.where(segments.last(loss_mask_T), segments.spread(rewards_B), 0)
+    return torch.where(segments.last(loss_mask_T), segments.broadcast(rewards_B), 0)

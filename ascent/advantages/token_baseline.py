@@ -18,8 +18,8 @@ from torch import Tensor
 from ascent.advantages.advantage import TokenAdvantage
 from ascent.advantages.returns import reward_to_go
 from ascent.maths.groups import Groups
-from ascent.maths.metrics import average
-from ascent.maths.reverse_scan import from_the_right
+from ascent.maths.metrics import mean_of
+from ascent.maths.reverse_scan import reverse_scan
 from ascent.maths.segments import Segments
 from ascent.parameter_ranges import RARE, Positive, checked
 
@@ -54,21 +54,21 @@ def optimal_token_baseline(
     weight_T = _so_far(energy_T, segments)
     lengths_B = segments.sum(loss_mask_T)
     place_T = _places(loss_mask_T, segments, by_position)
-    slot_T = segments.spread(groups.ids_B) * (int(segments.lengths_B.max()) + 1) + place_T
+    slot_T = segments.broadcast(groups.ids_B) * (int(segments.lengths_B.max()) + 1) + place_T
     slots = Groups.from_ids(slot_T) if slot_T.numel() else None
     if slots is None:
         return TokenAdvantage(torch.zeros_like(to_go_T), None, {})
     top_S = slots.sum(torch.where(loss_mask_T, to_go_T * weight_T, 0))
-    baseline_T = slots.spread(top_S / (slots.sum(torch.where(loss_mask_T, weight_T, 0)) + eps))
+    baseline_T = slots.broadcast(top_S / (slots.sum(torch.where(loss_mask_T, weight_T, 0)) + eps))
     members_G = groups.sum(lengths_B > 0)
     if lone_tail:
-        baseline_T = torch.where(place_T >= segments.spread(_tail(lengths_B, groups)), 0, baseline_T)
+        baseline_T = torch.where(place_T >= segments.broadcast(_tail(lengths_B, groups)), 0, baseline_T)
     alone_G = members_G < 2
     tokens = groups.gather(segments.ids_T)
     flat_G = tokens.spans_nothing(to_go_T, loss_mask_T)
-    live_T = loss_mask_T & ~tokens.spread(alone_G | flat_G)
-    metrics = {"groups_of_one": average(alone_G, torch.ones_like(alone_G))}
-    rest_T = torch.where(loss_mask_T & tokens.spread(alone_G) & lone_reward, to_go_T, 0)
+    live_T = loss_mask_T & ~tokens.broadcast(alone_G | flat_G)
+    metrics = {"advantage/lone_group_frac": mean_of(alone_G, torch.ones_like(alone_G))}
+    rest_T = torch.where(loss_mask_T & tokens.broadcast(alone_G) & lone_reward, to_go_T, 0)
     return TokenAdvantage(torch.where(live_T, to_go_T - baseline_T, rest_T).detach(), None, metrics)
 
 
@@ -96,22 +96,22 @@ def _energy(
 
 def _so_far(x_T: Tensor, segments: Segments) -> Tensor:
     """The running sum inside each segment, this token included; summed segment by segment, to keep its digits."""
-    return segments.spread(segments.sum(x_T)) - from_the_right(x_T, 1.0, segments) + x_T
+    return segments.broadcast(segments.sum(x_T)) - reverse_scan(x_T, 1.0, segments) + x_T
 
 
 def _places(loss_mask_T: Tensor, segments: Segments, by_position: bool) -> Tensor:
     """From 0: a token's index among its sequence's trained tokens, or among all of its tokens."""
     counted_T = (torch.ones_like(loss_mask_T) if by_position else loss_mask_T).to(torch.int64).cumsum(0)
     before_B = torch.cat([counted_T.new_zeros(1), counted_T])[segments.offsets[:-1]]
-    return (counted_T - segments.spread(before_B) - 1).clamp(min=0)
+    return (counted_T - segments.broadcast(before_B) - 1).clamp(min=0)
 
 
 def _tail(lengths_B: Tensor, groups: Groups) -> Tensor:
     """For the one longest member of a group, the second largest length; for everyone else, beyond any position."""
     lowest = torch.full((groups.count,), -1, dtype=lengths_B.dtype, device=lengths_B.device)
-    longest_B = groups.spread(lowest.scatter_reduce(0, groups.ids_B, lengths_B, "amax"))
+    longest_B = groups.broadcast(lowest.scatter_reduce(0, groups.ids_B, lengths_B, "amax"))
     is_longest_B = lengths_B == longest_B
-    lone_B = is_longest_B & (groups.spread(groups.sum(is_longest_B)) == 1)
+    lone_B = is_longest_B & (groups.broadcast(groups.sum(is_longest_B)) == 1)
     rest_B = torch.where(is_longest_B, 0, lengths_B)
-    second_B = groups.spread(lowest.scatter_reduce(0, groups.ids_B, rest_B, "amax"))
+    second_B = groups.broadcast(lowest.scatter_reduce(0, groups.ids_B, rest_B, "amax"))
     return torch.where(lone_B, second_B.clamp(min=0), torch.iinfo(torch.int64).max)

@@ -28,7 +28,8 @@ GKD = replace(
     origin="TRL: beta .5, temperature 1, half of the answers the student's own; lr 2e-5 as sft",
     pitfalls=(
         "beta 0 and 1 are the plain KLs, not the limits of the middle form, which vanishes at both ends.",
-        "Own answers of an untrained student teach little: set data.on_policy_fraction to 0 and train on records first.",
+        "Own answers of an untrained student teach little: set data.on_policy_fraction to 0 and train on records "
+        "first.",
     ),
     loss=cell(distillation.gkd, beta=0.5, temperature=1.0),
     defaults={**SFT.defaults, "data.on_policy_fraction": 0.5, "data.train_on": "completion"},

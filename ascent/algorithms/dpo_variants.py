@@ -157,7 +157,7 @@ DISCOPOP = replace(
 DPO_NORM = replace(
     DPO,
     name="dpo_norm",
-    title="Length-normalised DPO",
+    title="Length-normalized DPO",
     paper="arXiv 2411.15124 (Tulu 3)",
     formula="L = -log sigmoid(beta (u_w / n_w - u_l / n_l))",
     origin="Tulu 3: beta 5, lr 5e-7",
@@ -199,7 +199,7 @@ LD_DPO = replace(
         "Only the longer response of a pair changes; tail 1 is DPO, tail 0 truncates.",
         "Its focus goes with every loss of pairs; where that divides by lengths, they stay whole.",
     ),
-    token_weights=(cell(length_desensitized.shared_length, tail=0.5),),
+    token_weights=(cell(length_desensitized.length_desensitized, tail=0.5),),
 )
 
 WPO = replace(
@@ -233,8 +233,9 @@ ONLINE_DPO = replace(
     formula="a pair is the best and the worst of a prompt's answers of pi, by their rewards; L = dpo",
     origin="TRL: two answers, beta .1, lr 5e-7",
     pitfalls=(
-        "Answers of equal reward form no pair: with rewards of 0 and 1, two answers and a policy that is right half of "
-        "the time, every second prompt is sampled in vain; raise rollouts.group_size or rollouts.dynamic_sampling_tries.",
+        "Answers of equal reward form no pair: with rewards of 0 and 1, two answers and a policy that is right half "
+        "of the time, every second prompt is sampled in vain; raise rollouts.group_size or "
+        "rollouts.dynamic_sampling_tries.",
     ),
     source="fresh_pairs",
     defaults={**FRESH, "update.learning_rate": 5e-7},

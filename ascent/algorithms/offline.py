@@ -63,7 +63,7 @@ REWARD_MODEL_LISTWISE = replace(
 
 DPO = Row(
     name="dpo",
-    title="Direct preference optimisation",
+    title="Direct preference optimization",
     paper="arXiv 2305.18290; label smoothing: cDPO (Mitchell, 2023)",
     formula="L = -mean over pairs of log sigmoid(beta (u_chosen - u_rejected)), u = summed log pi - log ref",
     origin="paper: beta .1, lr 1e-6",
@@ -117,7 +117,7 @@ ORPO = Row(
 
 SIMPO = Row(
     name="simpo",
-    title="SimPO: length-normalised, reference-free, with a margin",
+    title="SimPO: length-normalized, reference-free, with a margin",
     paper="arXiv 2405.14734",
     formula="L = -mean over pairs of log sigmoid(beta (mean log pi_chosen - mean log pi_rejected) - margin)",
     origin="authors' configs: beta 2.5, margin 1.375 (= .55 * beta), lr 1e-6",

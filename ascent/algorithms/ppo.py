@@ -45,7 +45,7 @@ VPG = replace(
 PPO = replace(
     VPG,
     name="ppo",
-    title="PPO for RLHF, as the N+ reproduction of OpenAI's summarisation work",
+    title="PPO for RLHF, as the N+ reproduction of OpenAI's summarization work",
     paper="arXiv 1707.06347; details: arXiv 2403.17031 (N+)",
     formula=(
         "r_t = -beta (log old - log ref), plus the score on the last token (no EOS: the score is -1); A = GAE, "
@@ -54,7 +54,7 @@ PPO = replace(
     origin="N+: beta .05, gamma 1, lam .95, clip .2, value clip .2, value weight .1, 4 epochs, Adam eps 1e-5, T .7",
     pitfalls=(
         "The score sits on the EOS token; N+ and TRL put it one slot later, which multiplies it by lam once more.",
-        "The value clip is in reward units: centre the reward model on the SFT set first.",
+        "The value clip is in reward units: center the reward model on the SFT set first.",
         "KL in the reward is scaled with the advantages: beta is relative to the reward's scale.",
     ),
     reward_shaping=(cell(reward_shaping.eos_replace, score=-1.0), cell(reward_shaping.kl_penalty, beta=0.05)),

@@ -195,7 +195,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
     ),
     "advantage": functions(
         group_baselines.raw,
-        group_baselines.centre,
+        group_baselines.group_mean_baseline,
         group_baselines.leave_one_out,
         group_baselines.length_weighted,
         group_baselines.best_of_group,
@@ -219,7 +219,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         normalize.none,
         normalize.group_std,
         normalize.batch_std_raw,
-        normalize.batch_std_centred,
+        normalize.batch_std_centered,
         normalize.batch_rms_group,
         normalize.batch_zscore,
         normalize.whiten_sequence,
@@ -237,8 +237,8 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         rollout_correction.geometric_truncate,
         rollout_correction.geometric_mask,
         rollout_correction.geometric_filter,
-        rollout_correction.token_normalised,
-        rollout_correction.product_normalised,
+        rollout_correction.token_normalized,
+        rollout_correction.product_normalized,
     ),
     "ratio": functions(
         ratios.none, ratios.token, ratios.sequence_product, ratios.sequence_geometric, ratios.sequence_geometric_token
@@ -269,7 +269,7 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         token_weights.own_likelihood,
         rejection_masks.ratio_within,
         rejection_masks.distance_within,
-        length_desensitized.shared_length,
+        length_desensitized.length_desensitized,
     ),
     "aggregation": functions(
         aggregation.token_mean,

@@ -11,20 +11,20 @@ from typing import Any
 
 from torch import nn
 
-from ascent.api.training import Training, WithFrozen, assemble
+from ascent.api.training import FrozenOutputSource, Training, assemble
 from ascent.models.memory import Forecast, forecast, shape_of, with_critic
 from ascent.models.model import LanguageModel
 from ascent.plan.resolve import Plan
 from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import Critic
-from ascent.setup.rl import Frozen
+from ascent.setup.rl import FrozenModel
 from ascent.update.learner import LocalLearner
 
 MOST_STEPS = 5  # looked at for a signal
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """What two steps showed: all but `seconds` is of the first, which also pays for what happens only once.
 
     `sample` is the first sequence of the first batch: its pieces, and which are trained.
@@ -41,7 +41,7 @@ class Checked:
     memory: Forecast
 
 
-def check(plan: Plan) -> Checked:
+def check(plan: Plan) -> CheckResult:
     """Parse and render everything, run forward and backward, forecast memory, time a step; nothing is kept."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ending:
         training = assemble(plan, Path(folder))
@@ -52,16 +52,16 @@ def check(plan: Plan) -> Checked:
         more, step = _first(training, step + 1)
         for each in training.others:
             each.learner.step(more, each.objective)
-        training.learner.step(more, training.objective)["loss"].value()  # waits for the device
+        training.learner.step(more, training.objective)["loss/total"].value()  # waits for the device
         seconds = time.perf_counter() - start
-    return Checked(
+    return CheckResult(
         notes=training.notes,
         sample=pieces(training, batches[0]),
         microbatches=len(batches),
-        tokens=round(stats["tokens"].value()),
-        trained=round(stats["trained_tokens"].value()),
-        loss=stats["loss"].value(),
-        grad_norm=stats["grad_norm"].value(),
+        tokens=round(stats["tokens/run"].value()),
+        trained=round(stats["tokens/trained"].value()),
+        loss=stats["loss/total"].value(),
+        grad_norm=stats["optim/grad_norm"].value(),
         seconds=seconds,
         memory=memory_of(plan, training),
     )
@@ -109,10 +109,10 @@ def _forecast(plan: Plan, model: LanguageModel, tokens: int, budget_bytes: int, 
 def _frozen(training: Training) -> int:
     """Weights of a reference or a teacher that stays during training; LoRA's reference shares the policy's."""
     source = training.source
-    models: list[Any] = [source.frozen.model] if isinstance(source, WithFrozen) else []
+    models: list[Any] = [source.frozen.model] if isinstance(source, FrozenOutputSource) else []
     if isinstance(source, RolloutSource):
         asked = (source.models.reference, source.models.teacher)
-        models = [each.model for each in asked if isinstance(each, Frozen)]
+        models = [each.model for each in asked if isinstance(each, FrozenModel)]
     return sum(_count(each.module) for each in models if isinstance(each, LanguageModel))
 
 

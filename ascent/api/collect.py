@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from ascent.feedback.agreement import Agreement, agreement
-from ascent.feedback.comparisons import Answer, Form, Question, Shown, questions_of, shown_to
-from ascent.feedback.preference_log import Ledger
+from ascent.feedback.comparisons import Answer, Comparison, Form, ShownComparison, make_comparisons, shown_to
+from ascent.feedback.preference_log import PreferenceLog
 from ascent.feedback.samples import Samples, beside, fingerprint
 from ascent.feedback.verdicts import Unjudged, Verdict, key_of, row_of
 from ascent.records import Prompt
-from ascent.rollouts.generate import Settings
-from ascent.setup.data import loaded
-from ascent.setup.generation import Answering, weights_of
+from ascent.rollouts.generate import SamplingParams
+from ascent.setup.data import load_records
+from ascent.setup.generation import Generator, weights_of
 from ascent.setup.judges import Judge
 
 AT_ONCE = 64  # prompts sampled between two lines of the file
@@ -27,13 +27,15 @@ Say = Callable[[str], None]
 class Person(Protocol):
     """Asks somebody at a terminal. `undo` takes back the last verdict, `quit` ends the session."""
 
-    def ask(self, shown: Shown, form: Form, *, done: int, total: int) -> Verdict | Literal["undo", "quit"]: ...
+    def ask(
+        self, shown: ShownComparison, form: Form, *, done: int, total: int
+    ) -> Verdict | Literal["undo", "quit"]: ...
 
     def tell(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
-class Asked:
+class CollectOptions:
     """What is asked of whom: everything that decides the questions."""
 
     models: tuple[str, ...]
@@ -60,7 +62,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectResult:
     """How far one annotator got. `left_out` says why prompts and answers gave no question, `unjudged` what failed."""
 
     questions: int
@@ -75,7 +77,7 @@ class Collected:
 
 
 def collect(
-    asked: Asked,
+    asked: CollectOptions,
     out: Path,
     *,
     annotator: str,
@@ -83,7 +85,7 @@ def collect(
     person: Person | None = None,
     repeat: float = 0.1,
     say: Say = print,
-) -> Collected:
+) -> CollectResult:
     """Ask everything that this annotator has not answered yet; the same call again goes on where it stopped.
 
     Either a judge answers or a person does.
@@ -91,7 +93,7 @@ def collect(
     assert (judge is None) != (person is None), "one of the two answers"
     if out.suffix != ".jsonl":
         raise ValueError(f"out={out}, but verdicts are lines of JSON; name a file that ends in .jsonl")
-    with Ledger(out) as ledger:
+    with PreferenceLog(out) as ledger:
         questions, left = _questions(asked, beside(out), say)
         shown = shown_to(annotator, questions, seed=asked.seed, repeat=repeat)
         done = ledger.done_by(annotator)
@@ -110,14 +112,14 @@ def collect(
             session.with_person(person, todo)
         elif judge is not None:
             failed = session.with_judge(judge, todo)
-        return Collected(len(shown), len(ledger.done_by(annotator)), left, failed, agreement(ledger.rows))
+        return CollectResult(len(shown), len(ledger.done_by(annotator)), left, failed, agreement(ledger.rows))
 
 
 class _Session:
-    def __init__(self, ledger: Ledger, form: Form, annotator: str, total: int) -> None:
+    def __init__(self, ledger: PreferenceLog, form: Form, annotator: str, total: int) -> None:
         self.ledger, self.form, self.annotator, self.total = ledger, form, annotator, total
 
-    def with_judge(self, judge: Judge, todo: Sequence[Shown]) -> Counter[str]:
+    def with_judge(self, judge: Judge, todo: Sequence[ShownComparison]) -> Counter[str]:
         failed: Counter[str] = Counter()
         for each, found in zip(todo, judge.verdicts(todo, self.form, annotator=self.annotator), strict=True):
             if isinstance(found, Unjudged):
@@ -126,9 +128,9 @@ class _Session:
                 self._keep(each, found)
         return failed
 
-    def with_person(self, person: Person, todo: Sequence[Shown]) -> None:
+    def with_person(self, person: Person, todo: Sequence[ShownComparison]) -> None:
         waiting = list(todo)
-        said: list[Shown] = []
+        said: list[ShownComparison] = []
         while waiting:
             reply = person.ask(waiting[0], self.form, done=self.total - len(waiting), total=self.total)
             if reply == "quit":
@@ -143,13 +145,13 @@ class _Session:
                 waiting.insert(0, said.pop())
                 person.tell("taken back; asking again")
 
-    def _keep(self, shown: Shown, verdict: Verdict) -> None:
+    def _keep(self, shown: ShownComparison, verdict: Verdict) -> None:
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self.ledger.append(row_of(shown, verdict, form=self.form, annotator=self.annotator, time=when))
 
 
-def _questions(asked: Asked, file: Path, say: Say) -> tuple[list[Question], Counter[str]]:
-    records = loaded(asked.prompts, "prompts", seed=asked.seed).records[: asked.limit]
+def _questions(asked: CollectOptions, file: Path, say: Say) -> tuple[list[Comparison], Counter[str]]:
+    records = load_records(asked.prompts, "prompts", seed=asked.seed).records[: asked.limit]
     prompts = [record for record in records if isinstance(record, Prompt)]
     about = {
         "prompts": asked.prompts, "number": len(prompts), "content": fingerprint(prompts),
@@ -163,10 +165,12 @@ def _questions(asked: Asked, file: Path, say: Say) -> tuple[list[Question], Coun
         answers = samples.answers(prompts, len(asked.models))
     finally:
         samples.close()
-    return questions_of(prompts, answers, asked.form, seed=asked.seed, per_prompt=asked.per_prompt)
+    return make_comparisons(prompts, answers, asked.form, seed=asked.seed, per_prompt=asked.per_prompt)
 
 
-def _sample(asked: Asked, place: int, model: str, prompts: Sequence[Prompt], samples: Samples, say: Say) -> None:
+def _sample(
+    asked: CollectOptions, place: int, model: str, prompts: Sequence[Prompt], samples: Samples, say: Say
+) -> None:
     """The answers of one model that are not in the file yet, piece by piece; pieces do not depend on what is there."""
     pieces = [prompts[first : first + AT_ONCE] for first in range(0, len(prompts), AT_ONCE)]
     waiting = [n for n, piece in enumerate(pieces) if not all(samples.has(place, prompt) for prompt in piece)]
@@ -175,8 +179,8 @@ def _sample(asked: Asked, place: int, model: str, prompts: Sequence[Prompt], sam
     weights = weights_of(model)
     samples.refuse_other_weights(place, model, weights)
     say(f"sampling {asked.samples} answers of {model} to each of {sum(len(pieces[n]) for n in waiting)} prompts")
-    settings = Settings(asked.max_new_tokens, asked.seed, asked.temperature, asked.top_p)
-    answering = Answering(model, prompts, settings)
+    settings = SamplingParams(asked.max_new_tokens, asked.seed, asked.temperature, asked.top_p)
+    answering = Generator(model, prompts, settings)
     try:
         for number in waiting:
             found = answering(pieces[number], range(asked.samples), occasion=f"collect/{place}/{number}")

@@ -9,19 +9,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ascent.api.evaluate import prompts_of
-from ascent.feedback.comparisons import Answer, Question, Shown
+from ascent.feedback.comparisons import Answer, Comparison, ShownComparison
 from ascent.feedback.verdicts import CHOICES, Unjudged, Verdict
 from ascent.feedback.win_rate import Interval, length_matched, settled, wilson
 from ascent.records import Prompt, Rollout
-from ascent.rollouts.generate import GREEDY, Settings
-from ascent.setup.generation import Answering
+from ascent.rollouts.generate import GREEDY, SamplingParams
+from ascent.setup.generation import Generator
 from ascent.setup.judges import Judge
 
 WORTH = {"a": 1.0, "b": 0.0, "tie": 0.5, "inconsistent": 0.5, "same": 0.5}
 
 
 @dataclass(frozen=True)
-class Compared:
+class CompareResult:
     """`outcomes` counts answers: a, b, tie, inconsistent (the orders disagree), same (equal texts, not judged).
 
     `win_rate` is A's, a mean over prompts in which all but a and b count half. `consistent` is the share of judged
@@ -67,9 +67,9 @@ class Pairing:
     a: Rollout
     b: Rollout
 
-    def question(self) -> Question:
+    def question(self) -> Comparison:
         answers = [Answer(name, name, each.text, each.length) for name, each in (("a", self.a), ("b", self.b))]
-        return Question(f"{self.prompt.id}/{self.a.sample}", self.prompt, tuple(answers))
+        return Comparison(f"{self.prompt.id}/{self.a.sample}", self.prompt, tuple(answers))
 
 
 def compare(
@@ -84,12 +84,12 @@ def compare(
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int = 0,
-) -> Compared:
+) -> CompareResult:
     """Every prompt answered by both, greedily or (samples > 0) drawn so many times, and judged in both orders."""
     if samples < 0:
         raise ValueError(f"samples={samples}, but it counts drawn answers to each prompt; 0 asks for greedy ones")
     prompts = prompts_of(data, limit)
-    settings = Settings(max_new_tokens, seed, temperature, top_p)
+    settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
     numbers = list(range(samples)) or [GREEDY]
     ours, theirs = (_answers(model, prompts, numbers, settings, side) for model, side in ((a, "a"), (b, "b")))
     pairings = [
@@ -103,7 +103,7 @@ def compare(
 
 def summed_up(
     pairings: Sequence[Pairing], judge: Judge, *, a: str, b: str, data: str, samples: int, settings: Mapping[str, Any]
-) -> Compared:
+) -> CompareResult:
     """Judge pairings that are there already."""
     open_ = [each for each in pairings if each.a.text.strip() != each.b.text.strip()]
     verdicts = _judged(open_, judge)
@@ -127,7 +127,7 @@ def summed_up(
     counts = Counter(words.values())
     judged = counts.total() - counts["same"]
     choices = [v.word for pair in verdicts for v in pair if isinstance(v, Verdict) and v.word in CHOICES]
-    return Compared(
+    return CompareResult(
         *(a, b, data, judge.name, len(groups), samples, settings),
         outcomes={name: counts[name] for name in WORTH},
         win_rate=wilson(sum(outcomes), len(outcomes)),
@@ -141,9 +141,9 @@ def summed_up(
 
 
 def _answers(
-    model: str, prompts: Sequence[Prompt], samples: Sequence[int], settings: Settings, side: str
+    model: str, prompts: Sequence[Prompt], samples: Sequence[int], settings: SamplingParams, side: str
 ) -> list[list[Rollout]]:
-    answering = Answering(model, prompts, settings)
+    answering = Generator(model, prompts, settings)
     try:
         return answering(prompts, samples, occasion=f"compare/{side}")
     finally:
@@ -151,7 +151,7 @@ def _answers(
 
 
 def _judged(pairings: Sequence[Pairing], judge: Judge) -> list[tuple[Verdict | Unjudged, Verdict | Unjudged]]:
-    both = [Shown(each.question(), order, order[0]) for each in pairings for order in ((0, 1), (1, 0))]
+    both = [ShownComparison(each.question(), order, order[0]) for each in pairings for order in ((0, 1), (1, 0))]
     found = list(judge.verdicts(both, "pairs", annotator="compare"))
     return list(zip(found[::2], found[1::2], strict=True))
 

@@ -19,8 +19,8 @@ from ascent.records import Prompt, Rollout
 from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import Tally
 from ascent.rewards.registry import Batch, Reward, find
-from ascent.rollouts.generate import GREEDY, Asked, Settings, collect
-from ascent.setup.environments import talk_of
+from ascent.rollouts.generate import GREEDY, RenderedPrompt, SamplingParams, generate
+from ascent.setup.environments import env_session
 from ascent.setup.policy import device
 from ascent.tasks.named import is_task, read_name
 
@@ -35,7 +35,7 @@ Answer = tuple[Rollout, Parts]
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvalResult:
     """`figures` are means over prompts, by name; `tokens` describes lengths; `unscored` counts by reason."""
 
     model: str
@@ -73,7 +73,7 @@ def evaluate(
     reward: str | None = None,
     invalid_rows: Policy = "fail",
     env: Mapping[str, Any] | None = None,
-) -> Evaluated:
+) -> EvalResult:
     """One greedy answer and `samples` drawn ones to every prompt, scored and summed up.
 
     `data` is a built-in task (its held-out split unless the name says otherwise) or whatever `ascent.data` reads as
@@ -86,14 +86,14 @@ def evaluate(
         raise ValueError(f"limit={limit}, but at least 1 prompt must be asked")
     prompts = prompts_of(data, limit, invalid_rows)
     judge = judge_of(data, prompts, reward)
-    settings = Settings(max_new_tokens, seed, temperature, top_p)
+    settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
     rollouts = answered(model, prompts, samples, settings, env)
     if env is not None and reward is None and any(each.episode and each.episode.parts for each in rollouts):
         judge = Judge(f"env {env['use']}", lambda found, _: [_verdict(each) for each in found])
     tally = Tally()
     scores = judged(judge, rollouts, tally)
     drawn = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
-    return Evaluated(
+    return EvalResult(
         *(model, data, judge.name, len(prompts), samples, drawn),
         figures=figures(rollouts, scores, samples=samples, seed=seed),
         tokens=lengths(rollouts),
@@ -166,15 +166,17 @@ def _rewarded(use: str, found: Reward, rollouts: Sequence[Rollout], tally: Tally
 
 
 def answered(
-    model: str, prompts: Sequence[Prompt], samples: int, settings: Settings, env: Mapping[str, Any] | None = None
+    model: str, prompts: Sequence[Prompt], samples: int, settings: SamplingParams, env: Mapping[str, Any] | None = None
 ) -> list[Rollout]:
     """The greedy answer to each prompt, then its samples."""
     policy = load(model, device=device())
     policy.eval()
     renderer = Renderer(policy.tokenizer, train_on="completion", context=longest_of(policy.module.config))
-    talk = talk_of(env, renderer, settings.max_new_tokens) if env is not None else None
+    talk = env_session(env, renderer, settings.max_new_tokens) if env is not None else None
     begun = [prompt if talk is None else talk.make(prompt).first() for prompt in prompts]
-    asked = [Asked(first, _rendered(renderer, first), prompt) for first, prompt in zip(begun, prompts, strict=True)]
+    asked = [
+        RenderedPrompt(first, _rendered(renderer, first), prompt) for first, prompt in zip(begun, prompts, strict=True)
+    ]
     room = settings.max_new_tokens if talk is None else talk.limits.room(settings.max_new_tokens)
     longest = max(len(each.tokens) for each in asked) + room
     engine = NativeEngine(policy, renderer.stop_ids, longest_sequence=longest)
@@ -184,7 +186,7 @@ def answered(
 
     try:
         samplings = replace(settings, talk=talk)
-        return collect(engine, asked, [GREEDY, *range(samples)], samplings, occasion="evaluate", text=text)
+        return generate(engine, asked, [GREEDY, *range(samples)], samplings, occasion="evaluate", text=text)
     finally:
         engine.close()
         if talk is not None:

@@ -19,9 +19,9 @@ from ascent.config.validate import validate
 from ascent.plan.resolve import Plan
 from ascent.runs import jsonl
 from ascent.runs.folder import CHANGES, CONFIG, INPUTS, read_json
-from ascent.setup.fingerprints import Input, Named, Reading, difference, named, unchecked
+from ascent.setup.fingerprints import FingerprintReader, Input, InputName, difference, find_inputs, unchecked
 
-FORMAT = 1
+FORMAT = 2
 Say = Callable[[str], None]
 
 
@@ -41,8 +41,8 @@ class Before(NamedTuple):
 
 def begin(plan: Plan, folder: Path, *, say: Say) -> tuple[Plan, str]:
     """A run that starts: its plan, and the text of its inputs.json."""
-    reading = Reading(folder, plan.config.seed)
-    found = [reading(each) for each in named(plan)]
+    reading = FingerprintReader(folder, plan.config.seed)
+    found = [reading(each) for each in find_inputs(plan)]
     for line in reading.hashing.words():
         say(line)
     content = {"format": FORMAT, "recipe": flat(plan.config), "inputs": [each.record() for each in found]}
@@ -58,12 +58,12 @@ def go_on(plan: Plan, folder: Path, done: int, *, started: bool, accept: bool, s
     before, now = read(folder, done + 1), flat(plan.config)
     edits = recipes.changes(before.recipe, now)
     recipes.refuse(edits, before.recipe, str(folder / CONFIG))
-    asked = [each for each in named(plan) if not (started and each.start_only)]
+    asked = [each for each in find_inputs(plan) if not (started and each.start_only)]
     if started:
         _refuse_late(edits, plan, folder)
-    reading = Reading(folder, plan.config.seed, before.inputs)
+    reading = FingerprintReader(folder, plan.config.seed, before.inputs)
     found = {each.key: reading(each) for each in asked if not _written_since(each, before)}
-    started_only = {each.key for each in named(plan)} - {each.key for each in asked}
+    started_only = {each.key for each in find_inputs(plan)} - {each.key for each in asked}
     pairs = [
         (before.inputs.get(key), found.get(key))
         for key in dict.fromkeys((*before.inputs, *found))
@@ -109,7 +109,7 @@ def read(folder: Path, step: int) -> Before:
 
 def held(plan: Plan, found: Sequence[Input], *, say: Say) -> Plan:
     """The plan with every model at the place where it was found, and with the marks of all inputs."""
-    models = {each.key for each in named(plan) if each.kind == "model"}
+    models = {each.key for each in find_inputs(plan) if each.kind == "model"}
     places = {
         each.key: each.at
         for each in found
@@ -134,7 +134,7 @@ def _put(values: Any, key: str, value: str) -> None:
 
 
 def _refuse_late(edits: Sequence[Change], plan: Plan, folder: Path) -> None:
-    late = {each.key for each in named(plan) if each.start_only}
+    late = {each.key for each in find_inputs(plan) if each.start_only}
     for each in edits:
         if each.key in late:
             raise ValueError(
@@ -143,7 +143,7 @@ def _refuse_late(edits: Sequence[Change], plan: Plan, folder: Path) -> None:
             )
 
 
-def _written_since(each: Named, before: Before) -> bool:
+def _written_since(each: InputName, before: Before) -> bool:
     """A file that an option of a reward names, and that was not there at the start: the reward may have written it."""
     return each.kind == "file" and each.key not in before.inputs and before.recipe.get(each.key) == each.name
 

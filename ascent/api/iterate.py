@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascent.api.collect import Asked, Person, collect
+from ascent.api.collect import CollectOptions, Person, collect
 from ascent.api.compare import compare
 from ascent.api.evaluate import prompts_of
-from ascent.api.stages import Say, Stopped, stage
+from ascent.api.stages import Say, StageStopped, stage
 from ascent.config import yaml_text
-from ascent.config.iterate import Rounds, rounds_from
+from ascent.config.iterate import IterateConfig, iterate_config
 from ascent.config.load import merged
 from ascent.config.validate import validate
 from ascent.feedback.comparisons import Form
@@ -37,7 +37,7 @@ from ascent.plan.resolve import Plan, resolve
 from ascent.records import Prompt
 from ascent.runs.folder import CONFIG, read_run
 from ascent.runs.lock import Lock
-from ascent.setup.data import loaded, refuse_absent_files
+from ascent.setup.data import load_records, refuse_absent_files
 from ascent.setup.judges import SIMULATED, judge_of
 
 RECIPE, FEEDBACK, COMPARISONS, MEASURED = "rounds.yaml", "feedback.jsonl", "comparisons.jsonl", "measured.json"
@@ -49,7 +49,7 @@ Tree = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Measured:
+class RoundResult:
     """The policy of one round, by its folder, and how it compares with the first."""
 
     policy: Path
@@ -59,7 +59,7 @@ class Measured:
 class Folders:
     """Where the stages of a recipe lie."""
 
-    def __init__(self, root: Path, recipe: Rounds) -> None:
+    def __init__(self, root: Path, recipe: IterateConfig) -> None:
         self.root, self.recipe = root, recipe
 
     def of(self, number: int) -> Path:
@@ -72,7 +72,9 @@ class Folders:
         return self.recipe.sft if isinstance(self.recipe.sft, str) else str(self.root / "sft")
 
 
-def rounds(recipe: Rounds, folder: Path, *, person: Person | None = None, say: Say = print) -> list[Measured]:
+def iterate(
+    recipe: IterateConfig, folder: Path, *, person: Person | None = None, say: Say = print
+) -> list[RoundResult]:
     """All rounds, or what is left of them; Stopped when asked to stop."""
     folders = Folders(folder, recipe)
     plans = {number: _plans(folders, number) for number in range(recipe.rounds + 1)}  # refuses what cannot work
@@ -92,7 +94,7 @@ def rounds(recipe: Rounds, folder: Path, *, person: Person | None = None, say: S
             _collect(folders, number, person, say)
             for name, plan in plans[number].items():
                 stage(plan, folders.of(number) / name, say)
-            found.append(Measured(Path(folders.policy(number)), _measure(folders, number, say)))
+            found.append(RoundResult(Path(folders.policy(number)), _measure(folders, number, say)))
         return found
 
 
@@ -147,7 +149,7 @@ def _refuse_collect(folders: Folders) -> None:
     if all((folders.of(number) / COMPARISONS).is_file() for number in range(1, recipe.rounds + 1)):
         return
     with _said_of("collect.prompts"):
-        records = loaded(ask.prompts, "prompts", seed=recipe.seed + 1).records
+        records = load_records(ask.prompts, "prompts", seed=recipe.seed + 1).records
     if ask.annotator != PERSON:
         with _said_of("collect.annotator"):
             _try_judge(ask.annotator, ask.form, [each for each in records if isinstance(each, Prompt)])
@@ -197,7 +199,7 @@ def _collect(folders: Folders, number: int, person: Person | None, say: Say) -> 
     if (here / COMPARISONS).is_file():
         say(f"{here / FEEDBACK} is finished")
         return
-    asked = Asked(
+    asked = CollectOptions(
         (folders.policy(number - 1),), ask.prompts, form=ask.form, samples=ask.samples, per_prompt=ask.per_prompt,
         max_new_tokens=ask.max_new_tokens, temperature=ask.temperature, seed=folders.recipe.seed + number,
     )  # fmt: skip
@@ -214,7 +216,7 @@ def _collect(folders: Folders, number: int, person: Person | None, say: Say) -> 
     if found.unjudged:
         raise ValueError(f"{ask.annotator} gave no verdict on {found.unjudged.total()} questions: {found.unjudged}")
     if not found.finished:
-        raise Stopped(f"{found.done} of {found.questions} questions of round {number} are answered")
+        raise StageStopped(f"{found.done} of {found.questions} questions of round {number} are answered")
     say(f"{found.done} verdicts in {here / FEEDBACK}")
     every = [(folders.of(each) / FEEDBACK).read_text(encoding="utf-8") for each in range(1, number + 1)]
     _replace(here / COMPARISONS, "".join(every))
@@ -240,10 +242,10 @@ def _measure(folders: Folders, number: int, say: Say) -> Mapping[str, Any] | Non
     return figures
 
 
-def _same_recipe(file: Path, recipe: Rounds, say: Say) -> None:
+def _same_recipe(file: Path, recipe: IterateConfig, say: Say) -> None:
     """The recipe is written down; a folder that holds another one is refused. Rounds may be added."""
     if file.is_file():
-        before = rounds_from(yaml_text.read(file.read_text(encoding="utf-8"), str(file)), str(file))
+        before = iterate_config(yaml_text.read(file.read_text(encoding="utf-8"), str(file)), str(file))
         if before.model_copy(update={"rounds": recipe.rounds}) != recipe:
             one, other = before.model_dump(), recipe.model_dump()
             key = next(name for name in one if name != "rounds" and one[name] != other[name])

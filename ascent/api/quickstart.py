@@ -25,7 +25,7 @@ from ascent.config.load import load_config
 from ascent.maths.estimates import Estimate
 from ascent.plan.resolve import Plan, resolve
 from ascent.records import Rollout
-from ascent.rollouts.generate import Settings
+from ascent.rollouts.generate import SamplingParams
 from ascent.runs.folder import read_run
 from ascent.tasks import TASKS
 
@@ -116,13 +116,14 @@ def feedback(folder: Path, *, seed: int, say: Say, changes: Changes = NONE) -> O
         say(words)
         stage(plan, place, say)
     shown = [_shown("imitation", sft, "contrary", seed), _shown("imitation, then feedback", ppo, "contrary", seed)]
-    closer = f"ascent train quickstart_ppo {' '.join(models)} cells.reward_shaping.kl_penalty.beta=0 --run {folder / 'no-kl'}"
+    without_kl = f"cells.reward_shaping.kl_penalty.beta=0 --run {folder / 'no-kl'}"
+    closer = f"ascent train quickstart_ppo {' '.join(models)} {without_kl}"
     return Outcome("contrary", "correct", tuple(shown), ppo, (closer,))
 
 
 def seconds(folder: Path) -> float:
     """How long a run's steps took, by the times in its metrics."""
-    times = [record["time"] for record in read_run(folder).metrics]
+    times = [record["timestamp"] for record in read_run(folder).metrics]
     return float(times[-1] - times[0]) if len(times) > 1 else 0.0
 
 
@@ -132,6 +133,6 @@ def _plan(recipe: str, seed: int, ours: Sequence[str], changes: Changes) -> Plan
 
 def _shown(name: str, folder: Path, task: str, seed: int) -> Shown:
     prompts = TASKS[task].prompts("heldout", PROMPTS, seed)
-    rollouts = answered(str(folder), prompts, 0, Settings(max_new_tokens=16, seed=seed))
+    rollouts = answered(str(folder), prompts, 0, SamplingParams(max_new_tokens=16, seed=seed))
     scores = [TASKS[task].verify(each.prompt, each.text) for each in rollouts]
     return Shown(name, folder, seconds(folder), figures(rollouts, scores, samples=0, seed=seed), rollouts)

@@ -12,7 +12,7 @@ from ascent.runs.folder import CONFIG, read_run
 Say = Callable[[str], None]
 
 
-class Stopped(Exception):
+class StageStopped(Exception):
     """A stage was asked to stop, or a person quit; nothing is wrong and nothing is lost."""
 
 
@@ -26,4 +26,4 @@ def stage(plan: Plan, folder: Path, say: Say) -> None:
     else:
         last = training.resume(folder, say=say)
     if last < plan.config.run.steps:
-        raise Stopped(f"{folder} was asked to stop after step {last}")
+        raise StageStopped(f"{folder} was asked to stop after step {last}")

@@ -12,8 +12,8 @@ from typing import Any
 from ascent import loop
 from ascent.api.input_changes import begin, go_on
 from ascent.checkpoints import rng
-from ascent.checkpoints.resume import Found, newest, read_state
-from ascent.checkpoints.save import Keep, best, save
+from ascent.checkpoints.resume import ResumePoint, newest, read_state
+from ascent.checkpoints.save import RetentionPolicy, best, save
 from ascent.config.show import as_yaml
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read as read_yaml
@@ -29,19 +29,19 @@ from ascent.runs.environment import describe
 from ascent.runs.folder import CHECKPOINTS, CONFIG, Claim, RunFolder, state_of
 from ascent.runs.jsonl import numbers
 from ascent.runs.lock import Lock
-from ascent.runs.sample_log import Answers, Said, Samples, Warnings
+from ascent.runs.sample_log import EvalTracker, SampleRecorder, SampleTracker, WarningTracker
 from ascent.runs.signals import Stop
 from ascent.runs.terminal import Terminal
 from ascent.runs.trackers import Fanout
 from ascent.runs.warnings import CLIP_FRACTION
 from ascent.setup import evaluation, sample_records
-from ascent.setup.data import prepared, refuse_absent_files, refuse_shorter, within_context
-from ascent.setup.on_policy_distillation import OwnAnswers
+from ascent.setup.data import prepare_records, refuse_absent_files, refuse_shorter, within_context
+from ascent.setup.on_policy_distillation import OnPolicyAnswers
 from ascent.setup.optimal_values import FILE as OPTIMUM
 from ascent.setup.policy import INITIAL, REFERENCE, adam_of, device, load_policy, reference_of
-from ascent.setup.prompt_overlap import repeats
+from ascent.setup.prompt_overlap import prompt_overlap
 from ascent.setup.rewards import names_of
-from ascent.setup.rl import Reinforcement, sampler_of
+from ascent.setup.rl import RLSetup, sampler_of
 from ascent.setup.teacher import Teacher, teacher_of
 from ascent.setup.trackers import compared, trackers_of
 from ascent.update.learner import LocalLearner
@@ -59,7 +59,7 @@ Batch = dict[str, Any]
 class Training:
     """Everything a run is made of, built and checked, nothing trained yet.
 
-    `largest` is the number of tokens of the longest record. `demonstrations` are what a reward model is centred on;
+    `largest` is the number of tokens of the longest record. `demonstrations` are what a reward model is centered on;
     there are none for what has no scores.
     """
 
@@ -72,21 +72,21 @@ class Training:
     largest: int
     demonstrations: Sequence[Batch] = ()
     evaluate: Callable[[int], dict[str, float]] | None = None  # by sampling, where there are no held-out batches
-    samples: Callable[[], Said] | None = None  # what the policy said in the last step
-    answers: Callable[[], Said] | None = None  # what it said to held-out prompts in the last evaluation
+    samples: Callable[[], SampleRecorder] | None = None  # what the policy said in the last step
+    answers: Callable[[], SampleRecorder] | None = None  # what it said to held-out prompts in the last evaluation
     complaints: Callable[[], list[str]] = list  # why rewards could not score something, each reason once
-    others: tuple[loop.Trained, ...] = ()  # who learns besides the policy: a critic with weights of its own
+    others: tuple[loop.TrainedModel, ...] = ()  # who learns besides the policy: a critic with weights of its own
     saved: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)  # their folders of a checkpoint
     starts: int = 1  # the first step in which the policy learns too
     halted: Callable[[], str] = str  # why the run should end before its last step; empty while it should not
     close: Callable[[], None] = lambda: None  # gives back what rewards, environments and samplers hold
 
     @property
-    def trained(self) -> list[loop.Trained]:
-        return [loop.Trained("policy", self.learner, self.objective, self.starts), *self.others]
+    def trained(self) -> list[loop.TrainedModel]:
+        return [loop.TrainedModel("policy", self.learner, self.objective, self.starts), *self.others]
 
 
-class WithFrozen:
+class FrozenOutputSource:
     """A source whose batches also carry what a frozen model says: reference log-probs, or a teacher's distributions."""
 
     def __init__(self, source: FileSource, frozen: Reference | Teacher) -> None:
@@ -120,18 +120,19 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
     if row.samples:
         if config.run.keep_best:
             evaluation.refuse_unreported(config.run.best_metric, names_of(plan), talks=config.env is not None)
-        made = Reinforcement(plan, folder, model_folder)
+        made = RLSetup(plan, folder, model_folder)
         heard, pieces = made.evaluate, sample_records.Pieces(made.model.tokenizer)
         return Training(
             made.model, made.learner, made.objective, made.source, (),
-            (*made.notes, *repeats(made.source.asked, heard.asked if heard else ())), made.longest,
+            (*made.notes, *prompt_overlap(made.source.asked, heard.asked if heard else ())), made.longest,
             others=made.others, saved=made.saved, starts=config.update.critic_warmup_steps + 1,
             halted=lambda: made.source.halted, close=made.close,
             evaluate=heard, complaints=sample_records.Complaints(made.failures),
-            samples=lambda: Said(
+            samples=lambda: SampleRecorder(
                 sample_records.samples(made.source.rollouts, made.source.advantages, pieces), len(made.source.rollouts)
             ),
-            answers=None if heard is None else lambda: Said(sample_records.answers(heard.rollouts), len(heard.rollouts)),
+            answers=None if heard is None else lambda: SampleRecorder(sample_records.answers(heard.rollouts),
+            len(heard.rollouts)),
         )  # fmt: skip
     model = load_policy(plan, folder, model_folder)
     renderer = Renderer(
@@ -141,7 +142,7 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
         context=longest_of(model.module.config),
     )
     plan, clipped = within_context(plan, renderer)
-    source, items, notes = source_of(plan, renderer, own_answers(plan, model, renderer))
+    source, items, notes = source_of(plan, renderer, on_policy_answers(plan, model, renderer))
     notes = (*model.notes, *renderer.describe(), *clipped, *notes)
     learner = LocalLearner(
         model,
@@ -151,7 +152,7 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
     )
     heldout: list[Batch] = []
     if config.data.evaluate is not None:
-        heldout = _once(plan, prepared(config.data.evaluate, config, row, renderer).items)
+        heldout = _once(plan, prepare_records(config.data.evaluate, config, row, renderer).items)
     largest = max(item.tokens for item in items)
     training = Training(model, learner, objective_of(row), source, heldout, notes, largest)
     if "reference" in row.needs:
@@ -161,23 +162,23 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
         longest = plan.config.data.max_tokens if config.data.on_policy_fraction else largest
         refuse_shorter("the teacher (model.teacher)", teacher.model, model, longest)
         taught = [teacher(each) for each in training.heldout]
-        training = replace(training, source=WithFrozen(source, teacher), heldout=taught)
+        training = replace(training, source=FrozenOutputSource(source, teacher), heldout=taught)
     if "score_head" in row.needs:
         batches, words = evaluation.demonstrations(plan, items, renderer)
-        centred = f"after training, scores are centred on {words}"
-        training = replace(training, demonstrations=batches, notes=(*training.notes, centred))
+        centered = f"after training, scores are centered on {words}"
+        training = replace(training, demonstrations=batches, notes=(*training.notes, centered))
     if config.run.keep_best:
         evaluation.refuse_unknown(config.run.best_metric, training.heldout, training.objective)
     return training
 
 
-def own_answers(plan: Plan, model: LanguageModel, renderer: Renderer) -> OwnAnswers | None:
+def on_policy_answers(plan: Plan, model: LanguageModel, renderer: Renderer) -> OnPolicyAnswers | None:
     """Who answers anew what the records ask, where the recipe wants that."""
     config, rollouts = plan.config, plan.config.rollouts
     if "teacher_distribution" not in plan.row.needs or not config.data.on_policy_fraction:
         return None
     longest = min(config.data.max_tokens, config.update.tokens_per_microbatch)
-    return OwnAnswers(
+    return OnPolicyAnswers(
         sampler_of(plan, model, renderer, longest),
         config.data.on_policy_fraction,
         config.seed,
@@ -188,14 +189,14 @@ def own_answers(plan: Plan, model: LanguageModel, renderer: Renderer) -> OwnAnsw
 
 
 def source_of(
-    plan: Plan, renderer: Renderer, rewrite: OwnAnswers | None = None
+    plan: Plan, renderer: Renderer, rewrite: OnPolicyAnswers | None = None
 ) -> tuple[FileSource, tuple[Item, ...], tuple[str, ...]]:
     """The training data as a source, all of its items, and where they come from in words."""
     config = plan.config
     shares = [each.share for each in config.data.mix]
     shares = [1 - math.fsum(shares), *shares]
     parts = [
-        prepared(name, config, plan.row, renderer)
+        prepare_records(name, config, plan.row, renderer)
         for name in (config.data.train, *(each.use for each in config.data.mix))
     ]
     source = FileSource(
@@ -225,7 +226,7 @@ def with_reference(
         reference.model = None
     return replace(
         training,
-        source=WithFrozen(source, reference),
+        source=FrozenOutputSource(source, reference),
         heldout=[reference(each) for each in training.heldout],
         notes=(*training.notes, *reference.notes, told),
     )
@@ -294,7 +295,9 @@ def closed(training: Training, say: Say) -> None:
         say(f"what rewards or environments held could not be given back ({type(error).__name__}: {error})")
 
 
-def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Say, found: Found | None = None) -> int:
+def _drive(
+    plan: Plan, training: Training, run: RunFolder, *, done: int, say: Say, found: ResumePoint | None = None
+) -> int:
     settings = plan.config.run
     for note in training.notes:
         say(note)
@@ -312,7 +315,7 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
 
     terminal = Terminal(settings.steps, done=done, history=map(numbers, run.history()))
     tracker = Fanout(run, [terminal], say=say)
-    parts = loop.Parts(
+    parts = loop.LoopParts(
         source=training.source,
         trained=training.trained,
         tracker=tracker,
@@ -327,7 +330,9 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
     try:
         for each in trackers_of(plan, run, resumed_at=done if found else None):
             tracker.add(each)
-        for each in kept(training, run, terminal.note, expected=[CLIP_FRACTION] if plan.row.clips_by_design else []):
+        for each in start_writer(
+            training, run, terminal.note, expected=[CLIP_FRACTION] if plan.row.clips_by_design else []
+        ):
             tracker.add(each)
         with Stop() as stop:
             if training.evaluate is not None and done == 0:  # what training starts from; no checkpoint is judged by it
@@ -351,23 +356,23 @@ def _drive(plan: Plan, training: Training, run: RunFolder, *, done: int, say: Sa
         say(line)
     run.end("stopped" if stopped else "finished", last, why if stopped else "")
     for step in best(run.checkpoints, keep_of(plan)):
-        say(f"kept for evaluate/{settings.best_metric}: {run.checkpoints / str(step)}")
+        say(f"kept for eval/{settings.best_metric}: {run.checkpoints / str(step)}")
     say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")
     return last
 
 
-def kept(training: Training, run: RunFolder, warn: Say, *, expected: Sequence[str] = ()) -> Iterator[Tracker]:
+def start_writer(training: Training, run: RunFolder, warn: Say, *, expected: Sequence[str] = ()) -> Iterator[Tracker]:
     """What the run folder keeps besides metrics."""
     if training.samples is not None:
-        yield Samples(run, training.samples)
-        yield Warnings(run, warn, training.complaints, expected)
+        yield SampleTracker(run, training.samples)
+        yield WarningTracker(run, warn, training.complaints, expected)
     if training.answers is not None:
-        yield Answers(run, training.answers)
+        yield EvalTracker(run, training.answers)
 
 
-def keep_of(plan: Plan) -> Keep:
+def keep_of(plan: Plan) -> RetentionPolicy:
     settings = plan.config.run
-    return Keep(settings.keep, settings.keep_best, evaluation.larger_is_better(settings.best_metric))
+    return RetentionPolicy(settings.keep, settings.keep_best, evaluation.larger_is_better(settings.best_metric))
 
 
 def _save(
@@ -378,9 +383,9 @@ def _save(
     It has a score only where the best are kept: a score by which nobody chose would be taken for another one later.
     """
     settings = plan.config.run
-    score = judged.get(f"evaluate/{settings.best_metric}") if settings.keep_best else None
+    score = judged.get(f"eval/{settings.best_metric}") if settings.keep_best else None
     if training.demonstrations and (step == settings.steps or settings.keep_best):
-        training.model.normalisation = evaluation.normalisation(training.learner, training.demonstrations)
+        training.model.normalization = evaluation.normalization(training.learner, training.demonstrations)
     save(
         run.checkpoints,
         step,

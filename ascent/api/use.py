@@ -15,7 +15,7 @@ from ascent.checkpoints import export as exporting
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.data.errors import RowError
-from ascent.data.load import Loaded
+from ascent.data.load import LoadResult
 from ascent.data.prepare import Limits, prepare
 from ascent.data.render import Renderer
 from ascent.data.schemas import Record
@@ -25,14 +25,14 @@ from ascent.models.load import load
 from ascent.models.locate import resolve as model_folder
 from ascent.models.model import longest as longest_of
 from ascent.plan.resolve import resolve
-from ascent.records import Example, Message, Pair, Prompt, Ranking, Request, Steps
+from ascent.records import Example, Message, Pair, Prompt, Ranking, Request, StepExample
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.steps import Answer
 from ascent.runs.folder import Run, read_run
-from ascent.setup.data import loaded
+from ascent.setup.data import load_records
 from ascent.setup.policy import device
 from ascent.setup.reward_models import ProcessRewardModel, judge_in
-from ascent.update.device import on_device
+from ascent.update.device import to_device
 
 logger = logging.getLogger("ascent.api")
 
@@ -66,7 +66,7 @@ def resume(run: str | Path, *, accept_changes: bool = False) -> Run:
     return read_run(Path(run))
 
 
-class Scored(NamedTuple):
+class ScoredRecord(NamedTuple):
     """One line of a file: each of its sequences' scores, chosen first for a pair, best first for a ranking. A process
     reward model has as many for a sequence as that has steps."""
 
@@ -76,7 +76,7 @@ class Scored(NamedTuple):
 
 def score(
     model: str, file: str, *, tokens_per_microbatch: int = 16384, say: Callable[[str], None] = logger.info
-) -> Iterator[Scored]:
+) -> Iterator[ScoredRecord]:
     """A reward model's scores of every record in a file, in the file's order.
 
     Demonstrations score 0 on average where the model knows what they scored; where it does not, that is said.
@@ -84,15 +84,15 @@ def score(
     judge = judge_in(model)
     if judge.step_format is not None:
         say(f"{model} judges steps: of every answer, the probability of each step to be right")
-        yield from _step_scores(ProcessRewardModel(model, loaded=judge), loaded(file, None, seed=0))
+        yield from _step_scores(ProcessRewardModel(model, loaded=judge), load_records(file, None, seed=0))
         return
-    centre = judge.normalisation
+    center = judge.normalization
     say(
-        f"scores are relative to {centre.records} demonstrations (mean {centre.mean:.4g}, std {centre.std:.4g})"
-        if centre is not None
+        f"scores are relative to {center.records} demonstrations (mean {center.mean:.4g}, std {center.std:.4g})"
+        if center is not None
         else f"{model} does not say what demonstrations score: its training had not ended; scores are raw"
     )
-    records = loaded(file, None, seed=0)
+    records = load_records(file, None, seed=0)
     limits = Limits(max_tokens=tokens_per_microbatch, max_prompt_tokens=tokens_per_microbatch - 1)
     renderer = Renderer(judge.tokenizer, train_on="completion", context=longest_of(judge.module.config))
     items = prepare(records, renderer, limits).items
@@ -100,11 +100,11 @@ def score(
         budget = {"tokens_per_microbatch": tokens_per_microbatch, "max_tokens": tokens_per_microbatch}
         (batch,) = once([item], **budget, companions=False)
         with torch.no_grad():
-            scores = judge.outputs(on_device(batch, judge.device), frozenset({"scores_B"}))["scores_B"]
-        yield Scored(place, tuple((scores if centre is None else centre(scores)).tolist()))
+            scores = judge.outputs(to_device(batch, judge.device), frozenset({"scores_B"}))["scores_B"]
+        yield ScoredRecord(place, tuple((scores if center is None else center(scores)).tolist()))
 
 
-def _step_scores(judge: ProcessRewardModel, records: Loaded) -> Iterator[Scored]:
+def _step_scores(judge: ProcessRewardModel, records: LoadResult) -> Iterator[ScoredRecord]:
     for place, (record, at) in enumerate(zip(records.records, records.places, strict=True), start=1):
         try:
             found = judge(_answers(record, judge))
@@ -115,12 +115,12 @@ def _step_scores(judge: ProcessRewardModel, records: Loaded) -> Iterator[Scored]
             if isinstance(each, Unscored):
                 raise ValueError(f"{at}: {each.detail}")
             scores.append(tuple(step.value for step in each))
-        yield Scored(place, tuple(scores))
+        yield ScoredRecord(place, tuple(scores))
 
 
 def _answers(record: Record, judge: ProcessRewardModel) -> list[Answer]:
     """What a record has to be judged, in the order of its scores."""
-    if isinstance(record, Steps):
+    if isinstance(record, StepExample):
         return [Answer(record.prompt.messages, judge.joined(record.steps))]
     if isinstance(record, Example):
         return [Answer(record.messages[:-1], record.messages[-1].content)]
@@ -133,7 +133,7 @@ def _answers(record: Record, judge: ProcessRewardModel) -> list[Answer]:
     return [Answer((*record.prompt.messages, *answer[:-1]), answer[-1].content) for answer in answers]
 
 
-class Answered(NamedTuple):
+class SampledAnswers(NamedTuple):
     prompt: str
     answer: str
     tokens: int
@@ -150,7 +150,7 @@ def sample(
     top_p: float = 1.0,
     greedy: bool = False,
     seed: int = 0,
-) -> Iterator[Answered]:
+) -> Iterator[SampledAnswers]:
     """Answers of a model to plain-text prompts, in their order, with the chat template where it has one."""
     policy = load(model, device=device())
     policy.eval()
@@ -170,7 +170,7 @@ def sample(
         while turn in ready:
             done = ready.pop(turn)
             text = str(policy.tokenizer.decode(list(done.tokens), skip_special_tokens=True))
-            yield Answered(prompts[int(done.prompt_id)], text, len(done.tokens), done.stop)
+            yield SampledAnswers(prompts[int(done.prompt_id)], text, len(done.tokens), done.stop)
             turn = next(waiting, None)
 
 

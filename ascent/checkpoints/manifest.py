@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 
 
 class CheckpointError(RuntimeError):

@@ -17,20 +17,20 @@ from ascent.checkpoints.serialization import join
 _CANDIDATE = re.compile(rf"(\d+)|\.(\d+)\.{REPLACED}")
 
 
-class Rejected(NamedTuple):
+class RejectedCheckpoint(NamedTuple):
     """A checkpoint that was not taken, and what is wrong with it."""
 
     folder: Path
     reason: str
 
 
-class Found(NamedTuple):
+class ResumePoint(NamedTuple):
     """The checkpoint to continue from; `rejected` are newer ones that did not verify."""
 
     folder: Path
     step: int
     score: float | None
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectedCheckpoint, ...]
 
     def lines(self) -> list[str]:
         """What to tell the user."""
@@ -38,19 +38,19 @@ class Found(NamedTuple):
         return [*told, f"continuing from the checkpoint of step {self.step}"]
 
 
-def newest(root: Path) -> Found | None:
+def newest(root: Path) -> ResumePoint | None:
     """Verify checkpoints from the newest back and return the first that is whole; None where none was ever saved.
 
     If there are checkpoints and not one verifies, that is an error and not a fresh start.
     """
-    rejected: list[Rejected] = []
+    rejected: list[RejectedCheckpoint] = []
     for folder in _candidates(root):
         try:
             content = manifest.verify(folder)
         except (CheckpointError, OSError) as error:
-            rejected.append(Rejected(folder, str(error)))
+            rejected.append(RejectedCheckpoint(folder, str(error)))
             continue
-        return Found(folder, content["step"], content["score"], tuple(rejected))
+        return ResumePoint(folder, content["step"], content["score"], tuple(rejected))
     if rejected:
         reasons = "; ".join(f"{each.folder.name}: {each.reason}" for each in rejected)
         raise CheckpointError(

@@ -31,7 +31,7 @@ WRITING, REPLACED, REMOVING = "writing", "replaced", "removing"
 
 
 @dataclass(frozen=True)
-class Keep:
+class RetentionPolicy:
     """Which checkpoints survive: the `last` so many, and the `best` so many by score (larger is better, or smaller)."""
 
     last: int = 2
@@ -43,7 +43,7 @@ class Keep:
             raise ValueError(f"keep last={self.last}, best={self.best}; at least the last one must be kept, best >= 0")
 
 
-class Saved(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     """Where the checkpoint lies, and the steps whose checkpoints were deleted for it."""
 
     folder: Path
@@ -56,9 +56,9 @@ def save(
     state: Mapping[str, Any],
     folders: Mapping[str, Writer],
     *,
-    keep: Keep | None = None,
+    keep: RetentionPolicy | None = None,
     score: float | None = None,
-) -> Saved:
+) -> SavedCheckpoint:
     """Write the checkpoint of a step and return once it is safe on disk; only then are older ones deleted.
 
     `folders` maps a name ("model") to a function that writes such a folder. On failure the folder is as it was before.
@@ -92,7 +92,7 @@ def save(
         if writing.exists():
             disk.remove(writing)
     try:
-        return Saved(target, _prune(root, step, Keep() if keep is None else keep))
+        return SavedCheckpoint(target, _prune(root, step, RetentionPolicy() if keep is None else keep))
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint of step {step} is safe in {target}, but an older one could not be deleted: {error}; "
@@ -139,7 +139,7 @@ def steps_in(root: Path) -> list[int]:
     return sorted(int(path.name) for path in root.iterdir() if path.name.isdecimal()) if root.is_dir() else []
 
 
-def _prune(root: Path, step: int, keep: Keep) -> tuple[int, ...]:
+def _prune(root: Path, step: int, keep: RetentionPolicy) -> tuple[int, ...]:
     """Delete what the policy does not keep. Later steps belong to a past this run was taken back from: they go too."""
     past = [each for each in steps_in(root) if each <= step]
     kept = set(past[-keep.last :]) | set(_best(root, past, keep))
@@ -151,12 +151,12 @@ def _prune(root: Path, step: int, keep: Keep) -> tuple[int, ...]:
     return deleted
 
 
-def best(root: Path, keep: Keep) -> list[int]:
+def best(root: Path, keep: RetentionPolicy) -> list[int]:
     """The steps whose checkpoints are kept for their score, best first."""
     return _best(root, steps_in(root), keep)
 
 
-def _best(root: Path, steps: list[int], keep: Keep) -> list[int]:
+def _best(root: Path, steps: list[int], keep: RetentionPolicy) -> list[int]:
     scores: dict[int, float] = {}
     for each in steps:
         try:

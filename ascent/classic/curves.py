@@ -79,8 +79,8 @@ def plot_variance(estimates: Mapping[str, variance.Estimate], path: Path) -> Non
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.0, 3.8), width_ratios=(3, 2))
     named = {name: found for name, found in estimates.items() if not name.startswith("gae")}
     by_lam = {name.split("=")[1]: found for name, found in estimates.items() if name.startswith("gae")}
-    colours = ["C0" if name in variance.UNBIASED else "C1" for name in named]
-    bars = left.bar(list(named), [found.total_variance for found in named.values()], color=colours)
+    colors = ["C0" if name in variance.UNBIASED else "C1" for name in named]
+    bars = left.bar(list(named), [found.total_variance for found in named.values()], color=colors)
     left.bar_label(bars, fmt="%.0f", fontsize=8)
     left.set(ylabel="total variance of one batch's gradient", title="blue: unbiased, orange: not")
     left.tick_params(axis="x", labelrotation=20)

@@ -88,7 +88,7 @@ def control_variate(
 
 
 def best_coefficient(policy_V: Tensor, reference_V: Tensor) -> float:
-    """The c that minimises the variance of k1 + c (e^x - 1), with x = log reference - log policy."""
+    """The c that minimizes the variance of k1 + c (e^x - 1), with x = log reference - log policy."""
     p_V = policy_V.softmax(-1)
     x_V = reference_V.log_softmax(-1) - policy_V.log_softmax(-1)
     plain_V, known_V = -x_V, x_V.expm1()
@@ -123,7 +123,7 @@ def baselines(
     """The gradient of E[reward] with respect to the first logit, on a bandit of V arms, under four baselines.
 
     Every baseline that does not look at the action leaves the mean alone. `best` is E[score^2 R] / E[score^2], the
-    minimiser for this component; `leave one out` is the mean of the other samples of the same batch, as in RLOO.
+    minimizer for this component; `leave one out` is the mean of the other samples of the same batch, as in RLOO.
     """
     _check(samples, repetitions)
     if samples < 2:
@@ -152,7 +152,7 @@ def effective_sample_size(log_weights: Tensor) -> Tensor:
 
 
 def importance(*, shift: float, samples: int, repetitions: int, generator: torch.Generator) -> list[Report]:
-    """E[z^2] = 1 under N(0, 1), from draws of N(shift, 1): plain and self-normalised weights, and none at all.
+    """E[z^2] = 1 under N(0, 1), from draws of N(shift, 1): plain and self-normalized weights, and none at all.
 
     Half the weights' story is the effective sample size, here about n e^(-shift^2) for large n: see `ess_of_shift`.
     """
@@ -163,7 +163,7 @@ def importance(*, shift: float, samples: int, repetitions: int, generator: torch
     return [
         report("unweighted", f.mean(-1), 1.0, samples),
         report("weighted", (w * f).mean(-1), 1.0, samples),
-        report("self-normalised", (w * f).sum(-1) / w.sum(-1), 1.0, samples),
+        report("self-normalized", (w * f).sum(-1) / w.sum(-1), 1.0, samples),
     ]
 
 
@@ -176,7 +176,7 @@ def ess_of_shift(*, shift: float, samples: int, generator: torch.Generator) -> t
 
 def off_policy(
     target_V: Tensor,
-    behaviour_V: Tensor,
+    behavior_V: Tensor,
     rewards_V: Tensor,
     *,
     cap: float,
@@ -184,19 +184,19 @@ def off_policy(
     repetitions: int,
     generator: torch.Generator,
 ) -> list[Report]:
-    """The value of the target policy: from its own samples, and from the behaviour policy's in four ways."""
+    """The value of the target policy: from its own samples, and from the behavior policy's in four ways."""
     _check(samples, repetitions)
     if not cap > 0:
         raise ValueError(f"cap={cap}, but it bounds a ratio and must be above 0; for example 2")
     exact = float((target_V.softmax(-1) * rewards_V).sum())
     own = _draw(target_V.log_softmax(-1), (repetitions, samples), generator)
-    drawn = _draw(behaviour_V.log_softmax(-1), (repetitions, samples), generator)
-    w, reward = (target_V.log_softmax(-1) - behaviour_V.log_softmax(-1))[drawn].exp(), rewards_V[drawn]
+    drawn = _draw(behavior_V.log_softmax(-1), (repetitions, samples), generator)
+    w, reward = (target_V.log_softmax(-1) - behavior_V.log_softmax(-1))[drawn].exp(), rewards_V[drawn]
     return [
         report("on-policy", rewards_V[own].mean(-1), exact, samples),
         report("off-policy, uncorrected", reward.mean(-1), exact, samples),
         report("off-policy, ratio", (w * reward).mean(-1), exact, samples),
-        report("off-policy, self-normalised", (w * reward).sum(-1) / w.sum(-1), exact, samples),
+        report("off-policy, self-normalized", (w * reward).sum(-1) / w.sum(-1), exact, samples),
         report(f"off-policy, ratio capped at {cap:g}", (w.clamp(max=cap) * reward).mean(-1), exact, samples),
     ]
 
@@ -210,14 +210,14 @@ class Collapse(NamedTuple):
 
 
 def sequence_weights(
-    target_V: Tensor, behaviour_V: Tensor, *, lengths: list[int], samples: int, generator: torch.Generator
+    target_V: Tensor, behavior_V: Tensor, *, lengths: list[int], samples: int, generator: torch.Generator
 ) -> list[Collapse]:
     """Effective samples of whole-sequence ratios over independent tokens: about (share of one token) ** T."""
     _check(samples, 2)
     if min(lengths) < 1:
         raise ValueError(f"lengths {lengths}: a sequence has at least 1 token")
-    log_ratio_V = target_V.log_softmax(-1) - behaviour_V.log_softmax(-1)
-    drawn = _draw(behaviour_V.log_softmax(-1), (max(lengths), samples), generator)
+    log_ratio_V = target_V.log_softmax(-1) - behavior_V.log_softmax(-1)
+    drawn = _draw(behavior_V.log_softmax(-1), (max(lengths), samples), generator)
     log_ratio = log_ratio_V[drawn].to(torch.float64)
     token = float(effective_sample_size(log_ratio.reshape(-1))) / log_ratio.numel()
     return [

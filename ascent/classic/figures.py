@@ -67,13 +67,13 @@ def effective_samples() -> Figure:
     generator = torch.Generator().manual_seed(0)
     shifts = [0.1 * i for i in range(1, 21)]
     shares = [(s, *estimation.ess_of_shift(shift=s, samples=100_000, generator=generator)) for s in shifts]
-    target_V, behaviour_V = (
+    target_V, behavior_V = (
         torch.tensor(row, dtype=torch.float64) for row in (estimation.POLICY_V, estimation.REFERENCE_V)
     )
     lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256]
     return plots.effective_samples(
         shares,
-        estimation.sequence_weights(target_V, behaviour_V, lengths=lengths, samples=10_000, generator=generator),
+        estimation.sequence_weights(target_V, behavior_V, lengths=lengths, samples=10_000, generator=generator),
     )
 
 

@@ -190,8 +190,8 @@ def draw_arrows(grid: Grid, policy_SA: NDArray[np.float64]) -> str:
 
 def draw_rgb(grid: Grid, *, agent: int | None = None, size: int = 32) -> NDArray[np.uint8]:
     """The map as pixels (height, width, 3), `size` pixels a cell, the agent as a disc."""
-    colours = np.array([COLOURS[kind] for kind in grid.cells], np.uint8).reshape(grid.height, grid.width, 3)
-    image: NDArray[np.uint8] = colours.repeat(size, axis=0).repeat(size, axis=1)
+    colors = np.array([COLOURS[kind] for kind in grid.cells], np.uint8).reshape(grid.height, grid.width, 3)
+    image: NDArray[np.uint8] = colors.repeat(size, axis=0).repeat(size, axis=1)
     image[::size], image[:, ::size] = 200, 200
     if agent is not None:
         row, column = divmod(agent, grid.width)

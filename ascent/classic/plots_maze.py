@@ -1,4 +1,4 @@
-"""Figures of the maze: values as colours with the policy's arrows, and a table growing towards Q*.
+"""Figures of the maze: values as colors with the policy's arrows, and a table growing towards Q*.
 
 Axes: S cells, A actions. Figures are matplotlib `Figure` objects, made without pyplot: no global state, no window.
 """
@@ -33,8 +33,8 @@ def value_map(grid: Grid, values: Values, policy_SA: Floats, *, title: str) -> F
     for cell, kind in enumerate(grid.cells):
         row, column = divmod(cell, grid.width)
         if kind not in "S.":
-            colour = {"G": "#66b278", "T": "#d6605a", "#": "#404248"}[kind]
-            axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=colour))
+            color = {"G": "#66b278", "T": "#d6605a", "#": "#404248"}[kind]
+            axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=color))
             axes.text(column, row, {"#": ""}.get(kind, kind), ha="center", va="center", color="white", weight="bold")
             continue
         ink = "white" if values.v_S[cell] < middle else "black"

@@ -79,7 +79,7 @@ def actor_critic(seen: Evidence) -> Tensor:
 
 
 def gae(seen: Evidence) -> Tensor:
-    """Generalised advantage estimation: temporal differences summed with weights (gamma lam)^k."""
+    """Generalized advantage estimation: temporal differences summed with weights (gamma lam)^k."""
     rollout = seen.rollout
     return returns.gae(
         rollout.rewards_T,
@@ -200,4 +200,4 @@ def others_mean(x_T: Tensor, segments: Segments) -> Tensor:
     Lengths (2, 1), x = [3, 1 | 5]: [5, 5 | 2].
     """
     sum_B, count_B = segments.sum(x_T), segments.lengths_B
-    return segments.spread((sum_B.sum() - sum_B) / (count_B.sum() - count_B).clamp(min=1))
+    return segments.broadcast((sum_B.sum() - sum_B) / (count_B.sum() - count_B).clamp(min=1))

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (arXiv 1707.06347): many small steps on one rollout, kept near the policy that made it.
+"""Proximal policy optimization (arXiv 1707.06347): many small steps on one rollout, kept near the policy that made it.
 
 Axes: T flat steps, B pieces of episodes. Three objectives share everything but one line:
   clip        policy_losses.clip: no gain from a ratio outside 1 +- clip
@@ -26,7 +26,7 @@ from ascent.classic.run import Run, recent_return, start
 from ascent.losses import entropy, kl, kl_controllers, policy_losses, ratios, values
 from ascent.maths import masked
 
-OBJECTIVES: Mapping[str, Callable[..., policy_losses.Gated]] = {
+OBJECTIVES: Mapping[str, Callable[..., policy_losses.PolicyLoss]] = {
     "clip": policy_losses.clip,
     "unclipped": policy_losses.surrogate,
     "penalty": policy_losses.surrogate,
@@ -125,11 +125,11 @@ def measure(policy: StochasticPolicy, batch: Batch, *, clip: float) -> dict[str,
     """What an update did, over the whole batch: exact KL, entropy, ratios, the share of steps beyond the clip."""
     outputs_TP = policy(batch.observations_TO)
     log_ratio_T = ratios.token(policy.logprobs(outputs_TP, batch.actions), batch.old_logprobs_T, batch.loss_mask_T)
-    marks = policy_losses.clip(log_ratio_T, batch.advantages_T, batch.loss_mask_T, low=clip, high=clip).marks
+    marks = policy_losses.clip(log_ratio_T, batch.advantages_T, batch.loss_mask_T, low=clip, high=clip).clip_masks
     return {
         "kl": float(policy.kl(batch.old_outputs_TP, outputs_TP).mean()),
         "entropy": float(policy.entropy(outputs_TP).mean()),
         "ratio_largest": float(log_ratio_T.max().exp()),
-        "clipped_high": float(marks["clipped_high"].float().mean()),
-        "clipped_low": float(marks["clipped_low"].float().mean()),
+        "clipped_high": float(marks["policy/clip_frac_high"].float().mean()),
+        "clipped_low": float(marks["policy/clip_frac_low"].float().mean()),
     }

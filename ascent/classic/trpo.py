@@ -1,4 +1,4 @@
-"""Trust region policy optimisation (arXiv 1502.05477): the largest improvement within a KL of delta.
+"""Trust region policy optimization (arXiv 1502.05477): the largest improvement within a KL of delta.
 
 Axes: T flat steps, K flat policy parameters. Maximise L = mean(ratio * advantage) subject to the mean over states of
 the exact KL(old || new) <= delta. One step per rollout:
@@ -135,7 +135,7 @@ def line_search(
     return {"backtracks": float(settings.backtracks)}
 
 
-def penalised_steps(problem: Problem, settings: Settings) -> dict[str, float]:
+def penalized_steps(problem: Problem, settings: Settings) -> dict[str, float]:
     """Plain gradient steps on L - beta KL, with a fresh Adam for each rollout."""
     optimizer = torch.optim.Adam(problem.policy.parameters(), lr=settings.penalty_lr, fused=True)
     with torch.no_grad():
@@ -152,7 +152,7 @@ def penalised_steps(problem: Problem, settings: Settings) -> dict[str, float]:
 
 FORMS: dict[str, Callable[[Problem, Settings], dict[str, float]]] = {
     "constraint": constrained_step,
-    "penalty": penalised_steps,
+    "penalty": penalized_steps,
 }
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from ascent.feedback.comparisons import Form, Shown
+from ascent.feedback.comparisons import Form, ShownComparison
 from ascent.feedback.verdicts import Verdict, order_of
 
 Reply = Verdict | Literal["undo", "quit"]
@@ -36,7 +36,7 @@ HELP = {
 }
 WIDE = 100  # columns from which two answers stand side by side
 END = "\x04"
-# What a model wrote must not move the cursor or recolour the terminal: control characters are shown, not obeyed.
+# What a model wrote must not move the cursor or recolor the terminal: control characters are shown, not obeyed.
 CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 CONTROLS |= {0x7F: "\u2421"} | {code: "\ufffd" for code in range(0x80, 0xA0)}
 
@@ -48,7 +48,7 @@ class AtTerminal:
         self._source = source or sys.stdin
         self._console = console or Console(highlight=False)
 
-    def ask(self, shown: Shown, form: Form, *, done: int, total: int) -> Reply:
+    def ask(self, shown: ShownComparison, form: Form, *, done: int, total: int) -> Reply:
         with interrupts_wait():
             self._show(shown, form, done, total)
         read = read_key if form == "pairs" and self._source.isatty() else read_line
@@ -66,7 +66,7 @@ class AtTerminal:
     def tell(self, text: str) -> None:
         self._console.print(text, markup=False)
 
-    def _show(self, shown: Shown, form: Form, done: int, total: int) -> None:
+    def _show(self, shown: ShownComparison, form: Form, done: int, total: int) -> None:
         console = self._console
         console.rule(f"question {done + 1} of {total}")
         for message in shown.question.prompt.messages:

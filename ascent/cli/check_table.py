@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ascent.api.check import Checked
+    from ascent.api.check import CheckResult
     from ascent.plan import Plan
 
 
-def print_checked(found: Checked, plan: Plan) -> None:
+def print_checked(found: CheckResult, plan: Plan) -> None:
     console = Console(soft_wrap=True, highlight=False)
     for note in found.notes:
         console.print(f"- {note}", markup=False)

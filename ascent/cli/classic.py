@@ -107,13 +107,13 @@ def policy_gradient(
 
 @app.command("trpo")
 def trpo(settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100) -> None:
-    """Trust-region policy optimisation: natural gradient, conjugate gradient, line search."""
+    """Trust-region policy optimization: natural gradient, conjugate gradient, line search."""
     train_and_judge("trpo", env, seed, episodes, settings)
 
 
 @app.command("ppo")
 def ppo(settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100) -> None:
-    """Proximal policy optimisation: clipped, unclipped, or with an adaptive KL penalty."""
+    """Proximal policy optimization: clipped, unclipped, or with an adaptive KL penalty."""
     train_and_judge("ppo", env, seed, episodes, settings)
 
 

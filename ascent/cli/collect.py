@@ -11,7 +11,7 @@ import typer
 from ascent.cli.train import plain_errors, say
 
 if TYPE_CHECKING:
-    from ascent.api.collect import Collected
+    from ascent.api.collect import CollectResult
 
 PERSON = "person"
 INTERRUPTED = 130
@@ -44,13 +44,13 @@ def collect(
 ) -> None:
     """Sample answers and gather preferences about them; the same command again goes on where it stopped."""
     with plain_errors():
-        from ascent.api.collect import Asked
+        from ascent.api.collect import CollectOptions
         from ascent.api.collect import collect as gather
         from ascent.cli.annotate import AtTerminal
         from ascent.setup.judges import judge_of
 
         shape: Any = form
-        asked = Asked(
+        asked = CollectOptions(
             tuple(models), prompts, form=shape, samples=samples, per_prompt=per_prompt, limit=limit,
             max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed,
         )  # fmt: skip
@@ -68,7 +68,7 @@ def collect(
     _report(found, out, who)
 
 
-def _report(found: Collected, out: Path, who: str) -> None:
+def _report(found: CollectResult, out: Path, who: str) -> None:
     from ascent.feedback.summary import lines_of
 
     for reason, count in sorted(found.left_out.items()):

@@ -10,7 +10,7 @@ import typer
 from ascent.cli.train import plain_errors
 
 if TYPE_CHECKING:
-    from ascent.api.compare import Compared
+    from ascent.api.compare import CompareResult
     from ascent.feedback.win_rate import Interval
 
 Model = Annotated[str, typer.Argument(help="A run, a model folder or a hub name.")]
@@ -54,7 +54,7 @@ def compare(
         print_compared(found)
 
 
-def print_compared(found: Compared) -> None:
+def print_compared(found: CompareResult) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

@@ -42,7 +42,8 @@ def evaluate(
 
         found = measure(
             model, data, samples=samples, limit=limit, max_new_tokens=max_new_tokens, temperature=temperature,
-            top_p=top_p, seed=seed, reward=reward, invalid_rows="skip" if skip_bad_rows else "fail", env=as_section(env),
+            top_p=top_p, seed=seed, reward=reward, invalid_rows="skip" if skip_bad_rows else "fail",
+            env=as_section(env),
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(found.as_dict()))

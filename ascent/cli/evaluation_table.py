@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ascent.api.evaluate import Evaluated
+    from ascent.api.evaluate import EvalResult
     from ascent.maths.estimates import Estimate
 
 
-def print_evaluated(found: Evaluated) -> None:
+def print_evaluated(found: EvalResult) -> None:
     console = Console(highlight=False, soft_wrap=True)
     drawn = f", {found.samples} samples each" if found.samples else ""
     console.print(

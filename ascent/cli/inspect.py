@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ascent.data.load import Loaded
+    from ascent.data.load import LoadResult
     from ascent.data.prepare import Item, Limits
     from ascent.data.render import Rendered, Renderer
 
@@ -55,7 +55,7 @@ def inspect(
         raise typer.Exit(1)
 
 
-def _load(name: str, kind: Any) -> Loaded:
+def _load(name: str, kind: Any) -> LoadResult:
     from ascent.data.load import from_records, load
     from ascent.tasks.named import from_name, is_task
 
@@ -80,7 +80,7 @@ def _measure(renderer: Renderer | None, words: bool) -> tuple[str, Callable[[str
     return ("words", lambda text: len(text.split())) if words else ("characters", len)
 
 
-def _count(console: Console, loaded: Loaded) -> None:
+def _count(console: Console, loaded: LoadResult) -> None:
     made = f"{len(loaded.records)} {loaded.kind} of {loaded.report.rows} rows"
     console.print(f"{loaded.name}: {made}, layout: {loaded.layout}")
     for remark in loaded.remarks:
@@ -100,7 +100,7 @@ def _count(console: Console, loaded: Loaded) -> None:
             console.print(f"  {line}")
 
 
-def _lengths(console: Console, sets: Sequence[Loaded], unit: str, measure: Callable[[str], int]) -> None:
+def _lengths(console: Console, sets: Sequence[LoadResult], unit: str, measure: Callable[[str], int]) -> None:
     from rich.table import Table
 
     from ascent.data import summary
@@ -137,7 +137,7 @@ def _bar(count: int, most: int, width: int) -> str:
     return f"{blocks:<{width}} {count}"
 
 
-def _repeats(console: Console, sets: Sequence[Loaded]) -> None:
+def _repeats(console: Console, sets: Sequence[LoadResult]) -> None:
     from ascent.data import summary
 
     for loaded in sets:
@@ -150,7 +150,7 @@ def _repeats(console: Console, sets: Sequence[Loaded]) -> None:
         console.print(f"{one.name} and {other.name} share {summary.in_common(one.records, other.records)} prompts")
 
 
-def _rendered(console: Console, loaded: Loaded, renderer: Renderer, limits: Limits) -> None:
+def _rendered(console: Console, loaded: LoadResult, renderer: Renderer, limits: Limits) -> None:
     """What the limits would refuse, then the first record that passes them, its trained tokens in brackets."""
     from ascent.data.errors import Report, RowError
     from ascent.data.prepare import item_of, shortened

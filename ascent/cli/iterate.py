@@ -21,18 +21,18 @@ def rounds(
     """Fine-tune, collect, train a reward model, train the policy, measure; again and again, resumable anywhere."""
     if run is None:
         raise ValueError("rounds needs a folder; add --run DIR, a new one or one that rounds has begun")
-    from ascent.config.iterate import rounds_from
+    from ascent.config.iterate import iterate_config
     from ascent.config.load import merged, parse_overrides, read_recipe
 
-    found = rounds_from(merged(read_recipe(recipe), parse_overrides(overrides or [])), recipe)
+    found = iterate_config(merged(read_recipe(recipe), parse_overrides(overrides or [])), recipe)
     with plain_errors():
-        from ascent.api.iterate import rounds as run_rounds
-        from ascent.api.stages import Stopped
+        from ascent.api.iterate import iterate as run_rounds
+        from ascent.api.stages import StageStopped
         from ascent.cli.annotate import AtTerminal
 
         try:
             done = run_rounds(found, run, person=AtTerminal(), say=say)
-        except (Stopped, KeyboardInterrupt) as stopped:
+        except (StageStopped, KeyboardInterrupt) as stopped:
             say(f"{stopped}; the same command goes on from there")
             raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else 0) from None
     for number, each in enumerate(done, 1):

@@ -27,13 +27,13 @@ def quickstart(
     """Train a small policy from nothing in minutes: imitation, then rewards; with --rlhf, preferences."""
     with plain_errors():
         from ascent.api import quickstart as stages
-        from ascent.api.stages import Stopped
+        from ascent.api.stages import StageStopped
 
         stages.one_thread()
         folder = run or Path("runs", "quickstart-rlhf" if rlhf else "quickstart")
         try:
             outcome = (stages.feedback if rlhf else stages.sorting)(folder, seed=seed, say=say)
-        except Stopped as stopped:
+        except StageStopped as stopped:
             say(f"{stopped}; the same command goes on from there")
             raise typer.Exit(130) from None
     print_outcome(outcome)

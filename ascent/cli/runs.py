@@ -9,7 +9,7 @@ import typer
 
 from ascent.cli.train import plain_errors
 
-SHOWN = ("loss", "reward", "correct", "accuracy")
+SHOWN = ("loss/total", "reward/mean", "reward/correct", "preference/accuracy")
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 

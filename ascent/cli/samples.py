@@ -1,4 +1,4 @@
-"""What a policy said in training, on a terminal: its tokens coloured by what was learnt from them."""
+"""What a policy said in training, on a terminal: its tokens colored by what was learnt from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIPE_WIDTH = 500
 
 
 def print_samples(found: Sequence[Sample], limit: int) -> None:
-    """The first of them, in colours of one scale."""
+    """The first of them, in colors of one scale."""
     console = Console()
     console = console if console.is_terminal else Console(width=PIPE_WIDTH)
     shown = found[:limit]
@@ -64,8 +64,8 @@ def advantages(sample: Sample) -> list[float] | None:
     return list(found) if isinstance(found, list) else [float(found)] * len(sample["tokens"])
 
 
-def coloured(sample: Sample, largest: float) -> Text:
-    """The tokens as they were sampled, special ones too, behind each the colour of its advantage."""
+def colored(sample: Sample, largest: float) -> Text:
+    """The tokens as they were sampled, special ones too, behind each the color of its advantage."""
     text = Text()
     values = advantages(sample)
     for place, token in enumerate(sample["tokens"]):
@@ -94,7 +94,7 @@ def print_one(console: Console, sample: Sample, largest: float) -> None:
     tail += [f"ended by {sample['stop']} after {len(sample['tokens'])} tokens", _learnt(sample)]
     console.print(f"[bold]{escape(head)}[/]  {escape('  '.join(tail))}", highlight=False)
     console.print(Text(visible(sample["prompt"]).replace("␊", ""), style="cyan"))
-    console.print(coloured(sample, largest))
+    console.print(colored(sample, largest))
     console.print()
 
 

@@ -48,7 +48,7 @@ def _hits(entry: Row | Choice, words: list[str]) -> dict[str, str]:
 
 
 def _starts(word: str, text: str) -> bool:
-    """At the start of a word: `norm` finds normalised, `po` does not find every algorithm there is."""
+    """At the start of a word: `norm` finds normalized, `po` does not find every algorithm there is."""
     plain = text.lower().replace("_", " ").replace("-", " ")
     return re.search(rf"(?<![a-z0-9]){re.escape(word)}", plain) is not None
 

@@ -63,6 +63,6 @@ def schema() -> None:
     """Print the JSON Schema of recipes, for editors."""
     from ascent.algorithms import TABLE
     from ascent.config.show import json_schema
-    from ascent.plan.cell_schema import described
+    from ascent.plan.cell_schema import cell_schema
 
-    typer.echo(json.dumps(json_schema(TABLE, described()), indent=2))
+    typer.echo(json.dumps(json_schema(TABLE, cell_schema()), indent=2))

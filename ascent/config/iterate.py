@@ -41,7 +41,7 @@ class Measure(Section):
     max_new_tokens: Whole = Field(256, ge=1, le=MOST, description="Token budget of an answer.")
 
 
-class Rounds(Section):
+class IterateConfig(Section):
     """Fine-tune, then in every round: collect, train a reward model, train the policy, measure."""
 
     rounds: Whole = Field(ge=1, le=MOST_ROUNDS, description="How many rounds.")
@@ -63,12 +63,12 @@ class Rounds(Section):
     )
 
 
-def rounds_from(mapping: Mapping[str, Any], name: str) -> Rounds:
+def iterate_config(mapping: Mapping[str, Any], name: str) -> IterateConfig:
     """The recipe a mapping stands for; ValueError with one line for each thing that is wrong."""
     if KEY not in mapping:
         raise ValueError(f"{name} is no recipe of rounds: it has no key 'rounds'; ascent train runs ordinary recipes")
     try:
-        return Rounds.model_validate(dict(mapping))
+        return IterateConfig.model_validate(dict(mapping))
     except ValidationError as error:
         lines = [f"{name}: {_said(each)}" for each in error.errors(include_url=False)]
         raise ValueError("\n".join(dict.fromkeys(lines))) from None
@@ -78,4 +78,5 @@ def _said(problem: Any) -> str:
     if problem["type"] != "extra_forbidden":
         return explain(problem)
     path = ".".join(map(str, problem["loc"]))
-    return f"{path} is not a key of a recipe of rounds; {nearest(path, [*Rounds.model_fields, *leaves(Rounds)])}"
+    known = [*IterateConfig.model_fields, *leaves(IterateConfig)]
+    return f"{path} is not a key of a recipe of rounds; {nearest(path, known)}"

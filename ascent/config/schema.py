@@ -141,7 +141,7 @@ class Model(Section):
     )
 
 
-class Mixed(Section):
+class MixEntry(Section):
     """Further training data and its share."""
 
     use: str = Field(min_length=1, description="The data, given as for train.")
@@ -152,7 +152,7 @@ class Data(Section):
     """What is read from files."""
 
     train: str = Field(min_length=1, description="Training data: a file, a folder, a hub name or a built-in task.")
-    mix: tuple[Mixed, ...] = Field(
+    mix: tuple[MixEntry, ...] = Field(
         (), description="Further training data, each with its share of the records; train gives the rest."
     )
     evaluate: str | None = Field(None, description="Data for evaluation, given as for train; null: no evaluation.")
@@ -205,7 +205,7 @@ class Rollouts(Section):
     truncated_reward: Literal["score", "bootstrap"] = Field(
         "score",
         description="A completion cut by its budget is scored as it is, or the critic stands in for the rest of it; "
-        "cells.filter.not_truncated masks it instead, cells.reward_shaping.eos_subtract penalises it.",
+        "cells.filter.not_truncated masks it instead, cells.reward_shaping.eos_subtract penalizes it.",
     )
     dynamic_sampling_tries: Whole = Field(
         0,
@@ -219,7 +219,7 @@ class Rollouts(Section):
     )
 
 
-class Chosen(BaseModel):
+class PluginSection(BaseModel):
     """Something chosen by name. What else is written beside the name are its options, checked against the parameters of
     what was named (`ascent.plan`), so they are no keys of the schema."""
 
@@ -231,7 +231,7 @@ class Chosen(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
-class Reward(Chosen):
+class Reward(PluginSection):
     """One reward function and its share in the total; beside its own options it takes those of `rewards.combine`
     (name, weights, gate, clip) and of `rewards.calls` (timeout, on_error)."""
 
@@ -239,7 +239,7 @@ class Reward(Chosen):
     weight: Real = Field(1.0, ge=-LARGEST, le=LARGEST, description="Factor of this reward in the weighted sum.")
 
 
-class Environment(Chosen):
+class Environment(PluginSection):
     """What rollouts of several turns talk to; beside its own options it takes the limits of `rollouts.turns`."""
 
     use: str = Field(min_length=1, description="A built-in name, an entry point, or file.py:NAME.")

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from ascent.config.schema import LARGEST, TERM_SLOTS, Cells, Config, Mixed, Reward, leaves
+from ascent.config.renamed import refuse_renamed
+from ascent.config.schema import LARGEST, TERM_SLOTS, Cells, Config, MixEntry, Reward, leaves
 
 LONGEST_SHOWN = 100  # characters of a value in an error message
 
@@ -35,6 +36,7 @@ BOUNDS = {
 
 def validate(mapping: Mapping[str, Any]) -> Config:
     """The Config a mapping stands for; ValueError with one line for each thing that is wrong."""
+    refuse_renamed(mapping)
     try:
         return Config.model_validate(dict(mapping))
     except ValidationError as error:
@@ -104,7 +106,7 @@ def nearest_keys(path: str) -> list[str]:
     if path.partition(".")[0] in Cells.model_fields:  # a slot without its section
         return [f"cells.{path}"]
     known = [*leaves(), *(f"rewards[].{name}" for name in Reward.model_fields)]
-    known += [f"data.mix[].{name}" for name in Mixed.model_fields]
+    known += [f"data.mix[].{name}" for name in MixEntry.model_fields]
     known += [f"cells.{slot}.weight" for slot in TERM_SLOTS]
     likeness = {key: _likeness(path, key) for key in known}
     ranked = sorted(known, key=lambda key: -likeness[key])

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ascent.data import columns as values
-from ascent.data.columns import Fields
+from ascent.data.columns import Columns
 from ascent.data.errors import RowError
 from ascent.data.preferences import pair
-from ascent.data.schemas import LAYOUTS, Layout
+from ascent.data.schemas import SCHEMAS, Schema
 from ascent.records import Example, Message, Pair, Prompt
 
 HASHES = 'Reason step by step, then write "####" and the final answer.'
@@ -29,10 +29,10 @@ APPENDED = " Let's think step by step and output the final answer within \\boxed
 CALCULATOR = re.compile(r"<<[^<>]*>>")
 
 
-def layouts_of(name: str) -> tuple[Sequence[Layout], str]:
+def layouts_of(name: str) -> tuple[Sequence[Schema], str]:
     """How to read a name, and the name without its benchmark."""
     benchmark, colon, place = name.partition(":")
-    return (BENCHMARKS[benchmark], place) if colon and place and benchmark in BENCHMARKS else (LAYOUTS, name)
+    return (BENCHMARKS[benchmark], place) if colon and place and benchmark in BENCHMARKS else (SCHEMAS, name)
 
 
 def _has(row: Mapping[str, Any], *names: str) -> bool:
@@ -44,7 +44,7 @@ def _is_gsm8k(row: Mapping[str, Any]) -> bool:
     return _has(row, "question", "answer") or (isinstance(extra, Mapping) and _has(extra, "question", "answer"))
 
 
-def _gsm8k(fields: Fields) -> tuple[str, str]:
+def _gsm8k(fields: Columns) -> tuple[str, str]:
     """Question and worked solution."""
     source = fields.row if fields.has("question") else fields.get("extra_info")
     if not isinstance(source, Mapping):
@@ -59,7 +59,7 @@ def _asked(question: str, instruction: str) -> tuple[Message, ...]:
     return (Message("user", f"{question.strip()}\n{instruction}"),)
 
 
-def gsm8k_prompt(fields: Fields) -> Prompt:
+def gsm8k_prompt(fields: Columns) -> Prompt:
     question, solution = _gsm8k(fields)
     answer = solution.rpartition("####")[2].strip().replace(",", "")
     if not answer:
@@ -67,12 +67,12 @@ def gsm8k_prompt(fields: Fields) -> Prompt:
     return Prompt(fields.id, _asked(question, HASHES), answer, {"benchmark": "gsm8k", "solution": solution})
 
 
-def gsm8k_example(fields: Fields) -> Example:
+def gsm8k_example(fields: Columns) -> Example:
     question, solution = _gsm8k(fields)
     return Example(fields.id, (*_asked(question, HASHES), Message("assistant", solution)))
 
 
-def math_prompt(fields: Fields) -> Prompt:
+def math_prompt(fields: Columns) -> Prompt:
     """Where there is only a worked solution it is the answer: the reward takes what is boxed in it."""
     info = {name: fields.row[name] for name in ("level", "type", "subject", "solution") if fields.has(name)}
     if fields.has("problem"):
@@ -85,7 +85,7 @@ def math_prompt(fields: Fields) -> Prompt:
     return Prompt(fields.id, _asked(question, BOXED), answer, {"benchmark": "math", **info})
 
 
-def math_example(fields: Fields) -> Example:
+def math_example(fields: Columns) -> Example:
     asked = _asked(fields.text("problem"), BOXED)
     return Example(fields.id, (*asked, Message("assistant", fields.text("solution"))))
 
@@ -101,17 +101,17 @@ def _summary(text: Any, name: str) -> tuple[Message, ...]:
     return (Message("assistant", f" {values.text(text, name).strip()}"),)
 
 
-def tldr_prompt(fields: Fields) -> Prompt:
+def tldr_prompt(fields: Columns) -> Prompt:
     summary = fields.optional("summary")
     answer = None if summary is None else values.text(summary, "summary").strip()
     return Prompt(fields.id, _post(fields.row), answer, {"benchmark": "tldr"})
 
 
-def tldr_example(fields: Fields) -> Example:
+def tldr_example(fields: Columns) -> Example:
     return Example(fields.id, (*_post(fields.row), *_summary(fields.get("summary"), "summary")))
 
 
-def tldr_pair(fields: Fields) -> Pair:
+def tldr_pair(fields: Columns) -> Pair:
     info, texts, choice = fields.get("info"), fields.get("summaries"), fields.get("choice")
     if not isinstance(info, Mapping) or not isinstance(texts, Sequence) or len(texts) != 2 or choice not in (0, 1):
         raise RowError("type", "a comparison has info, two summaries and a choice of 0 or 1")
@@ -119,39 +119,39 @@ def tldr_pair(fields: Fields) -> Pair:
     return pair(fields, _post(info), said[choice], said[1 - choice])
 
 
-BENCHMARKS: dict[str, tuple[Layout, ...]] = {
+BENCHMARKS: dict[str, tuple[Schema, ...]] = {
     "gsm8k": (
-        Layout("question of GSM8K", "prompts", "OpenAI, verl", _is_gsm8k, gsm8k_prompt),
-        Layout("question and solution of GSM8K", "examples", "OpenAI, verl", _is_gsm8k, gsm8k_example),
+        Schema("question of GSM8K", "prompts", "OpenAI, verl", _is_gsm8k, gsm8k_prompt),
+        Schema("question and solution of GSM8K", "examples", "OpenAI, verl", _is_gsm8k, gsm8k_example),
     ),
     "math": (
-        Layout(
+        Schema(
             *("problem of MATH", "prompts", "Hendrycks, MATH-500, verl"),
             fits=lambda row: _has(row, "problem", "solution") or _has(row, "prompt", "reward_model"),
             read=math_prompt,
         ),
-        Layout(
+        Schema(
             *("problem and solution of MATH", "examples", "Hendrycks, MATH-500"),
             fits=lambda row: _has(row, "problem", "solution"),
             read=math_example,
         ),
     ),
     "tldr": (
-        Layout(
+        Schema(
             *("comparison of summaries", "pairs", "OpenAI"),
             fits=lambda row: _has(row, "info", "summaries", "choice"),
             read=tldr_pair,
         ),
-        Layout(
+        Schema(
             *("post with its summary", "examples", "OpenAI"),
             fits=lambda row: _has(row, "subreddit", "title", "post", "summary"),
             read=tldr_example,
         ),
-        Layout(
+        Schema(
             *("post", "prompts", "OpenAI"),
             fits=lambda row: _has(row, "subreddit", "title", "post"),
             read=tldr_prompt,
         ),
-        *LAYOUTS,
+        *SCHEMAS,
     ),
 }

@@ -59,7 +59,7 @@ def collate(items: Sequence[Item], first: int = 0) -> Batch:
 def packed(sequences: Sequence[Rendered], owners: Sequence[int]) -> Batch:
     """Sequences on one flat axis; `owners` says which of them belong together."""
     segments = Segments.from_lengths([len(sequence) for sequence in sequences])
-    starts_T = segments.spread(segments.offsets[:-1])
+    starts_T = segments.broadcast(segments.offsets[:-1])
     return {
         "tokens_T": torch.from_numpy(np.concatenate([sequence.tokens for sequence in sequences]).astype(np.int64)),
         "loss_mask_T": torch.from_numpy(np.concatenate([sequence.trained for sequence in sequences])),

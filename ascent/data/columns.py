@@ -24,7 +24,7 @@ THUMBS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0
 
 
 @dataclass
-class Fields:
+class Columns:
     """One row. Remembers which columns were read and what was worth a remark."""
 
     id: str
@@ -119,7 +119,7 @@ def number(value: Any, name: str) -> float:
     return float(value)
 
 
-def thumb(value: Any, name: str) -> bool:
+def label(value: Any, name: str) -> bool:
     """true or false, also written as 1 and 0."""
     found = THUMBS.get(str(value).strip().lower()) if isinstance(value, bool | int | float | str) else None
     if found is None:

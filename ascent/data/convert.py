@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from ascent.data.schemas import LAYOUTS, Layout, Record, Want
-from ascent.records import Example, Judged, Pair, Ranking
+from ascent.data.schemas import SCHEMAS, Record, Schema, Want
+from ascent.records import Example, Pair, Ranking, UnpairedExample
 
 
 def _pairs_of(record: Ranking) -> list[Record]:
@@ -24,7 +24,7 @@ CONVERSIONS: dict[tuple[Want, Want], tuple[Callable[[Any], list[Record]], str]] 
     ("pairs", "rankings"): (lambda r: [Ranking(r.prompt, (r.chosen, r.rejected))], "each pair is a ranking of two"),
     ("rankings", "pairs"): (_pairs_of, "each ranking becomes all of its pairs"),
     ("pairs", "unpaired"): (
-        lambda r: [Judged(r.prompt, r.chosen, True), Judged(r.prompt, r.rejected, False)],
+        lambda r: [UnpairedExample(r.prompt, r.chosen, True), UnpairedExample(r.prompt, r.rejected, False)],
         "chosen answers get a thumb up, rejected ones a thumb down",
     ),
     ("pairs", "examples"): (lambda r: [Example(r.prompt.id, (*r.prompt.messages, *r.chosen))], "chosen answers only"),
@@ -39,7 +39,7 @@ CONVERSIONS: dict[tuple[Want, Want], tuple[Callable[[Any], list[Record]], str]] 
 }
 
 
-def recognise(row: dict[str, Any], want: Want | None = None, layouts: Sequence[Layout] = LAYOUTS) -> Layout:
+def detect_schema(row: dict[str, Any], want: Want | None = None, layouts: Sequence[Schema] = SCHEMAS) -> Schema:
     """The layout of a file from one row of it; `want` decides where columns can be read in two ways."""
     if want is not None and want not in get_args(Want):
         raise ValueError(f"want={want!r}, but it must be one of {', '.join(get_args(Want))}")
@@ -61,7 +61,7 @@ def recognise(row: dict[str, Any], want: Want | None = None, layouts: Sequence[L
     raise ValueError(f"columns {columns} fit no known layout; rename them to one of: {known} (docs/data.md)")
 
 
-def converted(record: Record, kind: Want, want: Want | None) -> list[Record]:
+def convert(record: Record, kind: Want, want: Want | None) -> list[Record]:
     if want is None or kind == want:
         return [record]
     return CONVERSIONS[kind, want][0](record)

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from ascent.data import rows
 from ascent.data.benchmarks import layouts_of
-from ascent.data.columns import Fields
-from ascent.data.convert import CONVERSIONS, converted, recognise
+from ascent.data.columns import Columns
+from ascent.data.convert import CONVERSIONS, convert, detect_schema
 from ascent.data.errors import Place, Policy, Report, RowError
 from ascent.data.rows import Row
-from ascent.data.schemas import Layout, Record, Want
+from ascent.data.schemas import Record, Schema, Want
 
 # How many rows decide which columns a file fills.
 LOOKED_AT = 100
@@ -31,7 +31,7 @@ SET_ASIDE = "set_aside"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadResult:
     """Records with the place each came from (a ranking turned into pairs gives several records one place)."""
 
     name: str
@@ -44,7 +44,7 @@ class Loaded:
     remarks: tuple[str, ...] = field(default=())
 
 
-def load(name: str, want: Want | None = None, *, invalid_rows: Policy = "fail") -> Loaded:
+def load(name: str, want: Want | None = None, *, invalid_rows: Policy = "fail") -> LoadResult:
     """Every record of a name. Bad rows are collected over the whole of it, then fatal or skipped."""
     report = Report(invalid_rows)
     layouts, place = layouts_of(name)
@@ -65,14 +65,14 @@ def load(name: str, want: Want | None = None, *, invalid_rows: Policy = "fail") 
         except RowError as error:
             report.refuse(row.place, error)
             continue
-        for record in converted(made, layout.kind, want):
+        for record in convert(made, layout.kind, want):
             records.append(record)
             places.append(row.place)
     report.settle(len(records))
     kind = want or layout.kind
     said = (CONVERSIONS[layout.kind, kind][1],) if kind != layout.kind else ()
     unused = () if kind == "prompts" else tuple(sorted(unread))
-    return Loaded(name, tuple(records), tuple(places), report, kind, layout.name, unused, said)
+    return LoadResult(name, tuple(records), tuple(places), report, kind, layout.name, unused, said)
 
 
 def _not_set_aside(stream: Iterator[Row], report: Report) -> Iterator[Row]:
@@ -86,12 +86,12 @@ def _not_set_aside(stream: Iterator[Row], report: Report) -> Iterator[Row]:
             report.notes[f"rows set aside: {reason}"] += 1
 
 
-def from_records(name: str, records: Sequence[Record], kind: Want) -> Loaded:
+def from_records(name: str, records: Sequence[Record], kind: Want) -> LoadResult:
     """Records that were made, not read: a built-in task's."""
     if not records:
         raise ValueError(f"{name} gave no records; ask for at least one")
     places = tuple(Place(name, number, "item") for number in range(1, len(records) + 1))
-    return Loaded(name, tuple(records), places, Report(rows=len(records)), kind, "built-in task")
+    return LoadResult(name, tuple(records), places, Report(rows=len(records)), kind, "built-in task")
 
 
 def rows_of(name: str) -> Iterator[Row]:
@@ -148,7 +148,7 @@ def _path(name: str) -> tuple[Path, str | None]:
     return Path(before).expanduser(), split
 
 
-def _layout(name: str, head: Sequence[Row], want: Want | None, report: Report, layouts: Sequence[Layout]) -> Layout:
+def _layout(name: str, head: Sequence[Row], want: Want | None, report: Report, layouts: Sequence[Schema]) -> Schema:
     """From the columns that at least half of the first rows fill."""
     good = [row for row in head if row.error is None]
     if not good:
@@ -162,15 +162,15 @@ def _layout(name: str, head: Sequence[Row], want: Want | None, report: Report, l
     usual = {column for column, count in filled.items() if 2 * count >= len(good)}
     sample = max(good, key=lambda row: sum(row.fields.get(column) is not None for column in usual))
     try:
-        return recognise({column: sample.fields.get(column) for column in usual}, want, layouts)
+        return detect_schema({column: sample.fields.get(column) for column in usual}, want, layouts)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _read(row: Row, layout: Layout, report: Report, unread: Counter[str]) -> Record:
+def _read(row: Row, layout: Schema, report: Report, unread: Counter[str]) -> Record:
     if row.error is not None:
         raise row.error
-    fields = Fields(f"{row.place.file}:{row.place.number}", row.fields)
+    fields = Columns(f"{row.place.file}:{row.place.number}", row.fields)
     fields.refuse_what_we_cannot_hold()
     try:
         record = layout.read(fields)

@@ -21,7 +21,7 @@ class Stream(NamedTuple):
     weight: float = 1.0
 
 
-class Drawn(NamedTuple):
+class DrawnBatch(NamedTuple):
     """A record's source, its place there, and the epoch of that source (from 0)."""
 
     source: int
@@ -50,13 +50,13 @@ class Mixture:
         self._drawn = [0] * len(streams)
         self._orders: dict[int, tuple[int, list[int]]] = {}
 
-    def next(self) -> Drawn:
+    def next(self) -> DrawnBatch:
         source = self._furthest_behind()
         epoch, place = divmod(self._drawn[source], self.streams[source].size)
         self._drawn[source] += 1
-        return Drawn(source, self._order(source, epoch)[place], epoch)
+        return DrawnBatch(source, self._order(source, epoch)[place], epoch)
 
-    def take(self, count: int) -> list[Drawn]:
+    def take(self, count: int) -> list[DrawnBatch]:
         return [self.next() for _ in range(count)]
 
     @property

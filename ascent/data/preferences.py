@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ascent.data import columns as values
-from ascent.data.columns import Fields
+from ascent.data.columns import Columns
 from ascent.data.errors import RowError
-from ascent.records import Judged, Message, Pair, Prompt, Ranking
+from ascent.records import Message, Pair, Prompt, Ranking, UnpairedExample
 
 Turns = tuple[Message, ...]
 
@@ -23,7 +23,7 @@ THUMB_COLUMNS = ("label", "score")
 RATING_KEYS = ("overall_score", "rating", "score")
 
 
-def pair(fields: Fields, asked: Turns, chosen: Any, rejected: Any) -> Pair:
+def pair(fields: Columns, asked: Turns, chosen: Any, rejected: Any) -> Pair:
     """Answers may be text, messages, or whole conversations that repeat the question; what they share is the prompt."""
     won, lost = _turns(chosen, "chosen", asked), _turns(rejected, "rejected", asked)
     shared = 0
@@ -48,7 +48,7 @@ def pair(fields: Fields, asked: Turns, chosen: Any, rejected: Any) -> Pair:
     return Pair(Prompt(fields.id, prompt, _gold(fields, prompt)), won, lost, margin)
 
 
-def _gold(fields: Fields, prompt: Turns) -> str | None:
+def _gold(fields: Columns, prompt: Turns) -> str | None:
     """A third answer, better than both: for algorithms that imitate one beside every pair."""
     name = next((name for name in GOLD if fields.has(name)), None)
     if name is None:
@@ -78,7 +78,7 @@ def _is_turns(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(item, Message) for item in value)
 
 
-def ranking(fields: Fields, prompt: Prompt, column: str) -> Ranking:
+def ranking(fields: Columns, prompt: Prompt, column: str) -> Ranking:
     """Answers with ranks (1 is best), with ratings (high is best), or already best first in `ranked`.
 
     Of answers with an equal rank or rating the first is kept and the others are counted: a Ranking has no ties.
@@ -110,7 +110,7 @@ def _text_of(item: Any) -> Any:
     return item
 
 
-def _places(fields: Fields, column: str, items: list[Any]) -> list[float]:
+def _places(fields: Columns, column: str, items: list[Any]) -> list[float]:
     """A number for each answer, small is good."""
     for names, sign in ((RANKS, 1.0), (RATINGS, -1.0)):
         for name in names:
@@ -127,6 +127,6 @@ def _places(fields: Fields, column: str, items: list[Any]) -> list[float]:
     raise RowError("missing", f"{column} has no order: add a column {wanted}, or name the column 'ranked' (best first)")
 
 
-def judged(fields: Fields, prompt: Prompt, answered: Turns) -> Judged:
+def judged(fields: Columns, prompt: Prompt, answered: Turns) -> UnpairedExample:
     name = fields.first(THUMB_COLUMNS)
-    return Judged(prompt, answered, values.thumb(fields.get(name), name))
+    return UnpairedExample(prompt, answered, values.label(fields.get(name), name))

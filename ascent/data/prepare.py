@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
 
 from ascent.data.errors import Place, Policy, Report, RowError
-from ascent.data.load import Loaded
+from ascent.data.load import LoadResult
 from ascent.data.render import Rendered, Renderer
 from ascent.data.schemas import Record, Want
 from ascent.data.truncate import fit_messages
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
+from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample, UnpairedExample
 
 _T = TypeVar("_T")
 
@@ -62,7 +62,7 @@ class Item:
         return max(own, len(self.mismatched)) if self.mismatched is not None else own
 
 
-class Prepared(NamedTuple):
+class PreparedData(NamedTuple):
     """Items in the records' order, without the refused ones, and the report on those."""
 
     name: str
@@ -71,8 +71,8 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    loaded: Loaded, renderer: Renderer, limits: Limits, *, invalid_rows: Policy = "fail", gold: bool = False
-) -> Prepared:
+    loaded: LoadResult, renderer: Renderer, limits: Limits, *, invalid_rows: Policy = "fail", gold: bool = False
+) -> PreparedData:
     """Render every record now, so that what is too long is known before the first step.
 
     With `gold`, pairs bring the prompt's own answer as a third sequence.
@@ -84,11 +84,11 @@ def prepare(
 
     items = _each(loaded, report, made)
     _margins_of_all_or_none(loaded.name, items)
-    return Prepared(loaded.name, tuple(items), report)
+    return PreparedData(loaded.name, tuple(items), report)
 
 
 def prepare_prompts(
-    loaded: Loaded,
+    loaded: LoadResult,
     renderer: Renderer,
     limits: Limits,
     *,
@@ -109,7 +109,7 @@ def prepare_prompts(
     return tuple(_each(loaded, report, made)), report
 
 
-def _each(loaded: Loaded, report: Report, made: Callable[[Record], _T]) -> list[_T]:
+def _each(loaded: LoadResult, report: Report, made: Callable[[Record], _T]) -> list[_T]:
     found: list[_T] = []
     places: Sequence[Place] = loaded.places
     for record, place in zip(loaded.records, places, strict=True):
@@ -126,7 +126,7 @@ def item_of(record: Record, renderer: Renderer, limits: Limits, *, gold: bool = 
     """One record, rendered; too long is a RowError."""
     if isinstance(record, Example):
         item = Item("examples", (renderer.example(record.messages),))
-    elif isinstance(record, Judged):
+    elif isinstance(record, UnpairedExample):
         item = Item("unpaired", (renderer.answer(record.prompt.messages, record.answer),), good=record.good)
     elif isinstance(record, Pair):
         answers = (record.chosen, record.rejected, *((_gold(record),) if gold else ()))
@@ -135,7 +135,7 @@ def item_of(record: Record, renderer: Renderer, limits: Limits, *, gold: bool = 
         )
     elif isinstance(record, Ranking):
         item = Item("rankings", tuple(renderer.answer(record.prompt.messages, each) for each in record.answers))
-    elif isinstance(record, Steps):
+    elif isinstance(record, StepExample):
         rendered, ends = renderer.steps(record.prompt.messages, record.steps)
         item = Item("steps", (rendered,), ends=ends, labels=record.right)
     else:

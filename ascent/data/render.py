@@ -4,9 +4,9 @@ What is trained: an answer's tokens and the token that ends it. That end is the 
 after an assistant's turn; where it puts none, EOS is added. Everything after the last answer's end is cut, because a
 sampler stops there too. The first token of a sequence is never trained: nothing comes before it to predict it from.
 
-Each stretch between "read" and "answered" is tokenised alone, so that the tokens of a prompt are those a sampler is
+Each stretch between "read" and "answered" is tokenized alone, so that the tokens of a prompt are those a sampler is
 given, and no token lies on both sides of the border. (Tokenizers that mark the start of a text with a space cannot be
-cut like that; their texts are tokenised whole, and a token across the border is an error.)
+cut like that; their texts are tokenized whole, and a token across the border is an error.)
 
 A base model has no template: contents are joined as they are, nothing between them, EOS after every answer, BOS first
 if the tokenizer sets one. A lone assistant message is plain text: BOS if any, the text, EOS, all trained, no template.
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
     answered: bool
 
 
-class InSteps(NamedTuple):
+class SteppedText(NamedTuple):
     """An answer whose steps are judged, as the model reads it: where each step ends in the text as it was written
     (`step_ends`), and at which token it is read."""
 
@@ -126,7 +126,7 @@ class Renderer:
         self._check(messages)
         if not self._joins:
             raise ValueError(
-                "this tokenizer writes a mark before every text, so texts cannot be tokenised apart and turns not be "
+                "this tokenizer writes a mark before every text, so texts cannot be tokenized apart and turns not be "
                 "joined; use a model with another tokenizer for several turns"
             )
         last = max(place for place, message in enumerate(messages) if message.role == "assistant")
@@ -174,13 +174,13 @@ class Renderer:
             raise RowError("special", "two steps end in one token of this tokenizer; join them, or lengthen one")
         return found.rendered, found.places
 
-    def in_steps(self, prompt: Sequence[Message], text: str) -> InSteps:
+    def in_steps(self, prompt: Sequence[Message], text: str) -> SteppedText:
         """An answer split at its separators, read without what is blank. Each step is judged at the token that holds
         its separator's last character, whatever else that token holds, and the last one at the answer's end."""
         written, text = text, without_blanks(text, self.step_separator)
         answer = (Message("assistant", text),)
         rendered, pieces = self.answer(prompt, answer), self._pieces((*prompt, *answer), [len(prompt)])
-        # What is read and what is answered are tokenised apart, or all of it together: as `_rendered` does.
+        # What is read and what is answered are tokenized apart, or all of it together: as `_rendered` does.
         shown = pieces[-1].text if self._joins else "".join(piece.text for piece in pieces)
         kept = text if text in pieces[-1].text else text.strip()  # some templates trim what they are given
         if kept not in pieces[-1].text:
@@ -200,7 +200,7 @@ class Renderer:
                 "could be judged there; set data.step_separator to a text that it does not drop",
             )
         places = [len(rendered) - len(spans) + holding[each] for each in asked]
-        return InSteps(rendered, ends, (*places, len(rendered) - 1) if ends else ())
+        return SteppedText(rendered, ends, (*places, len(rendered) - 1) if ends else ())
 
     def _pieces(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Piece]:
         self._check(messages)

@@ -1,6 +1,6 @@
 """Which columns mean what: the layouts of TRL, verl, OpenRLHF and ms-swift, and of our own rankings.
 
-A file's layout is recognised once, from the columns that most of its first rows fill; every row is then read by that
+A file's layout is recognized once, from the columns that most of its first rows fill; every row is then read by that
 layout, so a row that lacks a column is a bad row and not another layout. docs/data.md has the same table in words.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ascent.data import columns as values
-from ascent.data.columns import Fields
+from ascent.data.columns import Columns
 from ascent.data.errors import RowError
 from ascent.data.preferences import THUMB_COLUMNS, judged, pair, ranking
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
+from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample, UnpairedExample
 
-Record: TypeAlias = Prompt | Example | Pair | Ranking | Judged | Steps
+Record: TypeAlias = Prompt | Example | Pair | Ranking | UnpairedExample | StepExample
 Want = Literal["prompts", "examples", "pairs", "rankings", "unpaired", "steps"]
 
 QUESTIONS = ("prompt", "instruction", "query", "question", "problem", "input")
@@ -28,14 +28,14 @@ BETTER_AND_WORSE = ("response_j", "response_k")
 
 
 @dataclass(frozen=True)
-class Layout:
+class Schema:
     """`fits` looks at a row's filled columns; `read` makes the record or raises RowError."""
 
     name: str
     kind: Want
     known_from: str
     fits: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[Fields], Record]
+    read: Callable[[Columns], Record]
 
 
 def _value(row: Mapping[str, Any], names: Sequence[str]) -> Any:
@@ -53,7 +53,7 @@ def _is_thumb(row: Mapping[str, Any]) -> bool:
     return isinstance(value, bool | int | float | str) and str(value).strip().lower() in values.THUMBS
 
 
-def question(fields: Fields) -> tuple[Message, ...]:
+def question(fields: Columns) -> tuple[Message, ...]:
     """The question in messages: system, earlier turns, then the question itself (Alpaca's input below it)."""
     name = fields.first(QUESTIONS)
     found = values.messages(fields.get(name), name)
@@ -62,7 +62,7 @@ def question(fields: Fields) -> tuple[Message, ...]:
     return (*_system(fields), *_history(fields), *found)
 
 
-def conversation(fields: Fields) -> tuple[Message, ...]:
+def conversation(fields: Columns) -> tuple[Message, ...]:
     name = fields.first(CONVERSATIONS)
     raw = fields.get(name)
     if isinstance(raw, Sequence) and raw and isinstance(raw[0], Mapping) and "human" in raw[0]:
@@ -79,12 +79,12 @@ def _round(item: Any, name: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": item["human"]}, {"role": "assistant", "content": item["assistant"]}]
 
 
-def _system(fields: Fields) -> tuple[Message, ...]:
+def _system(fields: Columns) -> tuple[Message, ...]:
     value = fields.optional("system")
     return (Message("system", values.text(value, "system")),) if value else ()
 
 
-def _history(fields: Fields) -> tuple[Message, ...]:
+def _history(fields: Columns) -> tuple[Message, ...]:
     found: list[Message] = []
     for place, item in enumerate(values.listed(fields.optional("history") or [], "history")):
         turns = values.listed(item, f"history[{place}]")
@@ -95,11 +95,11 @@ def _history(fields: Fields) -> tuple[Message, ...]:
     return tuple(found)
 
 
-def _prompt(fields: Fields, messages: tuple[Message, ...], answer: str | None = None) -> Prompt:
+def _prompt(fields: Columns, messages: tuple[Message, ...], answer: str | None = None) -> Prompt:
     return Prompt(fields.id, messages, answer)
 
 
-def _asked_and_answered(fields: Fields) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+def _asked_and_answered(fields: Columns) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
     name = fields.first(ANSWERS)
     return question(fields), values.answer(fields.get(name), name)
 
@@ -111,33 +111,33 @@ def _ended(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Me
     return messages[:-1], messages[-1:]
 
 
-def read_chat(fields: Fields) -> Example:
+def read_chat(fields: Columns) -> Example:
     messages = conversation(fields)
     _ended(messages)
     return Example(fields.id, messages)
 
 
-def read_prompt_completion(fields: Fields) -> Example:
+def read_prompt_completion(fields: Columns) -> Example:
     asked, answered = _asked_and_answered(fields)
     return Example(fields.id, (*asked, *answered))
 
 
-def read_text(fields: Fields) -> Example:
+def read_text(fields: Columns) -> Example:
     return Example(fields.id, (Message("assistant", fields.text("text")),))
 
 
-def read_pair(fields: Fields) -> Pair:
+def read_pair(fields: Columns) -> Pair:
     asked = question(fields) if any(fields.has(name) for name in QUESTIONS) else _system(fields)
     return pair(fields, asked, fields.get("chosen"), fields.get("rejected"))
 
 
-def read_j_over_k(fields: Fields) -> Pair:
+def read_j_over_k(fields: Columns) -> Pair:
     """The pairs of StackExchange: j was voted above k."""
     won, lost = (values.answer(fields.get(name), name) for name in BETTER_AND_WORSE)
     return pair(fields, question(fields), won, lost)
 
 
-def read_chat_pair(fields: Fields) -> Pair:
+def read_chat_pair(fields: Columns) -> Pair:
     asked, chosen = _ended(conversation(fields))
     if fields.has("rejected_response"):
         rejected = values.answer(fields.get("rejected_response"), "rejected_response")
@@ -146,21 +146,21 @@ def read_chat_pair(fields: Fields) -> Pair:
     return pair(fields, asked, chosen, rejected)
 
 
-def read_ranking(fields: Fields) -> Ranking:
+def read_ranking(fields: Columns) -> Ranking:
     return ranking(fields, _prompt(fields, question(fields)), fields.first(RESPONSES))
 
 
-def read_judged(fields: Fields) -> Judged:
+def read_unpaired(fields: Columns) -> UnpairedExample:
     asked, answered = _asked_and_answered(fields)
     return judged(fields, _prompt(fields, asked), answered)
 
 
-def read_chat_judged(fields: Fields) -> Judged:
+def read_chat_unpaired(fields: Columns) -> UnpairedExample:
     asked, answered = _ended(conversation(fields))
     return judged(fields, _prompt(fields, asked), answered)
 
 
-def read_steps(fields: Fields) -> Steps:
+def read_steps(fields: Columns) -> StepExample:
     """TRL's stepwise supervision: a list of steps and a list of judgements, true, false, a probability or null."""
     steps = values.listed(fields.get("completions"), "completions")
     labels = values.listed(fields.get("labels"), "labels")
@@ -169,10 +169,10 @@ def read_steps(fields: Fields) -> Steps:
         None if label is None else float(label) if isinstance(label, bool) else values.number(label, f"labels[{place}]")
         for place, label in enumerate(labels)
     )
-    return Steps(_prompt(fields, question(fields)), texts, right)
+    return StepExample(_prompt(fields, question(fields)), texts, right)
 
 
-def read_prompt(fields: Fields) -> Prompt:
+def read_prompt(fields: Columns) -> Prompt:
     """A question with whatever the reward may need: verl's ground truth, or a column that holds the answer."""
     many = any(fields.has(name) for name in CONVERSATIONS)
     messages = conversation(fields) if many else question(fields)
@@ -183,7 +183,7 @@ def read_prompt(fields: Fields) -> Prompt:
     return Prompt(fields.id, messages, _ground_truth(fields), fields.rest())
 
 
-def _ground_truth(fields: Fields) -> str | None:
+def _ground_truth(fields: Columns) -> str | None:
     rule = fields.row.get("reward_model")
     if isinstance(rule, Mapping) and rule.get("ground_truth") is not None:
         fields.read.add("reward_model")
@@ -196,7 +196,7 @@ def _ground_truth(fields: Fields) -> str | None:
     return None
 
 
-def read_extra(fields: Fields) -> Example:
+def read_extra(fields: Columns) -> Example:
     """verl's mathematics files keep the worked solution beside the prompt, in extra_info."""
     extra = fields.get("extra_info")
     if not isinstance(extra, Mapping) or extra.get("question") is None or extra.get("answer") is None:
@@ -244,52 +244,52 @@ def _ends_with_assistant(row: Mapping[str, Any]) -> bool:
 
 
 # From the most telling to the least: what can be read as a preference is not mistaken for a demonstration.
-LAYOUTS = (
-    Layout("chosen and rejected", "pairs", "TRL, OpenRLHF, ms-swift", _has_pair, read_pair),
-    Layout("messages and a rejected response", "pairs", "ms-swift", _has_chat_pair, read_chat_pair),
-    Layout("a question, response_j and response_k", "pairs", "StackExchange", _has_j_over_k, read_j_over_k),
-    Layout("a question, its steps and their labels", "steps", "TRL", _has_steps, read_steps),
-    Layout(
+SCHEMAS = (
+    Schema("chosen and rejected", "pairs", "TRL, OpenRLHF, ms-swift", _has_pair, read_pair),
+    Schema("messages and a rejected response", "pairs", "ms-swift", _has_chat_pair, read_chat_pair),
+    Schema("a question, response_j and response_k", "pairs", "StackExchange", _has_j_over_k, read_j_over_k),
+    Schema("a question, its steps and their labels", "steps", "TRL", _has_steps, read_steps),
+    Schema(
         *("a question and several answers", "rankings", "Ascent, UltraFeedback, Nectar"),
         fits=lambda row: _any(row, QUESTIONS) and isinstance(_value(row, RESPONSES), Sequence),
         read=read_ranking,
     ),
-    Layout(
+    Schema(
         *("a question, an answer and a thumb", "unpaired", "TRL, OpenRLHF"),
         fits=lambda row: _answered_question(row) and _is_thumb(row),
-        read=read_judged,
+        read=read_unpaired,
     ),
-    Layout(
+    Schema(
         *("messages and a thumb", "unpaired", "ms-swift"),
         fits=lambda row: _ends_with_assistant(row) and _is_thumb(row),
-        read=read_chat_judged,
+        read=read_chat_unpaired,
     ),
-    Layout(
+    Schema(
         *("messages", "examples", "TRL, verl, OpenRLHF, ms-swift"),
         fits=lambda row: _ends_with_assistant(row) and not _is_thumb(row) and not _has_chat_pair(row),
         read=read_chat,
     ),
-    Layout(
+    Schema(
         *("a question and an answer", "examples", "TRL, verl, OpenRLHF, ms-swift"),
         fits=lambda row: _answered_question(row) and not _is_thumb(row),
         read=read_prompt_completion,
     ),
-    Layout("plain text", "examples", "TRL", lambda row: row.get("text") is not None, read_text),
-    Layout(
+    Schema("plain text", "examples", "TRL", lambda row: row.get("text") is not None, read_text),
+    Schema(
         *("a question", "prompts", "TRL, verl, OpenRLHF, ms-swift"),
         fits=lambda row: _any(row, QUESTIONS) or _any(row, CONVERSATIONS),
         read=read_prompt,
     ),
-    Layout("extra_info with question and answer", "examples", "verl", _has_extra, read_extra),
+    Schema("extra_info with question and answer", "examples", "verl", _has_extra, read_extra),
     # Last, so for those alone who want thumbs: a label that is none is then told row by row.
-    Layout(
+    Schema(
         *("a question, an answer and a thumb", "unpaired", "TRL, OpenRLHF"),
         fits=lambda row: _answered_question(row) and _any(row, THUMB_COLUMNS),
-        read=read_judged,
+        read=read_unpaired,
     ),
-    Layout(
+    Schema(
         *("messages and a thumb", "unpaired", "ms-swift"),
         fits=lambda row: _ends_with_assistant(row) and _any(row, THUMB_COLUMNS),
-        read=read_chat_judged,
+        read=read_chat_unpaired,
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 from ascent.data.collate import Batch, collate_all, mismatch, two_prompts
 from ascent.data.mix import Mixture, Stream
 from ascent.data.packing import Share, cut, share
-from ascent.data.prepare import Item, Prepared
+from ascent.data.prepare import Item, PreparedData
 
 
 class FileSource:
@@ -23,7 +23,7 @@ class FileSource:
 
     def __init__(
         self,
-        prepared: Sequence[Prepared],
+        prepared: Sequence[PreparedData],
         *,
         batch_size: int,
         tokens_per_microbatch: int,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ascent.data.schemas import Record
-from ascent.records import Example, Judged, Message, Pair, Prompt, Steps
+from ascent.records import Example, Message, Pair, Prompt, StepExample, UnpairedExample
 
 
 class Lengths(NamedTuple):
@@ -30,9 +30,9 @@ def parts(record: Record) -> list[tuple[str, str]]:
     asked = [("prompt", _text(record.prompt.messages))]
     if isinstance(record, Pair):
         return [*asked, ("chosen", _text(record.chosen)), ("rejected", _text(record.rejected))]
-    if isinstance(record, Judged):
+    if isinstance(record, UnpairedExample):
         return [*asked, ("good" if record.good else "bad", _text(record.answer))]
-    if isinstance(record, Steps):
+    if isinstance(record, StepExample):
         return [*asked, *(("step", step) for step in record.steps)]
     best, *others = record.answers
     return [*asked, ("best", _text(best)), *(("others", _text(answer)) for answer in others)]

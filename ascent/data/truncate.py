@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ascent.records import Message
 
 
-class Cut(NamedTuple):
+class Truncation(NamedTuple):
     """The text that fits, and what it cost."""
 
     text: str
@@ -21,29 +21,29 @@ class Cut(NamedTuple):
     characters: int
 
 
-def fit(text: str, fits: Callable[[str], bool], *, keep_end: str = "") -> Cut:
+def fit(text: str, fits: Callable[[str], bool], *, keep_end: str = "") -> Truncation:
     """The longest beginning of `text` that fits by whole paragraphs, or else by characters."""
     if keep_end and not text.endswith(keep_end):
         raise ValueError(f"keep_end={keep_end!r}, but the text ends with {text[-len(keep_end) :]!r}")
     body = text[: len(text) - len(keep_end)]
     if fits(body + keep_end):
-        return Cut(text, 0, 0)
+        return Truncation(text, 0, 0)
     body = body.strip("\n")
     dropped = 0
     while not fits(body + keep_end) and "\n" in body:
         body = body.rpartition("\n")[0].rstrip("\n")
         dropped += 1
     if fits(body + keep_end):
-        return Cut(body + keep_end, dropped, 0)
+        return Truncation(body + keep_end, dropped, 0)
     low = _longest(body, lambda part: fits(part + keep_end))
     if low == 0:
         raise ValueError(f"not even one character of {text[:40]!r} fits; raise the limit of prompt tokens")
-    return Cut(body[:low] + keep_end, dropped, len(body) - low)
+    return Truncation(body[:low] + keep_end, dropped, len(body) - low)
 
 
 def fit_messages(
     messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool], *, keep_end: str = ""
-) -> tuple[tuple[Message, ...], Cut]:
+) -> tuple[tuple[Message, ...], Truncation]:
     """Cut the last user message, which holds the query; system and earlier turns stay as they are."""
     places = [place for place, message in enumerate(messages) if message.role == "user"]
     if not places:

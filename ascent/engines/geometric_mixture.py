@@ -1,7 +1,7 @@
 """A sampler of the geometric mixture of a policy and its reference: the opponent of Nash-MD (arXiv 2312.00886).
 
 At every position the logits of both are averaged with fixed weights and the next token is drawn from softmax of that,
-so the mixture is normalised token by token: p(token) ~ policy(token)^(1 - share) * reference(token)^share. Both models
+so the mixture is normalized token by token: p(token) ~ policy(token)^(1 - share) * reference(token)^share. Both models
 are asked with their weights as they are now; nothing is copied. Axes: B requests, L padded positions, V vocabulary.
 """
 
@@ -20,7 +20,7 @@ from ascent.models.model import LanguageModel
 SHARE = 0.5  # the reference's: even, as in TRL; a constant, for recipes have no key for it
 
 
-class MixtureSampler(HFSampler):
+class GeometricMixtureSampler(HFSampler):
     """Implements `protocols.Sampler`. The reference is a second model, or the policy without its adapter."""
 
     def __init__(

@@ -1,11 +1,11 @@
 """A sampler over an OpenAI-compatible server: POST {url}/completions with token ids in, token ids and log-probs out.
 
-Token ids are never re-tokenised: a server that answers with text alone is refused (vLLM sends ids when asked to, with
+Token ids are never re-tokenized: a server that answers with text alone is refused (vLLM sends ids when asked to, with
 `return_token_ids` or `return_tokens_as_token_ids`). Every sampling setting is sent, defaults too, because a server
 takes what is missing from the model's generation config, where a top-p or a repetition penalty may hide.
 
 What a server's log-probs mean is a setting of its own, which it does not report: vLLM's `raw_logprobs` (the default)
-are at temperature 1 whatever was asked, its `processed_logprobs` after temperature and renormalised over what top-k,
+are at temperature 1 whatever was asked, its `processed_logprobs` after temperature and renormalized over what top-k,
 top-p and min-p left. At temperature 1 without truncation the two agree; where they do not, the sampler measures which
 it is once, with two requests of one token, and records NaN wherever the log-prob over the full tempered distribution
 was not sent.
@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Literal, TypeVar
 
 from ascent.engines.counter_rng import words
-from ascent.http_client import Client, Flight, RetryPolicy, ServerFailed, checked_token, checked_url, read_object
+from ascent.http_client import Client, RequestGroup, RetryPolicy, ServerFailed, checked_token, checked_url, read_object
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, Stop
 
@@ -80,13 +80,13 @@ class RemoteSampler:
         if isinstance(reload, str):  # the key is for the server's host alone
             same = _host(reload) == _host(url)
             self._reload = Client(reload, token=key if same else None, retry=retry)
-        self._flights: list[Flight] = []
+        self._flights: list[RequestGroup] = []
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """All completions, as they finish; the first request that fails ends it with a RemoteError that names it."""
         asked = list(requests)
         _refuse_twins(asked)
-        flight, threads = Flight(), ThreadPoolExecutor(self.at_once, thread_name_prefix="remote")
+        flight, threads = RequestGroup(), ThreadPoolExecutor(self.at_once, thread_name_prefix="remote")
         self._flights.append(flight)
         try:
             doubtful = next((each for each in asked if _depends_on_mode(each)), None)
@@ -110,7 +110,7 @@ class RemoteSampler:
             raise RuntimeError("completions are on their way, and nobody could say which weights drew which token")
         if isinstance(self._reload, Client):
             body = json.dumps({"version": version}).encode()
-            _post(self._reload, "", body, f"version {version}", Flight(), bytes)
+            _post(self._reload, "", body, f"version {version}", RequestGroup(), bytes)
         else:
             self._reload(version, tensors)
         self.version = version
@@ -120,11 +120,11 @@ class RemoteSampler:
         for flight in list(self._flights):
             flight.cut()
 
-    def _one(self, request: Request, flight: Flight) -> Completion:
+    def _one(self, request: Request, flight: RequestGroup) -> Completion:
         owner = f"request {request.prompt_id!r}/{request.sample}"
         return self._ask(self._body(request), owner, flight, lambda choice: self._read(request, choice))
 
-    def _ask(self, body: dict[str, Any], owner: str, flight: Flight, read: Callable[[dict[str, Any]], T]) -> T:
+    def _ask(self, body: dict[str, Any], owner: str, flight: RequestGroup, read: Callable[[dict[str, Any]], T]) -> T:
         """What `read` makes of the server's one choice."""
         data = json.dumps(body).encode()
         return _post(self._client, "/completions", data, owner, flight, lambda said: read(_only_choice(said)))
@@ -180,7 +180,7 @@ class RemoteSampler:
             )
         return "stop"
 
-    def _measured(self, request: Request, flight: Flight) -> Mode | None:
+    def _measured(self, request: Request, flight: RequestGroup) -> Mode | None:
         """Raw or processed: do the gaps between likely tokens shrink with the temperature? None: it cannot be told."""
         owner = f"probe with request {request.prompt_id!r}/{request.sample}"
         body = self._body(Request(request.prompt_id, request.sample, request.tokens, 1, request.seed))
@@ -205,7 +205,7 @@ def _host(url: str) -> str | None:
     return urllib.parse.urlsplit(checked_url(url)).hostname
 
 
-def _post(client: Client, path: str, data: bytes, owner: str, flight: Flight, read: Callable[[bytes], T]) -> T:
+def _post(client: Client, path: str, data: bytes, owner: str, flight: RequestGroup, read: Callable[[bytes], T]) -> T:
     try:
         return client.post(path, data, read, flight)
     except ServerFailed as failure:
@@ -249,7 +249,7 @@ def _tokens(choice: dict[str, Any]) -> tuple[int, ...]:
     found = ids if ids is not None else spelled
     if found is None or (not found and choice.get("text")):
         raise ValueError(
-            "text without token ids, which would have to be tokenised again; use a server that honours "
+            "text without token ids, which would have to be tokenized again; use a server that honours "
             "return_token_ids or return_tokens_as_token_ids, as vLLM does"
         )
     if not isinstance(found, list) or not all(type(each) is int and 0 <= each < MOST_IDS for each in found):

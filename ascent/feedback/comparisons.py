@@ -34,7 +34,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Question:
+class Comparison:
     """Different answers to one prompt, in the order of their ids."""
 
     id: str
@@ -43,10 +43,10 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownComparison:
     """A question as one annotator sees it: `order` holds places in its answers. `repeat` is 1 the second time."""
 
-    question: Question
+    question: Comparison
     order: tuple[int, ...]
     repeat: int = 0
 
@@ -59,14 +59,14 @@ class Shown:
         return tuple(self.question.answers[place] for place in self.order)
 
 
-def questions_of(
+def make_comparisons(
     prompts: Sequence[Prompt],
     answers: Mapping[str, Sequence[Answer]],
     form: Form,
     *,
     seed: int,
     per_prompt: int = 1,
-) -> tuple[list[Question], Counter[str]]:
+) -> tuple[list[Comparison], Counter[str]]:
     """The questions, and why prompts gave none. Answers that are blank or said before carry no preference.
 
     Pairs are drawn by the seed, `per_prompt` of them: of answers of different models where there are several models,
@@ -76,7 +76,7 @@ def questions_of(
         raise ValueError(f"form={form!r}, but it must be one of {', '.join(FORMS)}")
     if per_prompt < 1:
         raise ValueError(f"per_prompt={per_prompt}, but at least 1 question must be asked about a prompt")
-    found: list[Question] = []
+    found: list[Comparison] = []
     left: Counter[str] = Counter()
     for prompt in prompts:
         usable = _different(answers[prompt.id], left)
@@ -94,20 +94,22 @@ def questions_of(
     return found, +left
 
 
-def shown_to(annotator: str, questions: Sequence[Question], *, seed: int, repeat: float = 0.0) -> list[Shown]:
+def shown_to(
+    annotator: str, questions: Sequence[Comparison], *, seed: int, repeat: float = 0.0
+) -> list[ShownComparison]:
     """Every question in this annotator's order; a share of them once more, later, the other way round."""
     if not 0 <= repeat <= 1:
         raise ValueError(f"repeat={repeat}, but it is the share of questions that are asked twice: 0 to 1")
-    found: list[Shown] = []
-    waiting: list[tuple[int, Shown]] = []
+    found: list[ShownComparison] = []
+    waiting: list[tuple[int, ShownComparison]] = []
     for number, question in enumerate(questions):
         noise = Noise("feedback/order", seed, annotator, question.id)
         order = tuple(_shuffled(range(len(question.answers)), noise))
         while waiting and waiting[0][0] <= number:
             found.append(waiting.pop(0)[1])
-        found.append(Shown(question, order))
+        found.append(ShownComparison(question, order))
         if noise.unit() < repeat:
-            waiting.append((number + GAP, Shown(question, order[::-1], 1)))
+            waiting.append((number + GAP, ShownComparison(question, order[::-1], 1)))
     return found + [each for _, each in waiting]
 
 
@@ -124,8 +126,8 @@ def _different(answers: Sequence[Answer], left: Counter[str]) -> list[Answer]:
     return list(found.values())
 
 
-def _question(prompt: Prompt, answers: Sequence[Answer]) -> Question:
-    return Question(f"{prompt.id}#{'-'.join(each.id for each in answers)}", prompt, tuple(answers))
+def _question(prompt: Prompt, answers: Sequence[Answer]) -> Comparison:
+    return Comparison(f"{prompt.id}#{'-'.join(each.id for each in answers)}", prompt, tuple(answers))
 
 
 def _shuffled(items: Sequence[T], noise: Noise) -> list[T]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ascent.feedback.comparisons import Shown
+from ascent.feedback.comparisons import ShownComparison
 from ascent.feedback.verdicts import Unjudged, Verdict
 from ascent.http_client import ServerFailed
 from ascent.rewards.judge import said
@@ -34,7 +34,7 @@ Verdict: N
 where N is 1, 2 or tie, and write no other line that begins with "Verdict:"."""
 
 
-class Comparing:
+class ComparisonEndpoint:
     """`url` is the endpoint's base, such as http://localhost:8000/v1."""
 
     def __init__(
@@ -52,18 +52,18 @@ class Comparing:
         self._model, self._rubric = model, rubric.strip()
         self._at_once, self._max_tokens = at_once, max_tokens
 
-    def verdicts(self, shown: Sequence[Shown]) -> list[Verdict | Unjudged]:
+    def verdicts(self, shown: Sequence[ShownComparison]) -> list[Verdict | Unjudged]:
         with ThreadPoolExecutor(self._at_once, thread_name_prefix="judge") as threads:
             return list(threads.map(self._one, shown))
 
-    def _one(self, shown: Shown) -> Verdict | Unjudged:
+    def _one(self, shown: ShownComparison) -> Verdict | Unjudged:
         try:
             reply = self.client.post("/chat/completions", json.dumps(self.request(shown)).encode(), said)
         except ServerFailed as failure:
             return Unjudged(failure.kind)
         return read_verdict(reply)
 
-    def request(self, shown: Shown) -> dict[str, Any]:
+    def request(self, shown: ShownComparison) -> dict[str, Any]:
         """What the endpoint is sent for one comparison."""
         mark = f"-----{secrets.token_hex(8)}-----"
         asked = "\n\n".join(f"[{each.role}] {each.content}" for each in shown.question.prompt.messages)

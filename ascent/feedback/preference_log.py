@@ -16,7 +16,7 @@ from ascent.runs import jsonl
 Row = dict[str, Any]
 
 
-class Ledger:
+class PreferenceLog:
     """The one writer of the file while it is open. Half a line that a killed process left is cut off."""
 
     def __init__(self, path: Path) -> None:
@@ -68,7 +68,7 @@ class Ledger:
     def close(self) -> None:
         os.close(self._handle)
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> PreferenceLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

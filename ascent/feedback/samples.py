@@ -34,7 +34,7 @@ class Samples:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         found = jsonl.read(path)
-        self.path, self._lines = path, jsonl.Lines(path)  # cuts off half a line
+        self.path, self._lines = path, jsonl.JsonlWriter(path)  # cuts off half a line
         self._found: dict[tuple[int, str], list[Answer]] = {}
         self.wrote: dict[int, str] = {}  # which weights wrote a model's answers
         if not found.records:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from ascent.feedback.comparisons import Form, Shown
+from ascent.feedback.comparisons import Form, ShownComparison
 from ascent.feedback.verdicts import Verdict, order_of
 from ascent.tasks.noise import Noise
 
@@ -58,7 +58,9 @@ def preference(scores: Sequence[float], manner: Manner) -> float:
     return manner.noise + (1 - 2 * manner.noise) * clean
 
 
-def verdict(shown: Shown, scores: Sequence[float], form: Form, manner: Manner, *, seed: int, annotator: str) -> Verdict:
+def verdict(
+    shown: ShownComparison, scores: Sequence[float], form: Form, manner: Manner, *, seed: int, annotator: str
+) -> Verdict:
     """What an annotator with these scores says. Rankings are Plackett-Luce draws; noise swaps neighbours of them."""
     noise = Noise("feedback/verdict", seed, annotator, shown.question.id, shown.repeat)
     if form == "ratings":

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ascent.feedback.comparisons import Form, Shown
+from ascent.feedback.comparisons import Form, ShownComparison
 from ascent.records import Message, Prompt
 
 CHOICES = ("first", "second")
@@ -46,7 +46,7 @@ def order_of(numbers: Sequence[float], *, high_is_good: bool) -> tuple[float, ..
     return tuple(float(1 + sum(other < key for other in keys)) for key in keys)
 
 
-def row_of(shown: Shown, verdict: Verdict, *, form: Form, annotator: str, time: str) -> dict[str, Any]:
+def row_of(shown: ShownComparison, verdict: Verdict, *, form: Form, annotator: str, time: str) -> dict[str, Any]:
     """One line of the file. Which model wrote what stands beside the verdict; the annotator has not seen it."""
     texts = [answer.text for answer in shown.answers]
     row: dict[str, Any] = {"prompt": _asked(shown.question.prompt)}
@@ -77,7 +77,7 @@ def key_of(row: Mapping[str, Any]) -> tuple[str, int]:
     return row["id"], row.get("repeat", 0)
 
 
-def _aside(shown: Shown, verdict: Verdict) -> str | None:
+def _aside(shown: ShownComparison, verdict: Verdict) -> str | None:
     if verdict.word in NO_PREFERENCE:
         return NO_PREFERENCE[verdict.word]
     if verdict.numbers and len(set(verdict.numbers)) == 1:

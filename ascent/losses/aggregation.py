@@ -27,7 +27,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from ascent.cells import coupled
+from ascent.cells import step_statistic
 from ascent.maths import masked
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
@@ -74,7 +74,7 @@ def step_group_tokens(loss_mask_T: Tensor, segments: Segments, groups: Groups) -
     return group_tokens(tokens_per_sequence(loss_mask_T, segments, torch.float64), groups)
 
 
-@coupled(group_tokens_B=step_group_tokens)
+@step_statistic(group_tokens_B=step_group_tokens)
 def prompt_mean(tokens_B: Tensor, group_tokens_B: Tensor) -> Weights:
     """Token mean inside each prompt's group, then the mean over prompts.
 
@@ -86,10 +86,10 @@ def prompt_mean(tokens_B: Tensor, group_tokens_B: Tensor) -> Weights:
 
 def step_group_sequences(loss_mask_T: Tensor, segments: Segments, groups: Groups) -> Tensor:
     """How many sequences of each sequence's group train anything."""
-    return groups.spread(groups.sum(segments.sum(loss_mask_T) > 0))
+    return groups.broadcast(groups.sum(segments.sum(loss_mask_T) > 0))
 
 
-@coupled(group_sequences_B=step_group_sequences)
+@step_statistic(group_sequences_B=step_group_sequences)
 def group_mean(tokens_B: Tensor, group_sequences_B: Tensor) -> Weights:
     """Mean over each sequence's tokens, over the sequences of a group, then over groups, however large each is.
 
@@ -108,7 +108,7 @@ def tokens_per_sequence(loss_mask_T: Tensor, segments: Segments, dtype: torch.dt
 
 def group_tokens(tokens_B: Tensor, groups: Groups) -> Tensor:
     """The step statistic of `prompt_mean`: each sequence's group size in trained tokens."""
-    return groups.spread(groups.sum(tokens_B))
+    return groups.broadcast(groups.sum(tokens_B))
 
 
 def numerator(loss_T: Tensor, loss_mask_T: Tensor, weight_B: Tensor, segments: Segments) -> Tensor:

@@ -16,8 +16,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.cells import coupled
-from ascent.losses.policy_losses import Gated, clip
+from ascent.cells import step_statistic
+from ascent.losses.policy_losses import PolicyLoss, clip
 from ascent.maths import masked
 from ascent.parameter_ranges import RARE, Fraction, NonNegative, checked, ordered
 
@@ -76,13 +76,13 @@ def candidates(
     most: float,
 ) -> Tensor:
     """Trained tokens that PPO's clip leaves alone and whose cov lies strictly between `least` and `most`."""
-    marks = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high).marks
+    clip_masks = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high).clip_masks
     cov_T = covariances(logprobs_T, advantages_T, loss_mask_T)
-    clipped_T = marks["clipped_high"] | marks["clipped_low"]
+    clipped_T = clip_masks["policy/clip_frac_high"] | clip_masks["policy/clip_frac_low"]
     return loss_mask_T & ~clipped_T & (cov_T > least) & (cov_T < most)
 
 
-@coupled(draining_T=draining)
+@step_statistic(draining_T=draining)
 @checked
 def clip_cov(
     log_ratio_T: Tensor,
@@ -92,13 +92,15 @@ def clip_cov(
     *,
     low: NonNegative = 0.2,
     high: NonNegative = 0.2,
-) -> Gated:
+) -> PolicyLoss:
     """PPO's clip, and no gradient at all for a random few of the tokens with high covariance (arXiv 2505.22617).
 
     Which of them is settled for the whole step (`draining`).
     """
     inner = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high)
-    return Gated(torch.where(draining_T, 0, inner.loss_T), {**inner.marks, "draining": draining_T})
+    return PolicyLoss(
+        torch.where(draining_T, 0, inner.loss_T), {**inner.clip_masks, "policy/clip_frac_covariance": draining_T}
+    )
 
 
 @checked
@@ -112,7 +114,7 @@ def most_covariant(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor
     return chosen_T
 
 
-@coupled(most_covariant_T=most_covariant)
+@step_statistic(most_covariant_T=most_covariant)
 @checked
 def kl_cov(
     log_ratio_T: Tensor,
@@ -121,11 +123,11 @@ def kl_cov(
     most_covariant_T: Tensor,
     *,
     beta: NonNegative = 1.0,
-) -> Gated:
+) -> PolicyLoss:
     """-A ratio, plus beta * |log-ratio| on the few tokens with the largest covariance (arXiv 2505.22617)."""
     loss_T = -masked.kept(advantages_T.detach(), loss_mask_T) * log_ratio_T.exp()
     charged_T = torch.where(most_covariant_T, beta * log_ratio_T.abs(), 0)
-    return Gated(loss_T + charged_T, {"most_covariant": most_covariant_T})
+    return PolicyLoss(loss_T + charged_T, {"policy/clip_frac_covariance": most_covariant_T})
 
 
 def hashed(*numbers_T: Tensor) -> Tensor:

@@ -11,9 +11,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.losses.loss import Each
+from ascent.losses.loss import ItemLosses
 from ascent.maths import divergence
-from ascent.maths.metrics import average
 from ascent.parameter_ranges import RARE, Fraction, Positive, checked
 
 
@@ -25,20 +24,20 @@ def gkd(
     *,
     beta: Fraction = 0.5,
     temperature: Annotated[Positive, RARE] = 1.0,
-) -> Each:
-    """The generalised Jensen-Shannon divergence between student and teacher (GKD, arXiv 2306.13649).
+) -> ItemLosses:
+    """The generalized Jensen-Shannon divergence between student and teacher (GKD, arXiv 2306.13649).
 
     beta 0 is KL(teacher || student), which covers the teacher; 1 is KL(student || teacher), which picks one mode.
     """
     student_TV, teacher_TV = _trained(logits_TV, loss_mask_T), _trained(teacher_TV.detach(), loss_mask_T)
     loss_T = divergence.jensen_shannon(student_TV, teacher_TV, beta=beta, temperature=temperature)
-    return Each(loss_T, loss_mask_T, {"divergence": average(loss_T, loss_mask_T)})
+    return ItemLosses(loss_T, loss_mask_T, {})
 
 
 @checked
 def kd(
     logits_TV: Tensor, teacher_TV: Tensor, loss_mask_T: Tensor, *, temperature: Annotated[Positive, RARE] = 1.0
-) -> Each:
+) -> ItemLosses:
     """Cross-entropy from the teacher's distribution to the student's: KL(teacher || student) plus a constant.
 
     Hinton et al., 2015 (arXiv 1503.02531). S = (.5, .5), T = (.9, .1): log 2 = .693147. Words whose student logit is
@@ -46,7 +45,7 @@ def kd(
     """
     student_TV, teacher_TV = _trained(logits_TV, loss_mask_T), _trained(teacher_TV.detach(), loss_mask_T)
     loss_T = divergence.cross_entropy(teacher_TV, student_TV, temperature=temperature, skip_impossible=True)
-    return Each(loss_T, loss_mask_T, {"cross_entropy": average(loss_T, loss_mask_T)})
+    return ItemLosses(loss_T, loss_mask_T, {})
 
 
 def _trained(logits_TV: Tensor, loss_mask_T: Tensor) -> Tensor:

@@ -10,13 +10,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.cells import coupled
+from ascent.cells import step_statistic
 from ascent.maths import masked
 from ascent.parameter_ranges import RARE, NonNegative, Positive, checked, ordered
 
 
 def bonus(entropy_T: Tensor, loss_mask_T: Tensor) -> Tensor:
-    """Minus the exact entropy of each trained token's distribution: minimising it keeps the policy open."""
+    """Minus the exact entropy of each trained token's distribution: minimizing it keeps the policy open."""
     return -masked.kept(entropy_T, loss_mask_T)
 
 
@@ -50,7 +50,7 @@ def thermostat(
     return torch.stack([now, (stored + step).clamp(smallest, largest), measured])
 
 
-@coupled(entropy_memory=thermostat)
+@step_statistic(entropy_memory=thermostat)
 def adaptive_bonus(entropy_T: Tensor, loss_mask_T: Tensor, entropy_memory: Tensor) -> Tensor:
     """The entropy bonus with a coefficient that rises while the policy is too sure and rests otherwise."""
     return entropy_memory[0].detach() * bonus(entropy_T, loss_mask_T)

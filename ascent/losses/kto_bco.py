@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ascent.cells import coupled
-from ascent.losses.loss import Each
+from ascent.cells import step_statistic
+from ascent.losses.loss import ItemLosses
 from ascent.maths import masked
-from ascent.maths.metrics import Tally, average
+from ascent.maths.metrics import Accumulator, mean_of
 from ascent.parameter_ranges import NonNegative, Positive, checked
 
 
@@ -28,7 +28,7 @@ def kto(
     beta: Positive = 0.1,
     desirable_weight: NonNegative = 1.0,
     undesirable_weight: NonNegative = 1.0,
-) -> Each:
+) -> ItemLosses:
     """Unpaired: weight * (1 - sigmoid(+-beta (u - z))) for desirable and undesirable rows (arXiv 2402.01306).
 
     z = max(0, mean u of completions paired with other prompts) is a step statistic: `mismatched_score` is that mean
@@ -52,7 +52,7 @@ def apo_zero_unpaired(
     beta: Positive = 0.1,
     desirable_weight: NonNegative = 1.0,
     undesirable_weight: NonNegative = 1.0,
-) -> Each:
+) -> ItemLosses:
     """KTO whose reference point is held at 0, so that no mismatched completions are needed (APO, arXiv 2408.06266)."""
     point = torch.zeros((), dtype=logprobs_B.dtype, device=logprobs_B.device)
     return kto(
@@ -88,7 +88,7 @@ def rewards_so_far(
     return torch.stack([total / count.clamp(min=1), count]).detach()
 
 
-@coupled(reward_memory=rewards_so_far)
+@step_statistic(reward_memory=rewards_so_far)
 @checked
 def bco(
     logprobs_B: Tensor,
@@ -98,8 +98,8 @@ def bco(
     reward_memory: Tensor,
     *,
     beta: Positive = 0.1,
-) -> Each:
-    """-log sigmoid(+-(beta u - shift)): a binary classifier whose logit is the reward, centred on all rewards so far.
+) -> ItemLosses:
+    """-log sigmoid(+-(beta u - shift)): a binary classifier whose logit is the reward, centered on all rewards so far.
 
     BCO (arXiv 2404.04656). The shift is one number per optimizer step, the running mean of `rewards_so_far`.
     """
@@ -109,11 +109,11 @@ def bco(
     return _judged(losses_B, reward_B, lengths_B, desirable_B)
 
 
-def _judged(losses_B: Tensor, reward_B: Tensor, lengths_B: Tensor, desirable_B: Tensor) -> Each:
+def _judged(losses_B: Tensor, reward_B: Tensor, lengths_B: Tensor, desirable_B: Tensor) -> ItemLosses:
     """The losses with their metrics; an empty response is not counted."""
     counted_B = lengths_B > 0
-    metrics: dict[str, Tally] = {
-        "reward_desirable": average(reward_B, counted_B & desirable_B),
-        "reward_undesirable": average(reward_B, counted_B & ~desirable_B),
+    metrics: dict[str, Accumulator] = {
+        "preference/reward_desirable": mean_of(reward_B, counted_B & desirable_B),
+        "preference/reward_undesirable": mean_of(reward_B, counted_B & ~desirable_B),
     }
-    return Each(losses_B, counted_B, metrics)
+    return ItemLosses(losses_B, counted_B, metrics)

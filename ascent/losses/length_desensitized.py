@@ -18,7 +18,7 @@ from ascent.parameter_ranges import Fraction, checked
 
 
 @checked
-def shared_length(
+def length_desensitized(
     loss_mask_T: Tensor, segments: Segments, chosen_P: Tensor, rejected_P: Tensor, *, tail: Fraction = 0.5
 ) -> Tensor:
     """Tokens beyond the length that a pair's responses share count `tail` in their sums (LD-DPO, arXiv 2409.06411)."""
@@ -32,11 +32,11 @@ def beyond_shared(loss_mask_T: Tensor, segments: Segments, chosen_P: Tensor, rej
     shared_P = torch.minimum(lengths_B[chosen_P], lengths_B[rejected_P])
     shared_B = lengths_B.clone()
     shared_B[chosen_P], shared_B[rejected_P] = shared_P, shared_P
-    return trained_ranks(loss_mask_T, segments) > segments.spread(shared_B)
+    return trained_ranks(loss_mask_T, segments) > segments.broadcast(shared_B)
 
 
 def trained_ranks(loss_mask_T: Tensor, segments: Segments) -> Tensor:
     """1 for a sequence's first trained token, 2 for its second, and so on; holes keep the rank before them."""
     counted_T = loss_mask_T.to(torch.int64).cumsum(0)
     before_B = torch.cat([counted_T.new_zeros(1), counted_T])[segments.offsets[:-1]]
-    return counted_T - segments.spread(before_B)
+    return counted_T - segments.broadcast(before_B)

@@ -11,7 +11,7 @@ from ascent.maths import masked
 from ascent.maths.metrics import Metrics
 
 
-class Each(NamedTuple):
+class ItemLosses(NamedTuple):
     """One loss per item (token, sequence, pair or prompt), which items count, and what to log about them."""
 
     losses: Tensor
@@ -34,6 +34,6 @@ class Loss(NamedTuple):
 Terms = Mapping[str, Loss]
 
 
-def summed(each: Each) -> Loss:
+def summed(each: ItemLosses) -> Loss:
     """The mean over counted items, as a numerator and a denominator."""
     return Loss(masked.total(each.losses, each.counted), each.counted.sum().to(each.losses.dtype), each.metrics)

@@ -20,14 +20,22 @@ from ascent.cells import Cell
 from ascent.losses import kl as estimators
 from ascent.losses import length_desensitized, ratios
 from ascent.losses.aggregation import numerator, tokens_per_sequence
-from ascent.losses.loss import Each, Loss, Terms, summed
+from ascent.losses.loss import ItemLosses, Loss, Terms, summed
 from ascent.losses.rollout_correction import log_weights
 from ascent.maths import masked
-from ascent.maths.metrics import Explained, Share, Tally, average, largest, smallest, spread
+from ascent.maths.metrics import (
+    Accumulator,
+    EffectiveSampleFraction,
+    ExplainedVariance,
+    max_of,
+    mean_of,
+    min_of,
+    std_of,
+)
 from ascent.maths.segments import Segments
 
 # Token weights of pair losses: they enter the sums of log-probs, and every loss of pairs reads those.
-WITHIN_SUMS = (length_desensitized.shared_length,)
+WITHIN_SUMS = (length_desensitized.length_desensitized,)
 
 
 def policy_terms(
@@ -49,11 +57,11 @@ def policy_terms(
     tokens_B = tokens_per_sequence(loss_mask_T, segments, known["logprobs_T"].dtype)
     weights = aggregation({**known, "tokens_B": tokens_B})
 
-    def over_sequences(loss_T: Tensor, metrics: Mapping[str, Tally]) -> Loss:
+    def over_sequences(loss_T: Tensor, metrics: Mapping[str, Accumulator]) -> Loss:
         """The row's own aggregation, for the policy term and for KL."""
         return Loss(numerator(loss_T, loss_mask_T, weights.weight_B, segments), weights.share_B.sum(), metrics)
 
-    def over_tokens(loss_T: Tensor, metrics: Mapping[str, Tally]) -> Loss:
+    def over_tokens(loss_T: Tensor, metrics: Mapping[str, Accumulator]) -> Loss:
         """The mean over trained tokens, whatever the row's aggregation."""
         return Loss(masked.total(loss_T, loss_mask_T), tokens_B.sum(), metrics)
 
@@ -64,13 +72,13 @@ def policy_terms(
     known |= {"old_logprobs_T": correction.anchor_T, "correction_T": correction.weight_T}
     known["log_ratio_T"] = ratio(known)
     clipped = policy_loss(known)
-    marks = {**clipped.marks, **correction.marks, **dropped}
+    marks = {**clipped.clip_masks, **correction.clip_masks, **dropped}
     # A policy loss that takes the correction's weight as an input applies it itself.
     weight_T = token_weight_T if "correction_T" in policy_loss.inputs else token_weight_T * correction.weight_T
     terms = {"policy": over_sequences(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, marks))}
     if kl is not None:
         kl_T = kl(known)
-        terms["kl"] = over_sequences(kl_T, {"kl_loss": average(kl_T, loss_mask_T)})
+        terms["kl"] = over_sequences(kl_T, {"policy/kl_loss": mean_of(kl_T, loss_mask_T)})
     if entropy_bonus is not None:
         terms["entropy_bonus"] = over_tokens(entropy_bonus(known), {})
     if value_loss is not None:
@@ -93,13 +101,13 @@ def file_terms(
     loss: Cell,
     token_weights: Sequence[Cell] = (),
     extra_losses: Sequence[Cell] = (),
-    evaluate: Callable[[Cell, Mapping[str, Any]], Each] = Cell.__call__,
+    evaluate: Callable[[Cell, Mapping[str, Any]], ItemLosses] = Cell.__call__,
 ) -> Terms:
     """Every term of a row that learns from files: supervised, preferences, rankings.
 
-    A token weight multiplies the loss, and of the others those of the same kind: all losses of pairs, say, but no text beside
-    them. One of WITHIN_SUMS weighs tokens before that, in the sums. `evaluate` calls the loss: whole, unless it must be
-    computed piece by piece.
+    A token weight multiplies the loss, and of the others those of the same kind: all losses of pairs, say, but no text
+    beside them. One of WITHIN_SUMS weighs tokens before that, in the sums. `evaluate` calls the loss: whole, unless it
+    must be computed piece by piece.
     """
     known = with_sums(available, token_weights)
     terms = {loss.name: evaluate(loss, known), **{extra.name: extra(known) for extra in extra_losses}}
@@ -125,7 +133,8 @@ def step_statistics(
 ) -> dict[str, Tensor]:
     """Everything that couples the optimizer step, from the whole of it and without gradient, by name.
 
-    `rollout_correction` and `ratio` are a rollout row's: the statistics of its policy loss see the ratio the loss will see.
+    `rollout_correction` and `ratio` are a rollout row's: the statistics of its policy loss see the ratio the loss will
+    see.
     """
     known = with_sums({name: x.detach() if isinstance(x, Tensor) else x for name, x in available.items()}, cells)
     if rollout_correction is not None and ratio is not None and "logprobs_T" in known:
@@ -169,7 +178,7 @@ def _token_weights(known: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Ten
     for each in cells:
         weight_T = each(known).detach()
         token_weight_T = token_weight_T * weight_T
-        dropped[f"dropped_{each.name}"] = weight_T == 0
+        dropped[f"policy/dropped_frac_{each.name}"] = weight_T == 0
     return token_weight_T, dropped
 
 
@@ -183,38 +192,42 @@ def mismatched_score(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Te
     return torch.stack([masked.total(score_B, counted_B), counted_B.sum().to(score_B.dtype)])
 
 
-def _ratio_metrics(known: Mapping[str, Any], own_T: Tensor, marks: Mapping[str, Tensor]) -> dict[str, Tally]:
+def _ratio_metrics(known: Mapping[str, Any], own_T: Tensor, marks: Mapping[str, Tensor]) -> dict[str, Accumulator]:
     loss_mask_T = known["loss_mask_T"]
     ratio_T = known["log_ratio_T"].detach().exp()
     logprobs_T = known["logprobs_T"].detach()
-    metrics: dict[str, Tally] = {name: average(mark_T, loss_mask_T) for name, mark_T in marks.items()}
-    metrics["kl_to_old"] = average(estimators.to_old(logprobs_T, known["old_logprobs_T"], loss_mask_T), loss_mask_T)
-    metrics["ratio_largest"] = largest(ratio_T, loss_mask_T)
-    metrics["ratio_smallest"] = smallest(ratio_T, loss_mask_T)
-    metrics["ratio_guarded"] = average(ratios.guarded(logprobs_T, known["old_logprobs_T"], loss_mask_T), loss_mask_T)
+    metrics: dict[str, Accumulator] = {name: mean_of(mark_T, loss_mask_T) for name, mark_T in marks.items()}
+    metrics["policy/approx_kl"] = mean_of(
+        estimators.to_old(logprobs_T, known["old_logprobs_T"], loss_mask_T), loss_mask_T
+    )
+    metrics["policy/ratio_max"] = max_of(ratio_T, loss_mask_T)
+    metrics["policy/ratio_min"] = min_of(ratio_T, loss_mask_T)
+    metrics["policy/ratio_clamped_frac"] = mean_of(
+        ratios.guarded(logprobs_T, known["old_logprobs_T"], loss_mask_T), loss_mask_T
+    )
     if "ref_logprobs_T" in known:
-        metrics["kl_to_reference_k1"] = average(
+        metrics["policy/ref_kl_k1"] = mean_of(
             estimators.k1(logprobs_T, known["ref_logprobs_T"], loss_mask_T), loss_mask_T
         )
-        metrics["kl_to_reference_k3"] = average(
-            estimators.k3(logprobs_T, known["ref_logprobs_T"], loss_mask_T), loss_mask_T
-        )
+        metrics["policy/ref_kl"] = mean_of(estimators.k3(logprobs_T, known["ref_logprobs_T"], loss_mask_T), loss_mask_T)
     if "sampler_logprobs_T" in known:
         gap_T = torch.nan_to_num(own_T - known["sampler_logprobs_T"], nan=0.0).abs()
-        metrics["mismatch"] = average(gap_T, loss_mask_T)
-        metrics["mismatch_largest"] = largest(gap_T, loss_mask_T)
+        metrics["sampler/logprob_diff"] = mean_of(gap_T, loss_mask_T)
+        metrics["sampler/logprob_diff_max"] = max_of(gap_T, loss_mask_T)
         weight_T = log_weights(own_T, known["sampler_logprobs_T"], loss_mask_T).exp()
-        metrics["mismatch_weight"] = average(weight_T, loss_mask_T)
-        metrics["mismatch_effective"] = Share(spread(weight_T, loss_mask_T))
+        metrics["sampler/is_weight"] = mean_of(weight_T, loss_mask_T)
+        metrics["sampler/is_ess"] = EffectiveSampleFraction(std_of(weight_T, loss_mask_T))
     if "entropy_T" in known:
-        metrics["entropy"] = average(known["entropy_T"], loss_mask_T)
+        metrics["policy/entropy"] = mean_of(known["entropy_T"], loss_mask_T)
     return metrics
 
 
-def _value_metrics(known: Mapping[str, Any], loss_mask_T: Tensor) -> dict[str, Tally]:
+def _value_metrics(known: Mapping[str, Any], loss_mask_T: Tensor) -> dict[str, Accumulator]:
     values_T, returns_T = known["values_T"].detach(), known["returns_T"]
     return {
-        "return": average(returns_T, loss_mask_T),
-        "value_error": average(returns_T - values_T, loss_mask_T),
-        "explained_variance": Explained(spread(returns_T - values_T, loss_mask_T), spread(returns_T, loss_mask_T)),
+        "critic/return": mean_of(returns_T, loss_mask_T),
+        "critic/value_error": mean_of(returns_T - values_T, loss_mask_T),
+        "critic/explained_variance": ExplainedVariance(
+            std_of(returns_T - values_T, loss_mask_T), std_of(returns_T, loss_mask_T)
+        ),
     }

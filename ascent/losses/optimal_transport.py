@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascent.cells import coupled
-from ascent.losses.loss import Each
+from ascent.cells import step_statistic
+from ascent.losses.loss import ItemLosses
 from ascent.losses.preferences import paired, smoothed
 from ascent.parameter_ranges import BelowHalf, Positive, checked
 
@@ -32,7 +32,7 @@ def matched_margins(
     return matched_B.detach()
 
 
-@coupled(matched_margin_B=matched_margins)
+@step_statistic(matched_margin_B=matched_margins)
 @checked
 def aot(
     logprobs_B: Tensor,
@@ -44,7 +44,7 @@ def aot(
     *,
     beta: Positive = 0.1,
     label_smoothing: BelowHalf = 0.0,
-) -> Each:
+) -> ItemLosses:
     """-log sigmoid(beta z), z = the policy's margin minus the reference's margin of the same rank in the step.
 
     With one pair it is DPO. Paired AOT, arXiv 2406.05882.
@@ -67,7 +67,7 @@ def matched_scores(
     return matched_B.detach()
 
 
-@coupled(matched_score_B=matched_scores)
+@step_statistic(matched_score_B=matched_scores)
 @checked
 def aot_unpaired(
     logprobs_B: Tensor,
@@ -79,7 +79,7 @@ def aot_unpaired(
     *,
     beta: Positive = 0.1,
     label_smoothing: BelowHalf = 0.0,
-) -> Each:
+) -> ItemLosses:
     """-log sigmoid(beta (u_w - u_l)) between chosen and rejected responses of the same rank, whoever's they are.
 
     Each side is trained against the frozen value of the other; the two gradients together are that of the joint loss.

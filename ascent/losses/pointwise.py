@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ascent.losses.loss import Each
+from ascent.losses.loss import ItemLosses
 from ascent.losses.preferences import paired
 from ascent.parameter_ranges import Positive, checked
 
@@ -25,7 +25,7 @@ def nca(
     rejected_P: Tensor,
     *,
     beta: Positive = 0.1,
-) -> Each:
+) -> ItemLosses:
     """Noise-contrastive alignment: -log sigmoid(r_w) - (log sigmoid(-r_w) + log sigmoid(-r_l)) / 2, r = beta u.
 
     NCA for pairs (arXiv 2402.05369): the chosen response's reward is pulled up, and both towards 0.
@@ -45,7 +45,7 @@ def bco_pair(
     rejected_P: Tensor,
     *,
     beta: Positive = 0.1,
-) -> Each:
+) -> ItemLosses:
     """-log sigmoid(beta u_w) - log sigmoid(-beta u_l): a classifier of single responses, without BCO's shift."""
     reward_B = beta * (logprobs_B - ref_logprobs_B.detach())
     losses_P = -logsigmoid(reward_B[chosen_P]) - logsigmoid(-reward_B[rejected_P])
@@ -61,7 +61,7 @@ def sppo(
     rejected_P: Tensor,
     *,
     beta: Positive = 0.1,
-) -> Each:
+) -> ItemLosses:
     """(u_w - 1/(2 beta))^2 + (u_l + 1/(2 beta))^2: self-play with hard labels (SPPO, arXiv 2405.00675)."""
     score_B = logprobs_B - ref_logprobs_B.detach()
     losses_P = (score_B[chosen_P] - 1 / (2 * beta)) ** 2 + (score_B[rejected_P] + 1 / (2 * beta)) ** 2
@@ -77,7 +77,7 @@ def apo_zero(
     rejected_P: Tensor,
     *,
     beta: Positive = 0.1,
-) -> Each:
+) -> ItemLosses:
     """1 - sigmoid(beta u_w) + sigmoid(beta u_l): chosen up, rejected down (APO-zero, arXiv 2408.06266).
 
     For data better than the model; `apo_down` is for data worse than it.
@@ -96,7 +96,7 @@ def apo_down(
     rejected_P: Tensor,
     *,
     beta: Positive = 0.1,
-) -> Each:
+) -> ItemLosses:
     """sigmoid(beta u_w) + 1 - sigmoid(beta (u_w - u_l)): both down, the rejected more (APO-down, arXiv 2408.06266)."""
     reward_B = beta * (logprobs_B - ref_logprobs_B.detach())
     won_P, lost_P = reward_B[chosen_P], reward_B[rejected_P]

@@ -1,4 +1,4 @@
-"""Gates: what a token's log-ratio and advantage are allowed to do to the policy. One loss per token, to be minimised.
+"""Gates: what a token's log-ratio and advantage are allowed to do to the policy. One loss per token, to be minimized.
 
 Axes: T flat tokens. Each gate's gradient with respect to a token's log-prob is -phi(ratio, sign A) * A, and phi is all
 there is to know about it (tests/losses/test_policy_losses.py compares autograd with this table):
@@ -12,7 +12,7 @@ there is to know about it (tests/losses/test_policy_losses.py compares autograd 
 
 Gates that see a whole sequence or a whole step are in `sequence_gates` and `covariance`.
 
-Advantages carry no gradient, whatever is passed in. `marks` say which tokens a gate held back, for the metrics.
+Advantages carry no gradient, whatever is passed in. `clip_masks` say which tokens a gate held back, for the metrics.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from ascent.maths.segments import Segments
 from ascent.parameter_ranges import AboveOne, NonNegative, Positive, checked, ordered
 
 
-class Gated(NamedTuple):
+class PolicyLoss(NamedTuple):
     loss_T: Tensor
-    marks: Mapping[str, Tensor]
+    clip_masks: Mapping[str, Tensor]
 
 
-def plain(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) -> Gated:
+def plain(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) -> PolicyLoss:
     """-A log pi: REINFORCE, no ratio and no bound; sound only while the data is on-policy."""
     logprobs_T, advantages_T = masked.kept(logprobs_T, loss_mask_T), _frozen(advantages_T, loss_mask_T)
-    return Gated(-advantages_T * logprobs_T, {})
+    return PolicyLoss(-advantages_T * logprobs_T, {})
 
 
-def surrogate(log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) -> Gated:
+def surrogate(log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) -> PolicyLoss:
     """-A ratio: the importance-weighted surrogate of TRPO and PPO-penalty, unbounded by itself."""
-    return Gated(-_frozen(advantages_T, loss_mask_T) * log_ratio_T.exp(), {})
+    return PolicyLoss(-_frozen(advantages_T, loss_mask_T) * log_ratio_T.exp(), {})
 
 
 @checked
 def clip(
     log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, *, low: NonNegative = 0.2, high: NonNegative = 0.2
-) -> Gated:
+) -> PolicyLoss:
     """PPO's pessimistic clip: no reward for moving beyond 1 - low or 1 + high in the direction A favours.
 
     Advantage .2, ratio e^.3 = 1.35, low = high = .2: the objective is 1.2 * .2 = .24 and the gradient 0. The other two
@@ -57,7 +57,7 @@ def clip(
     too_high_T = (advantages_T > 0) & (ratio_T > 1 + high)
     too_low_T = (advantages_T < 0) & (ratio_T < 1 - low)
     held_T = torch.where(too_high_T, 1 + high, torch.where(too_low_T, 1 - low, ratio_T))
-    return Gated(-advantages_T * held_T, {"clipped_high": too_high_T, "clipped_low": too_low_T})
+    return PolicyLoss(-advantages_T * held_T, {"policy/clip_frac_high": too_high_T, "policy/clip_frac_low": too_low_T})
 
 
 @checked
@@ -69,12 +69,15 @@ def dual_clip(
     low: NonNegative = 0.2,
     high: NonNegative = 0.2,
     cap: AboveOne = 3.0,
-) -> Gated:
+) -> PolicyLoss:
     """PPO's clip, and for A < 0 a bound on the loss itself: beyond ratio `cap` it is cap |A| (arXiv 1912.09729)."""
     inner = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high)
     advantages_T = _frozen(advantages_T, loss_mask_T)
     capped_T = (advantages_T < 0) & (log_ratio_T.exp() > cap)
-    return Gated(torch.where(capped_T, -advantages_T * cap, inner.loss_T), {**inner.marks, "clipped_dual": capped_T})
+    return PolicyLoss(
+        torch.where(capped_T, -advantages_T * cap, inner.loss_T),
+        {**inner.clip_masks, "policy/clip_frac_dual": capped_T},
+    )
 
 
 @checked
@@ -87,7 +90,7 @@ def cispo(
     *,
     floor: NonNegative = 0.0,
     cap: Positive = 5.0,
-) -> Gated:
+) -> PolicyLoss:
     """-sg(ratio held in [floor, cap]) A log pi: a bounded weight, no token loses its gradient (MiniMax-M1, ScaleRL).
 
     `floor` and `cap` are ratios, not radii: cap .2 would silently divide the learning rate by five.
@@ -95,7 +98,7 @@ def cispo(
     ratio_T = log_ratio_T.detach().exp()
     weight_T = ratio_T.clamp(floor, cap)
     loss_T = -weight_T * _frozen(advantages_T, loss_mask_T) * masked.kept(logprobs_T, loss_mask_T)
-    return Gated(loss_T, {"capped": ratio_T > cap, "floored": ratio_T < floor})
+    return PolicyLoss(loss_T, {"policy/clip_frac_cap": ratio_T > cap, "policy/clip_frac_floor": ratio_T < floor})
 
 
 @checked
@@ -106,12 +109,12 @@ def sapo(
     *,
     tau_positive: Positive = 1.0,
     tau_negative: Positive = 1.05,
-) -> Gated:
+) -> PolicyLoss:
     """A soft gate (4/tau) sigmoid(tau (ratio - 1)), steeper for A <= 0 (SAPO). Its value at ratio 1 is 2/tau, not 1."""
     advantages_T = _frozen(advantages_T, loss_mask_T)
     tau_T = torch.full_like(advantages_T, tau_negative).masked_fill(advantages_T > 0, tau_positive)
     soft_T = 4 / tau_T * torch.sigmoid(tau_T * (log_ratio_T.exp() - 1))
-    return Gated(-advantages_T * soft_T, {})
+    return PolicyLoss(-advantages_T * soft_T, {})
 
 
 @checked
@@ -123,7 +126,7 @@ def gmpo(
     *,
     low: NonNegative = 0.4,
     high: NonNegative = 0.4,
-) -> Gated:
+) -> PolicyLoss:
     """Clip each token's LOG-ratio on the side A favours, then use the geometric mean over the sequence (GMPO).
 
     Takes token-level log-ratios; `low` and `high` live in log space: .4 allows ratios from .67 to 1.49.
@@ -132,8 +135,10 @@ def gmpo(
     too_high_T = (advantages_T > 0) & (log_ratio_T > high)
     too_low_T = (advantages_T < 0) & (log_ratio_T < -low)
     held_T = torch.where(too_high_T, high, torch.where(too_low_T, -low, log_ratio_T))
-    geometric_T = segments.spread(segments.mean(held_T, loss_mask_T).exp())
-    return Gated(-advantages_T * geometric_T, {"clipped_high": too_high_T, "clipped_low": too_low_T})
+    geometric_T = segments.broadcast(segments.mean(held_T, loss_mask_T).exp())
+    return PolicyLoss(
+        -advantages_T * geometric_T, {"policy/clip_frac_high": too_high_T, "policy/clip_frac_low": too_low_T}
+    )
 
 
 @checked
@@ -147,7 +152,7 @@ def dppo_tv(
     low: NonNegative = 0.2,
     high: NonNegative = 0.2,
     cap: Positive = 20.0,
-) -> Gated:
+) -> PolicyLoss:
     """-sg(min(ratio, cap)) A log pi, dropped where the PROBABILITY moved too far the way A favours.
 
     DPPO by total variation (arXiv 2602.04879). From .001 to .003 the ratio is 3, but nothing has moved: kept. From .5
@@ -171,7 +176,7 @@ def dppo_kl(
     low: NonNegative = 0.05,
     high: NonNegative = 0.05,
     cap: Positive = 20.0,
-) -> Gated:
+) -> PolicyLoss:
     """DPPO whose distance is the KL between "this token" and "any other" under the old and the new policy.
 
     arXiv 2602.04879. From .5 to .6 that KL is .020411.
@@ -185,20 +190,23 @@ def dppo_kl(
     return _proximal(logprobs_T, log_ratio_T, advantages_T, far_T, cap)
 
 
-def _proximal(logprobs_T: Tensor, log_ratio_T: Tensor, advantages_T: Tensor, far_T: Tensor, cap: float) -> Gated:
+def _proximal(logprobs_T: Tensor, log_ratio_T: Tensor, advantages_T: Tensor, far_T: Tensor, cap: float) -> PolicyLoss:
     ratio_T = log_ratio_T.detach().exp()
     loss_T = -advantages_T * ratio_T.clamp(max=cap) * logprobs_T
-    return Gated(torch.where(far_T, 0, loss_T), {"too_far": far_T, "capped": ~far_T & (ratio_T > cap)})
+    return PolicyLoss(
+        torch.where(far_T, 0, loss_T),
+        {"policy/clip_frac_divergence": far_T, "policy/clip_frac_cap": ~far_T & (ratio_T > cap)},
+    )
 
 
 @checked
 def dro(
     logprobs_T: Tensor, old_logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, *, beta: Positive = 0.1
-) -> Gated:
+) -> PolicyLoss:
     """-(A log pi - beta/2 (log pi - log old)^2): policy gradient with a quadratic leash (DRO, arXiv 2405.19107)."""
     logprobs_T, old_logprobs_T = masked.kept(logprobs_T, loss_mask_T), masked.kept(old_logprobs_T.detach(), loss_mask_T)
     leash_T = 0.5 * beta * (logprobs_T - old_logprobs_T) ** 2
-    return Gated(leash_T - _frozen(advantages_T, loss_mask_T) * logprobs_T, {})
+    return PolicyLoss(leash_T - _frozen(advantages_T, loss_mask_T) * logprobs_T, {})
 
 
 def _frozen(advantages_T: Tensor, loss_mask_T: Tensor) -> Tensor:

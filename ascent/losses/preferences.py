@@ -1,8 +1,8 @@
 """Preference losses on the margin between two responses, one loss per pair.
 
-Axes: B sequences, P pairs. `logprobs_B` and `ref_logprobs_B` are sums over a sequence's trained tokens, `lengths_B` counts
-them, `chosen_P` and `rejected_P` say which sequences form pair p. With u = log pi - log ref of a sequence and
-h = u_chosen - u_rejected, the worked pair of the tests (log pi -10 over 5 tokens against -14 over 8; ref -11 and -12;
+Axes: B sequences, P pairs. `logprobs_B` and `ref_logprobs_B` are sums over a sequence's trained tokens, `lengths_B`
+counts them, `chosen_P` and `rejected_P` say which sequences form pair p. With u = log pi - log ref of a sequence and h
+= u_chosen - u_rejected, the worked pair of the tests (log pi -10 over 5 tokens against -14 over 8; ref -11 and -12;
 beta .1) has u = 1 and -2, h = 3:
 
   dpo .554355       dpo_mean .670900     robust (e .1) .516855   exo (e .001) 2.258199   discopop (tau .05) .740357
@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ascent.losses.loss import Each
+from ascent.losses.loss import ItemLosses
 from ascent.maths.logprobs import log1mexp
-from ascent.maths.metrics import Tally, average
+from ascent.maths.metrics import Accumulator, mean_of
 from ascent.parameter_ranges import RARE, BelowHalf, NonNegative, OneOf, Positive, Range, checked
 
 Divergence = Annotated[str, OneOf(("reverse_kl", "forward_kl", "jensen_shannon", "alpha"))]
@@ -48,7 +48,7 @@ def dpo(
     label_smoothing: BelowHalf = 0.0,
     divergence: Divergence = "reverse_kl",
     alpha: float = 0.5,
-) -> Each:
+) -> ItemLosses:
     """-log sigmoid(beta h), DPO (arXiv 2305.18290); label_smoothing e > 0 mixes in the flipped pair (cDPO)."""
     score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha)
     losses_P = smoothed(beta * (score_B[chosen_P] - score_B[rejected_P]), label_smoothing)
@@ -66,10 +66,10 @@ def dpo_mean(
     beta: Positive = 0.1,
     divergence: Divergence = "reverse_kl",
     alpha: float = 0.5,
-) -> Each:
+) -> ItemLosses:
     """DPO on scores divided by each response's length: -log sigmoid(beta (phi(u_w) / n_w - phi(u_l) / n_l)).
 
-    The length-normalised DPO of Tulu 3 (arXiv 2411.15124); beta is larger there (5), for means are small.
+    The length-normalized DPO of Tulu 3 (arXiv 2411.15124); beta is larger there (5), for means are small.
     """
     score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha) / lengths_B.clamp(min=1)
     losses_P = -logsigmoid(beta * (score_B[chosen_P] - score_B[rejected_P]))
@@ -88,7 +88,7 @@ def robust(
     label_smoothing: BelowHalf = 0.1,
     divergence: Divergence = "reverse_kl",
     alpha: float = 0.5,
-) -> Each:
+) -> ItemLosses:
     """DPO's loss made unbiased when a share e of the labels is wrong: [(1 - e) l(z) - e l(-z)] / (1 - 2e).
 
     Robust DPO (arXiv 2403.00409). e is `label_smoothing`; at 0 this is DPO. The loss can be negative.
@@ -112,7 +112,7 @@ def exo(
     label_smoothing: Smoothing = 1e-3,
     divergence: Divergence = "reverse_kl",
     alpha: float = 0.5,
-) -> Each:
+) -> ItemLosses:
     """KL from the model's distribution over the pair to the labels' (1 - e, e): the reverse of DPO's direction.
 
     EXO (arXiv 2402.00856). label_smoothing must be above 0: the KL to a hard label is infinite.
@@ -136,7 +136,7 @@ def discopop(
     tau: Annotated[Positive, RARE] = 0.05,
     divergence: Divergence = "reverse_kl",
     alpha: float = 0.5,
-) -> Each:
+) -> ItemLosses:
     """A loss found by a language model: the logistic loss blended into e^-z by sigmoid(z / tau), z = beta h.
 
     DiscoPOP (arXiv 2406.08414). Not convex; the blend carries a gradient too. At z = 0 the slope in z is
@@ -159,7 +159,7 @@ def reference_free(
     *,
     beta: Positive = 0.1,
     label_smoothing: BelowHalf = 0.0,
-) -> Each:
+) -> ItemLosses:
     """DPO with a uniform reference: -log sigmoid(beta (log pi_chosen - log pi_rejected)); CPO's first half."""
     losses_P = smoothed(beta * (logprobs_B[chosen_P] - logprobs_B[rejected_P]), label_smoothing)
     return paired(losses_P, beta * logprobs_B, logprobs_B, lengths_B, chosen_P, rejected_P)
@@ -168,7 +168,7 @@ def reference_free(
 @checked
 def reference_free_hinge(
     logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor, *, beta: Positive = 0.1
-) -> Each:
+) -> ItemLosses:
     """max(0, 1 - beta (log pi_chosen - log pi_rejected)): SLiC-HF's own hinge (arXiv 2305.10425), CPO's and TPO's.
 
     The paper's margin delta is 1 / beta, its loss this one over beta. -10 against -14 at beta .1: 1 - .1 * 4 = .6.
@@ -180,7 +180,7 @@ def reference_free_hinge(
 @checked
 def reference_free_ipo(
     logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor, *, beta: Positive = 0.1
-) -> Each:
+) -> ItemLosses:
     """(a_chosen - a_rejected - 1/(2 beta))^2, a = mean token log-prob, no reference: IPO in CPO and TPO.
 
     The gap it wants is one of means: 5 nats per token at beta .1, half a nat at 1, which leaves a model more itself.
@@ -202,7 +202,7 @@ def hinge(
     beta: Positive = 0.1,
     divergence: Divergence = "reverse_kl",
     alpha: float = 0.5,
-) -> Each:
+) -> ItemLosses:
     """max(0, 1 - beta h): the hinge of SLiC on DPO's log-ratios."""
     score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha)
     losses_P = (1 - beta * (score_B[chosen_P] - score_B[rejected_P])).relu()
@@ -218,7 +218,7 @@ def ipo_sum(
     rejected_P: Tensor,
     *,
     beta: Positive = 0.1,
-) -> Each:
+) -> ItemLosses:
     """(h - 1/(2 beta))^2 on summed log-ratios: IPO as in the DPO authors' code and OpenRLHF."""
     score_B = logprobs_B - ref_logprobs_B.detach()
     losses_P = (score_B[chosen_P] - score_B[rejected_P] - 1 / (2 * beta)) ** 2
@@ -236,7 +236,7 @@ def ipo_mean(
     beta: Positive = 0.1,
     divergence: Divergence = "reverse_kl",
     alpha: float = 0.5,
-) -> Each:
+) -> ItemLosses:
     """IPO on log-ratios averaged over each response's tokens: the IPO authors' reading, and TRL's; the same beta means
     something very different from `ipo_sum`."""
     score_B = diverged(logprobs_B - ref_logprobs_B.detach(), divergence, alpha) / lengths_B.clamp(min=1)
@@ -254,7 +254,7 @@ def simpo(
     beta: Positive = 2.5,
     margin: NonNegative = 1.375,
     label_smoothing: BelowHalf = 0.0,
-) -> Each:
+) -> ItemLosses:
     """-log sigmoid(beta (a_chosen - a_rejected) - margin), a = mean token log-prob, no reference (arXiv 2405.14734).
 
     `margin` is the paper's gamma itself; some configs give gamma / beta.
@@ -275,7 +275,7 @@ def alphapo(
     margin: NonNegative = 0.3,
     alpha: float = 0.25,
     label_smoothing: BelowHalf = 0.0,
-) -> Each:
+) -> ItemLosses:
     """SimPO with a bent reward r(a) = (1 - e^(-alpha a)) / alpha of the mean token log-prob a (arXiv 2501.03884).
 
     alpha 0 is SimPO. Alpha .25, a = -2 against -1.75, beta 2.5, margin .3: r = -2.594885, -2.195321, loss 1.540152.
@@ -285,7 +285,7 @@ def alphapo(
     return paired(losses_P, beta * bent_B, logprobs_B, lengths_B, chosen_P, rejected_P)
 
 
-def odds_ratio(logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor) -> Each:
+def odds_ratio(logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor) -> ItemLosses:
     """-log sigmoid(log odds_chosen - log odds_rejected), odds from the mean token log-prob; ORPO's term."""
     mean_B = logprobs_B / lengths_B.clamp(min=1)
     odds_B = mean_B - log1mexp(mean_B)
@@ -316,16 +316,16 @@ def bent(score_B: Tensor, alpha: float) -> Tensor:
 
 def paired(
     losses_P: Tensor, reward_B: Tensor, logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor
-) -> Each:
+) -> ItemLosses:
     """The losses with their metrics; pairs with an empty member are not counted."""
     counted_P = (lengths_B[chosen_P] > 0) & (lengths_B[rejected_P] > 0)
     won_P, lost_P = reward_B[chosen_P], reward_B[rejected_P]
-    metrics: dict[str, Tally] = {
-        "accuracy": average(won_P > lost_P, counted_P),
-        "margin": average(won_P - lost_P, counted_P),
-        "reward_chosen": average(won_P, counted_P),
-        "reward_rejected": average(lost_P, counted_P),
-        "logprobs_chosen": average(logprobs_B[chosen_P], counted_P),
-        "logprobs_rejected": average(logprobs_B[rejected_P], counted_P),
+    metrics: dict[str, Accumulator] = {
+        "preference/accuracy": mean_of(won_P > lost_P, counted_P),
+        "preference/margin": mean_of(won_P - lost_P, counted_P),
+        "preference/reward_chosen": mean_of(won_P, counted_P),
+        "preference/reward_rejected": mean_of(lost_P, counted_P),
+        "preference/logprobs_chosen": mean_of(logprobs_B[chosen_P], counted_P),
+        "preference/logprobs_rejected": mean_of(logprobs_B[rejected_P], counted_P),
     }
-    return Each(losses_P, counted_P, metrics)
+    return ItemLosses(losses_P, counted_P, metrics)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ascent.losses.loss import Each
+from ascent.losses.loss import ItemLosses
 from ascent.maths.groups import Groups
-from ascent.maths.metrics import Tally, average
+from ascent.maths.metrics import Accumulator, mean_of
 from ascent.parameter_ranges import NonNegative, checked
 
 
@@ -25,21 +25,21 @@ def bradley_terry(
     margins_P: Tensor | None = None,
     *,
     centering: NonNegative = 0.0,
-) -> Each:
+) -> ItemLosses:
     """-log sigmoid(s_chosen - s_rejected - margin) + centering (s_chosen + s_rejected)^2."""
     won_P, lost_P = scores_B[chosen_P], scores_B[rejected_P]
     gap_P = won_P - lost_P if margins_P is None else won_P - lost_P - margins_P.detach()
     losses_P = -logsigmoid(gap_P) + centering * (won_P + lost_P) ** 2
     every_P = torch.ones_like(losses_P, dtype=torch.bool)
-    metrics: dict[str, Tally] = {
-        "accuracy": average(won_P > lost_P, every_P),
-        "margin": average(won_P - lost_P, every_P),
-        "score": average((won_P + lost_P) / 2, every_P),
+    metrics: dict[str, Accumulator] = {
+        "preference/accuracy": mean_of(won_P > lost_P, every_P),
+        "preference/margin": mean_of(won_P - lost_P, every_P),
+        "preference/score": mean_of((won_P + lost_P) / 2, every_P),
     }
-    return Each(losses_P, every_P, metrics)
+    return ItemLosses(losses_P, every_P, metrics)
 
 
-def kwise(scores_B: Tensor, ranks_B: Tensor, groups: Groups) -> Each:
+def kwise(scores_B: Tensor, ranks_B: Tensor, groups: Groups) -> ItemLosses:
     """The mean over all untied pairs of a prompt's ranking, one loss per prompt (InstructGPT's K-wise loss).
 
     All pairs of a prompt weigh as one item, so a prompt ranked nine ways does not count 36 times.
@@ -50,11 +50,14 @@ def kwise(scores_B: Tensor, ranks_B: Tensor, groups: Groups) -> Each:
     gap_P = scores_B[won_P] - scores_B[lost_P]
     every_P = torch.ones_like(won_P, dtype=torch.bool)
     losses_G = pairs.mean(-logsigmoid(gap_P), every_P)
-    metrics: dict[str, Tally] = {"accuracy": average(gap_P > 0, every_P), "margin": average(gap_P, every_P)}
-    return Each(losses_G, pairs.sum(every_P) > 0, metrics)
+    metrics: dict[str, Accumulator] = {
+        "preference/accuracy": mean_of(gap_P > 0, every_P),
+        "preference/margin": mean_of(gap_P, every_P),
+    }
+    return ItemLosses(losses_G, pairs.sum(every_P) > 0, metrics)
 
 
-def plackett_luce(scores_B: Tensor, ranks_B: Tensor, groups: Groups) -> Each:
+def plackett_luce(scores_B: Tensor, ranks_B: Tensor, groups: Groups) -> ItemLosses:
     """-log probability of the whole ranking: each place is won against all that follow. K = 2 is Bradley-Terry."""
     order_B = torch.argsort(ranks_B, stable=True)
     order_B = order_B[torch.argsort(groups.ids_B[order_B], stable=True)]
@@ -75,5 +78,8 @@ def plackett_luce(scores_B: Tensor, ranks_B: Tensor, groups: Groups) -> Each:
     losses_G = groups.sum(torch.zeros_like(scores_B)).index_add(0, ids_B, ahead_B - scores_B[order_B])
     adjacent_B = ids_B[1:] == ids_B[:-1]
     gap_B = scores_B[order_B][:-1] - scores_B[order_B][1:]
-    metrics: dict[str, Tally] = {"accuracy": average(gap_B > 0, adjacent_B), "margin": average(gap_B, adjacent_B)}
-    return Each(losses_G, size_G > 1, metrics)
+    metrics: dict[str, Accumulator] = {
+        "preference/accuracy": mean_of(gap_B > 0, adjacent_B),
+        "preference/margin": mean_of(gap_B, adjacent_B),
+    }
+    return ItemLosses(losses_G, size_G > 1, metrics)

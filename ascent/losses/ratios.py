@@ -45,7 +45,7 @@ def sequence_product(
 ) -> Tensor:
     """The whole completion as one action: the sum over its tokens (bandit view, RLOO); explodes with length."""
     summed_B = segments.sum(differences(logprobs_T, old_logprobs_T, loss_mask_T))
-    return masked.kept(segments.spread(summed_B.clamp(-guard, guard)), loss_mask_T)
+    return masked.kept(segments.broadcast(summed_B.clamp(-guard, guard)), loss_mask_T)
 
 
 @checked
@@ -54,7 +54,7 @@ def sequence_geometric(
 ) -> Tensor:
     """The mean over the completion's tokens: the geometric-mean ratio of GSPO (arXiv 2507.18071)."""
     mean_B = segments.mean(differences(logprobs_T, old_logprobs_T, loss_mask_T), loss_mask_T)
-    return masked.kept(segments.spread(mean_B.clamp(-guard, guard)), loss_mask_T)
+    return masked.kept(segments.broadcast(mean_B.clamp(-guard, guard)), loss_mask_T)
 
 
 @checked

@@ -46,9 +46,9 @@ def ratio_within(
     """
     x_T = log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T)
     if level == "product":
-        x_T = segments.spread(segments.sum(x_T))
+        x_T = segments.broadcast(segments.sum(x_T))
     elif level == "geometric":
-        x_T = segments.spread(segments.mean(x_T, loss_mask_T))
+        x_T = segments.broadcast(segments.mean(x_T, loss_mask_T))
     # Compared as logarithms: e^x of a product would round a bound that was meant exactly.
     low_log, high_log = (torch.tensor(bound, dtype=x_T.dtype, device=x_T.device).log() for bound in (low, high))
     return (x_T >= low_log) & (x_T <= high_log)
@@ -73,10 +73,10 @@ def distance_within(
     # Distances are 0 outside the trained tokens, so only the mean needs the mask.
     distance_T = 0.5 * x_T**2 if measure == "k2" else x_T.expm1() - x_T
     if level == "sum":
-        distance_T = segments.spread(segments.sum(distance_T))
+        distance_T = segments.broadcast(segments.sum(distance_T))
     elif level == "mean":
-        distance_T = segments.spread(segments.mean(distance_T, loss_mask_T))
+        distance_T = segments.broadcast(segments.mean(distance_T, loss_mask_T))
     elif level == "largest":
         largest_B = distance_T.new_zeros(segments.count).scatter_reduce(0, segments.ids_T, distance_T, "amax")
-        distance_T = segments.spread(largest_B)
+        distance_T = segments.broadcast(largest_B)
     return distance_T <= limit

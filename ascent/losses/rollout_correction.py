@@ -11,8 +11,8 @@ the sampler counts as w = 1. Names say product or geometric, because "sequence" 
   geometric_truncate  min(geometric mean of w, cap)
   geometric_mask      min(w, cap) where low <= geometric mean <= high, else 0
   geometric_filter    1 where low <= geometric mean <= high, else 0
-  token_normalised    token_truncate divided by its mean over the step's tokens
-  product_normalised  product_truncate divided by its mean over the step's sequences
+  token_normalized    token_truncate divided by its mean over the step's tokens
+  product_normalized  product_truncate divided by its mean over the step's sequences
                       (a row of one's own may have both mask as token_mask and product_mask do: `reject`)
   bypass              no old policy at all: the gate's ratio is pi / pi_rollout
 
@@ -27,7 +27,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from ascent.cells import coupled
+from ascent.cells import step_statistic
 from ascent.losses.ratios import GUARD
 from ascent.maths import masked
 from ascent.maths.segments import Segments
@@ -42,7 +42,7 @@ class Correction(NamedTuple):
 
     weight_T: Tensor
     anchor_T: Tensor
-    marks: Mapping[str, Tensor]
+    clip_masks: Mapping[str, Tensor]
 
 
 def none(old_logprobs_T: Tensor) -> Correction:
@@ -67,7 +67,7 @@ def token_truncate(
 ) -> Correction:
     """Token-level truncated importance sampling: w held in [floor, cap]."""
     weight_T = log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T).exp()
-    return Correction(weight_T.clamp(floor, cap), old_logprobs_T.detach(), {"mismatch_capped": weight_T > cap})
+    return Correction(weight_T.clamp(floor, cap), old_logprobs_T.detach(), {"sampler/is_capped_frac": weight_T > cap})
 
 
 @checked
@@ -97,8 +97,8 @@ def product_truncate(
     floor: NonNegative = 0.0,
 ) -> Correction:
     """Sequence-level truncated importance sampling: the product of w held in [floor, cap], on every token."""
-    product_T = segments.spread(_product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
-    return Correction(product_T.clamp(floor, cap), old_logprobs_T.detach(), {"mismatch_capped": product_T > cap})
+    product_T = segments.broadcast(_product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    return Correction(product_T.clamp(floor, cap), old_logprobs_T.detach(), {"sampler/is_capped_frac": product_T > cap})
 
 
 @checked
@@ -113,7 +113,7 @@ def product_mask(
     high: Positive = 3.0,
 ) -> Correction:
     """Sequence-level masking: the product of w inside [low, high], 0 outside."""
-    product_T = segments.spread(_product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    product_T = segments.broadcast(_product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
     return _masked(product_T, (product_T >= low) & (product_T <= high), old_logprobs_T)
 
 
@@ -122,8 +122,8 @@ def geometric_truncate(
     old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, cap: Positive = 2.0
 ) -> Correction:
     """The geometric mean of w over the sequence, at most cap, on every token."""
-    level_T = segments.spread(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
-    return Correction(level_T.clamp(max=cap), old_logprobs_T.detach(), {"mismatch_capped": level_T > cap})
+    level_T = segments.broadcast(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    return Correction(level_T.clamp(max=cap), old_logprobs_T.detach(), {"sampler/is_capped_frac": level_T > cap})
 
 
 @checked
@@ -140,7 +140,7 @@ def geometric_mask(
 ) -> Correction:
     """Token weights, at most cap, in sequences whose geometric mean lies in [low, high]; 0 in the others."""
     weight_T = log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T).exp().clamp(max=cap)
-    level_T = segments.spread(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    level_T = segments.broadcast(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
     return _masked(weight_T, (level_T >= low) & (level_T <= high), old_logprobs_T)
 
 
@@ -156,7 +156,7 @@ def geometric_filter(
     high: Positive = 1.001,
 ) -> Correction:
     """Keep or drop whole sequences by their geometric mean, without weighting what is kept."""
-    level_T = segments.spread(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    level_T = segments.broadcast(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
     return _masked(torch.ones_like(level_T), (level_T >= low) & (level_T <= high), old_logprobs_T)
 
 
@@ -177,10 +177,10 @@ def mean_token_weight(
     )
 
 
-@coupled(mean_weight=mean_token_weight)
+@step_statistic(mean_weight=mean_token_weight)
 @checked
 @ordered("low", "cap")
-def token_normalised(
+def token_normalized(
     old_logprobs_T: Tensor,
     sampler_logprobs_T: Tensor,
     loss_mask_T: Tensor,
@@ -216,10 +216,10 @@ def mean_product_weight(
     return _mean_or_one(segments.mean(held_T, loss_mask_T), segments.sum(loss_mask_T) > 0)
 
 
-@coupled(mean_weight=mean_product_weight)
+@step_statistic(mean_weight=mean_product_weight)
 @checked
 @ordered("low", "cap")
-def product_normalised(
+def product_normalized(
     old_logprobs_T: Tensor,
     sampler_logprobs_T: Tensor,
     loss_mask_T: Tensor,

@@ -15,12 +15,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.cells import coupled
-from ascent.losses.policy_losses import Gated, clip, dual_clip
+from ascent.cells import step_statistic
+from ascent.losses.policy_losses import PolicyLoss, clip, dual_clip
 from ascent.losses.ratios import GUARD, differences
 from ascent.maths import masked
 from ascent.maths.groups import Groups
-from ascent.maths.reverse_scan import from_the_right
+from ascent.maths.reverse_scan import reverse_scan
 from ascent.maths.segments import Segments
 from ascent.parameter_ranges import RARE, Fraction, NonNegative, Positive, Range, checked
 
@@ -40,7 +40,7 @@ def vespo(
     decay_positive: Annotated[Positive, RARE] = 3.0,
     power_negative: Annotated[Positive, RARE] = 3.0,
     decay_negative: Annotated[Positive, RARE] = 2.0,
-) -> Gated:
+) -> PolicyLoss:
     """-sg(W^k e^(lambda (1 - W))) A log pi, W the product of the sequence's ratios (VESPO, arXiv 2602.10693).
 
     W is 1 on-policy, and so is the weight; it falls smoothly on both sides. The mismatch weights enter W instead of
@@ -49,13 +49,13 @@ def vespo(
     moved_T = differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T).clamp(-GUARD, GUARD)
     sampler_T = masked.kept(correction_T.detach(), loss_mask_T).clamp(min=1e-8).log().clamp(max=GUARD)
     log_B = segments.sum(moved_T + masked.kept(sampler_T, loss_mask_T)).clamp(LOWEST, GUARD)
-    log_T = segments.spread(log_B)
+    log_T = segments.broadcast(log_B)
     advantages_T = masked.kept(advantages_T.detach(), loss_mask_T)
     up_T = advantages_T >= 0
     power_T = torch.full_like(log_T, power_negative).masked_fill(up_T, power_positive)
     decay_T = torch.full_like(log_T, decay_negative).masked_fill(up_T, decay_positive)
     weight_T = torch.nan_to_num(torch.exp(decay_T + power_T * log_T - decay_T * log_T.exp()), posinf=0.0)
-    return Gated(-weight_T * advantages_T * masked.kept(logprobs_T, loss_mask_T), {})
+    return PolicyLoss(-weight_T * advantages_T * masked.kept(logprobs_T, loss_mask_T), {})
 
 
 @checked
@@ -74,7 +74,7 @@ def fipo(
     high_only: Annotated[bool, RARE] = True,
     safety: Annotated[NonNegative, RARE] = 4.0,
     cap: Annotated[float, Range(above=1, or_zero=True)] = 0.0,
-) -> Gated:
+) -> PolicyLoss:
     """PPO's clip times e^(future drift): a token counts by how the policy has moved on what followed it (FIPO).
 
     F_t = sum over later positions of gamma^(k - t) log-ratio; the factor e^F is held in [1, 1 + radius] (or 1 +-
@@ -92,13 +92,13 @@ def fipo(
     ratio_T, moved_T = log_ratio_T.detach().exp(), differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T)
     if cap:
         moved_T = torch.where(ratio_T > cap, 0, moved_T)
-    factor_T = from_the_right(moved_T, gamma, segments).clamp(-GUARD, GUARD).exp()
+    factor_T = reverse_scan(moved_T, gamma, segments).clamp(-GUARD, GUARD).exp()
     if radius:
         factor_T = factor_T.clamp(1.0 if high_only else 1 - radius, 1 + radius)
     if safety:
         unsafe_T = (masked.kept(advantages_T.detach(), loss_mask_T) < 0) & (ratio_T > safety)
         factor_T = torch.where(unsafe_T, factor_T.clamp(0.8, 1.0), factor_T)
-    return Gated(factor_T * inner.loss_T, inner.marks)
+    return PolicyLoss(factor_T * inner.loss_T, inner.clip_masks)
 
 
 def real_value(
@@ -114,7 +114,7 @@ def real_value(
     """REAL's loss of each sequence's group: log(1 + sum over wrong of e^S) + log(1 + sum over right of e^-S)."""
     sides_B2, _, log_G2 = _rivals(logprobs_T, old_logprobs_T, advantages_T, loss_mask_T, segments, groups, tau)
     live_G = (groups.sum(sides_B2) > 0).all(1)
-    return groups.spread(torch.where(live_G, log_G2.sum(1), 0))
+    return groups.broadcast(torch.where(live_G, log_G2.sum(1), 0))
 
 
 def real_slope(
@@ -130,14 +130,14 @@ def real_slope(
     """How that loss moves with a sequence's own S, times the number of its group's sequences that train anything."""
     sides_B2, level_B, log_G2 = _rivals(logprobs_T, old_logprobs_T, advantages_T, loss_mask_T, segments, groups, tau)
     live_G, right_B = (groups.sum(sides_B2) > 0).all(1), sides_B2[:, 1]
-    log_B2 = groups.spread(log_G2)
+    log_B2 = groups.broadcast(log_G2)
     share_B = (level_B - torch.where(right_B, log_B2[:, 1], log_B2[:, 0])).exp()
     slope_B = torch.where(right_B, -share_B, share_B)
-    members_B = groups.spread(groups.sum(sides_B2).sum(1)).to(slope_B.dtype)
-    return torch.where(groups.spread(live_G), slope_B * members_B, 0)
+    members_B = groups.broadcast(groups.sum(sides_B2).sum(1)).to(slope_B.dtype)
+    return torch.where(groups.broadcast(live_G), slope_B * members_B, 0)
 
 
-@coupled(real_value_B=real_value, real_slope_B=real_slope)
+@step_statistic(real_value_B=real_value, real_slope_B=real_slope)
 @checked
 def real(
     logprobs_T: Tensor,
@@ -148,7 +148,7 @@ def real(
     real_slope_B: Tensor,
     *,
     tau: Annotated[Positive, RARE] = 0.5,
-) -> Gated:
+) -> PolicyLoss:
     """Rank right completions above wrong ones of the same prompt; S = mean log-ratio / tau (REAL, as in ms-swift).
 
     The advantage only says which side a completion is on (above 0: right). A group with one side only gives 0. Meant
@@ -156,7 +156,7 @@ def real(
     """
     score_B = segments.mean(differences(logprobs_T, old_logprobs_T, loss_mask_T), loss_mask_T) / tau
     loss_B = real_value_B + real_slope_B * (score_B - score_B.detach())
-    return Gated(segments.spread(loss_B), {})
+    return PolicyLoss(segments.broadcast(loss_B), {})
 
 
 def _rivals(
@@ -180,7 +180,7 @@ def _rivals(
     top_G2 = level_B.new_zeros(2 * groups.count).scatter_reduce(0, 2 * groups.ids_B + right_B, level_B, "amax")
     top_G2 = top_G2.view(groups.count, 2)
     sides_B2 = torch.stack([~right_B, right_B], 1) & trains_B.unsqueeze(1)
-    exp_B2 = torch.where(sides_B2, level_B.unsqueeze(1) - groups.spread(top_G2), -float("inf")).exp()
+    exp_B2 = torch.where(sides_B2, level_B.unsqueeze(1) - groups.broadcast(top_G2), -float("inf")).exp()
     return sides_B2, level_B, top_G2 + torch.log1p(torch.expm1(-top_G2) + groups.sum(exp_B2))
 
 
@@ -193,7 +193,7 @@ def regression(
     segments: Segments,
     *,
     beta: Positive = 1e-3,
-) -> Gated:
+) -> PolicyLoss:
     """(beta * sum over the sequence of log pi - log ref, minus its advantage)^2: A*-PO's second stage.
 
     arXiv 2505.20686: where the optimal policy is known to satisfy beta log(pi / ref) = A*, fit it. One number per
@@ -201,4 +201,4 @@ def regression(
     """
     reached_B = beta * segments.sum(differences(logprobs_T, ref_logprobs_T, loss_mask_T))
     wanted_B = segments.mean(advantages_T.detach(), loss_mask_T)
-    return Gated(segments.spread((reached_B - wanted_B) ** 2), {})
+    return PolicyLoss(segments.broadcast((reached_B - wanted_B) ** 2), {})

@@ -9,49 +9,48 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascent.losses.loss import Each
+from ascent.losses.loss import ItemLosses
 from ascent.maths import masked
-from ascent.maths.metrics import average
 from ascent.maths.segments import Segments
 
 
-def nll(logprobs_T: Tensor, loss_mask_T: Tensor) -> Each:
+def nll(logprobs_T: Tensor, loss_mask_T: Tensor) -> ItemLosses:
     """Negative log-likelihood of every trained token (SFT)."""
     return _nll(logprobs_T, loss_mask_T, "nll")
 
 
-def correct_nll(logprobs_T: Tensor, correct_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> Each:
+def correct_nll(logprobs_T: Tensor, correct_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> ItemLosses:
     """Negative log-likelihood of the completions that were right (VAPO's positive-example loss)."""
-    return _nll(logprobs_T, loss_mask_T & segments.spread(correct_B > 0), "correct_nll")
+    return _nll(logprobs_T, loss_mask_T & segments.broadcast(correct_B > 0), "correct_nll")
 
 
-def chosen_nll(logprobs_T: Tensor, chosen_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> Each:
+def chosen_nll(logprobs_T: Tensor, chosen_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> ItemLosses:
     """Negative log-likelihood of the preferred responses (ORPO, CPO)."""
-    return _nll(logprobs_T, loss_mask_T & segments.spread(chosen_B), "chosen_nll")
+    return _nll(logprobs_T, loss_mask_T & segments.broadcast(chosen_B), "chosen_nll")
 
 
-def gold_nll(logprobs_T: Tensor, gold_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> Each:
+def gold_nll(logprobs_T: Tensor, gold_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> ItemLosses:
     """Negative log-likelihood of a third, gold answer beside a pair (TPO)."""
-    return _nll(logprobs_T, loss_mask_T & segments.spread(gold_B), "gold_nll")
+    return _nll(logprobs_T, loss_mask_T & segments.broadcast(gold_B), "gold_nll")
 
 
 def reference_likelihood(
     logprobs_B: Tensor, lengths_B: Tensor, from_reference_B: Tensor, chosen_P: Tensor, rejected_P: Tensor
-) -> Each:
+) -> ItemLosses:
     """log pi of the pair's response that the REFERENCE sampled, to be lowered: XPO's bonus for exploring.
 
     arXiv 2405.21046. One loss per pair, whichever side won; its weight is tiny (1e-5).
     """
     counted_P = (lengths_B[chosen_P] > 0) & (lengths_B[rejected_P] > 0)
     losses_P = torch.where(from_reference_B[chosen_P], logprobs_B[chosen_P], logprobs_B[rejected_P])
-    return Each(losses_P, counted_P, {"reference_likelihood": average(losses_P, counted_P)})
+    return ItemLosses(losses_P, counted_P, {})
 
 
-def pretraining_nll(pretraining_logprobs_X: Tensor, pretraining_trained_X: Tensor) -> Each:
+def pretraining_nll(pretraining_logprobs_X: Tensor, pretraining_trained_X: Tensor) -> ItemLosses:
     """Negative log-likelihood of pretraining text mixed into the step (InstructGPT's PPO-ptx)."""
     return _nll(pretraining_logprobs_X, pretraining_trained_X, "pretraining_nll")
 
 
-def _nll(logprobs_T: Tensor, counted_T: Tensor, name: str) -> Each:
+def _nll(logprobs_T: Tensor, counted_T: Tensor, name: str) -> ItemLosses:
     losses_T = -masked.kept(logprobs_T, counted_T)
-    return Each(losses_T, counted_T, {name: average(losses_T, counted_T)})
+    return ItemLosses(losses_T, counted_T, {})

@@ -11,7 +11,7 @@ multiply each other.
   own_likelihood     how likely a pair is under the policy: WPO, for preference data
 
 Rejection of what sampler and trainer disagree about is the same kind of cell, in `rejection`; LD-DPO's weight on what
-exceeds the length of the other response is in `shared_length`.
+exceeds the length of the other response is in `length_desensitized`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ascent.cells import coupled
+from ascent.cells import step_statistic
 from ascent.maths import masked
 from ascent.maths.segments import Segments
 from ascent.parameter_ranges import RARE, Fraction, NonNegative, checked
@@ -40,7 +40,7 @@ def entropy_floor(entropy_T: Tensor, loss_mask_T: Tensor, *, share: Fraction = 0
     return sorted_N[low] + (place - low) * (sorted_N[high] - sorted_N[low])
 
 
-@coupled(entropy_floor=entropy_floor)
+@step_statistic(entropy_floor=entropy_floor)
 def top_entropy(entropy_T: Tensor, loss_mask_T: Tensor, entropy_floor: Tensor) -> Tensor:
     """Only the tokens where the policy hesitates: a share of the step's tokens, by entropy (arXiv 2506.01939).
 
@@ -66,7 +66,7 @@ def near_policy(
     known_T = loss_mask_T & ~torch.isnan(sampler_logprobs_T)
     drift_T = masked.kept(sampler_logprobs_T, known_T) - masked.kept(logprobs_T.detach(), known_T)
     drift_B = segments.mean(drift_T, loss_mask_T)
-    return (masked.kept(advantages_T, loss_mask_T) >= 0) | (segments.spread(drift_B) <= max_drift)
+    return (masked.kept(advantages_T, loss_mask_T) >= 0) | (segments.broadcast(drift_B) <= max_drift)
 
 
 @checked

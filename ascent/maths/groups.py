@@ -63,7 +63,7 @@ class Groups:
             return torch.segment_reduce(x_B[order_B], "sum", lengths=sizes_G, initial=0, unsafe=True)
         return x_B.new_zeros((self.count, *x_B.shape[1:])).index_add(0, self.ids_B, x_B)
 
-    def spread(self, x_G: Tensor) -> Tensor:
+    def broadcast(self, x_G: Tensor) -> Tensor:
         """Give every sequence its group's value."""
         return x_G[self.ids_B]
 
@@ -73,7 +73,7 @@ class Groups:
 
     def std(self, x_B: Tensor, valid_B: Tensor) -> Tensor:
         """Sample standard deviation (n - 1) of each group's valid members; 0 for fewer than two."""
-        off_B = torch.where(valid_B, x_B - self.spread(self.mean(x_B, valid_B)), 0)
+        off_B = torch.where(valid_B, x_B - self.broadcast(self.mean(x_B, valid_B)), 0)
         return (self.sum(off_B**2) / (self.sum(valid_B) - 1).clamp(min=1)).sqrt()
 
     def spans_nothing(self, x_B: Tensor, valid_B: Tensor) -> Tensor:

@@ -37,9 +37,9 @@ SMALLEST_VARIANCE = 1e-12
 def whiten(x: Tensor, keep: Tensor, *, shift_mean: bool = True, ddof: int = 1, eps: float = 1e-8) -> Tensor:
     """(x - mean) / sqrt(variance + eps) over the kept entries, 0 elsewhere; the mean is put back if not `shift_mean`.
 
-    A variance below 1e-12 is noise: the centred values are returned unscaled.
+    A variance below 1e-12 is noise: the centered values are returned unscaled.
     """
-    centre, var = mean(x, keep), variance(x, keep, ddof=ddof)
+    center, var = mean(x, keep), variance(x, keep, ddof=ddof)
     scale = torch.where(var < SMALLEST_VARIANCE, torch.ones_like(var), (var + eps).rsqrt())
-    white = (x - centre) * scale
-    return kept(white if shift_mean else white + centre, keep)
+    white = (x - center) * scale
+    return kept(white if shift_mean else white + center, keep)

@@ -26,15 +26,15 @@ class Mean(NamedTuple):
         return float(self.total) / float(self.over) if float(self.over) else float("nan")
 
 
-class Spread(NamedTuple):
+class Std(NamedTuple):
     """A standard deviation (over n), in float64: near a large mean the squares of float32 cancel."""
 
     total: Tensor
     squares: Tensor
     over: Tensor
 
-    def merge(self, other: Spread) -> Spread:
-        return Spread(self.total + other.total, self.squares + other.squares, self.over + other.over)
+    def merge(self, other: Std) -> Std:
+        return Std(self.total + other.total, self.squares + other.squares, self.over + other.over)
 
     def variance(self) -> float:
         count = float(self.over)
@@ -44,14 +44,14 @@ class Spread(NamedTuple):
         return math.sqrt(self.variance())
 
 
-class Explained(NamedTuple):
+class ExplainedVariance(NamedTuple):
     """The share of the targets' variance that a critic explains: 1 - Var(target - value) / Var(target)."""
 
-    errors: Spread
-    targets: Spread
+    errors: Std
+    targets: Std
 
-    def merge(self, other: Explained) -> Explained:
-        return Explained(self.errors.merge(other.errors), self.targets.merge(other.targets))
+    def merge(self, other: ExplainedVariance) -> ExplainedVariance:
+        return ExplainedVariance(self.errors.merge(other.errors), self.targets.merge(other.targets))
 
     def value(self) -> float:
         """NaN where all targets are equal: there is nothing to explain."""
@@ -59,69 +59,69 @@ class Explained(NamedTuple):
         return 1 - self.errors.variance() / whole if whole > 0 else float("nan")
 
 
-class Share(NamedTuple):
+class EffectiveSampleFraction(NamedTuple):
     """The effective sample size of n weights as a share of n: (sum w)^2 / (n * sum w^2), 1 where all are equal."""
 
-    weights: Spread
+    weights: Std
 
-    def merge(self, other: Share) -> Share:
-        return Share(self.weights.merge(other.weights))
+    def merge(self, other: EffectiveSampleFraction) -> EffectiveSampleFraction:
+        return EffectiveSampleFraction(self.weights.merge(other.weights))
 
     def value(self) -> float:
         over = float(self.weights.over) * float(self.weights.squares)
         return float(self.weights.total) ** 2 / over if over else float("nan")
 
 
-class Largest(NamedTuple):
+class Max(NamedTuple):
     extreme: Tensor
 
-    def merge(self, other: Largest) -> Largest:
-        return Largest(torch.maximum(self.extreme, other.extreme))
+    def merge(self, other: Max) -> Max:
+        return Max(torch.maximum(self.extreme, other.extreme))
 
     def value(self) -> float:
         return float(self.extreme)
 
 
-class Smallest(NamedTuple):
+class Min(NamedTuple):
     extreme: Tensor
 
-    def merge(self, other: Smallest) -> Smallest:
-        return Smallest(torch.minimum(self.extreme, other.extreme))
+    def merge(self, other: Min) -> Min:
+        return Min(torch.minimum(self.extreme, other.extreme))
 
     def value(self) -> float:
         return float(self.extreme)
 
 
-Tally = Mean | Spread | Explained | Share | Largest | Smallest
-Metrics = Mapping[str, Tally]
+Accumulator = Mean | Std | ExplainedVariance | EffectiveSampleFraction | Max | Min
+Metrics = Mapping[str, Accumulator]
 
 
-def average(x: Tensor, keep: Tensor) -> Mean:
+def mean_of(x: Tensor, keep: Tensor) -> Mean:
     """The mean of x (or the share of true, for booleans) over the kept entries, as a (sum, count) pair."""
     x = x.detach()
     x = x.to(torch.float64) if x.dtype == torch.bool else x
     return Mean(masked.total(x, keep), keep.sum())
 
 
-def spread(x: Tensor, keep: Tensor) -> Spread:
+def std_of(x: Tensor, keep: Tensor) -> Std:
     """The standard deviation of x over the kept entries, as (sum, sum of squares, count)."""
     wide = x.detach().to(torch.float64)
-    return Spread(masked.total(wide, keep), masked.total(wide**2, keep), keep.sum())
+    return Std(masked.total(wide, keep), masked.total(wide**2, keep), keep.sum())
 
 
-def largest(x: Tensor, keep: Tensor) -> Largest:
+def max_of(x: Tensor, keep: Tensor) -> Max:
     inf = float("inf")
-    return Largest(torch.where(keep, x.detach(), -inf).max() if x.numel() else x.new_tensor(-inf))
+    return Max(torch.where(keep, x.detach(), -inf).max() if x.numel() else x.new_tensor(-inf))
 
 
-def smallest(x: Tensor, keep: Tensor) -> Smallest:
+def min_of(x: Tensor, keep: Tensor) -> Min:
     inf = float("inf")
-    return Smallest(torch.where(keep, x.detach(), inf).min() if x.numel() else x.new_tensor(inf))
+    return Min(torch.where(keep, x.detach(), inf).min() if x.numel() else x.new_tensor(inf))
 
 
-def merge(pieces: Iterable[Metrics]) -> dict[str, Tally]:
+def merge(pieces: Iterable[Metrics]) -> dict[str, Accumulator]:
     """Merge the metrics of micro-batches (or ranks) into those of the whole."""
-    whole: dict[str, Tally] = {}
+    whole: dict[str, Accumulator] = {}
     for piece in pieces:
         for name, tally in piece.items():
             whole[name] = whole[name].merge(tally) if name in whole else tally  # type: ignore[arg-type]

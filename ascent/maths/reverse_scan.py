@@ -13,7 +13,7 @@ from torch import Tensor
 from ascent.maths.segments import Segments
 
 
-def from_the_right(x_T: Tensor, decay_T: Tensor | float, segments: Segments) -> Tensor:
+def reverse_scan(x_T: Tensor, decay_T: Tensor | float, segments: Segments) -> Tensor:
     """Solve y_t = x_t + decay_t * y_{t+1}, with y = 0 beyond each segment's end.
 
     x = [1, 1, 1], decay .5, one segment: y = [1.75, 1.5, 1].
@@ -34,7 +34,7 @@ def from_the_right(x_T: Tensor, decay_T: Tensor | float, segments: Segments) -> 
 def next_in_segment(x_T: Tensor, segments: Segments, beyond_B: Tensor | None = None) -> Tensor:
     """x_{t+1} inside each segment; at a segment's last token `beyond_B` of that segment (0 if not given)."""
     segments.check(x_T)
-    beyond_T = torch.zeros_like(x_T) if beyond_B is None else segments.spread(beyond_B.to(x_T))
+    beyond_T = torch.zeros_like(x_T) if beyond_B is None else segments.broadcast(beyond_B.to(x_T))
     shifted_T = torch.cat([x_T[1:], x_T[:1]])
     return torch.where(_is_last(segments), beyond_T, shifted_T)
 

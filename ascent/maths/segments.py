@@ -89,7 +89,7 @@ class Segments:
         kept_B = self.sum(keep_T).clamp(min=1)
         return self.sum(torch.where(keep_T, x_T, 0)) / kept_B
 
-    def spread(self, x_B: Tensor) -> Tensor:
+    def broadcast(self, x_B: Tensor) -> Tensor:
         """Give every token its segment's value."""
         if x_B.shape[0] != self.count:
             raise ValueError(f"{x_B.shape[0]} values for {self.count} segments; there must be one per segment")
@@ -101,7 +101,7 @@ class Segments:
         positions_T = torch.where(keep_T, torch.arange(self.total, device=keep_T.device), -1)
         last_B = positions_T.new_full((self.count,), -1)
         last_B = last_B.scatter_reduce(0, self.ids_T, positions_T, "amax")
-        return keep_T & (positions_T == self.spread(last_B))
+        return keep_T & (positions_T == self.broadcast(last_B))
 
     def select(self, keep_T: Tensor) -> Segments:
         """The segments of the kept tokens alone (holes closed up); the number of segments stays."""

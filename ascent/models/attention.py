@@ -25,7 +25,7 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 from ascent.maths.segments import Segments
-from ascent.models.shared_prefix import Alike, Moves, moved, moves
+from ascent.models.shared_prefix import Moves, SharedPrefixes, moved, moves
 
 NAME = "ascent"
 LARGEST_FLASH_HEAD = 256
@@ -92,7 +92,7 @@ class Call:
     sinks_H: Tensor | None = None  # the score, one a head, of a key that every token sees and whose value is 0
 
 
-def packed(segments: Segments, device: torch.device, alike: Alike | None = None) -> Packed:
+def packed(segments: Segments, device: torch.device, alike: SharedPrefixes | None = None) -> Packed:
     """The context for one packed batch. Reads the lengths once; nothing here depends on the layer."""
     every = segments.lengths_B.tolist()
     taken = alike.taken if alike else [0] * len(every)

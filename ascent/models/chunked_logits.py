@@ -26,7 +26,7 @@ Function = Callable[[slice, Tensor], Tensor]  # (which rows, their logits) -> on
 
 
 @dataclass(frozen=True)
-class Distributions:
+class ChunkedLogits:
     """The distributions that some tokens of a packed batch were drawn from, in the batch's order."""
 
     hidden_ND: Tensor
@@ -42,12 +42,12 @@ class Distributions:
     def vocabulary(self) -> int:
         return self.head.weight_VD.shape[0]
 
-    def detach(self) -> Distributions:
+    def detach(self) -> ChunkedLogits:
         weight_VD, bias_V = self.head.weight_VD.detach(), self.head.bias_V
         head = replace(self.head, weight_VD=weight_VD, bias_V=None if bias_V is None else bias_V.detach())
         return replace(self, hidden_ND=self.hidden_ND.detach(), head=head)
 
-    def narrowed(self, vocabulary: int) -> Distributions:
+    def narrowed(self, vocabulary: int) -> ChunkedLogits:
         """Over the first tokens of the vocabulary alone: two models may differ in rows that no token uses."""
         if vocabulary == self.vocabulary:
             return self
@@ -79,7 +79,7 @@ class Distributions:
 class _EachRow(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, of: Distributions, function: Function
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, of: ChunkedLogits, function: Function
     ) -> Tensor:
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V)
         ctx.of, ctx.function = replace(of, hidden_ND=hidden_ND[:0]), function  # tensors are kept by save_for_backward

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-def silence_config(config: PreTrainedConfig) -> list[str]:
+def disable_config_dropout(config: PreTrainedConfig) -> list[str]:
     """Set every dropout rate of a configuration to 0; returns a sentence if that changed anything."""
     found = {}
     for each in {id(part): part for part in (config, config.get_text_config())}.values():
@@ -26,7 +26,7 @@ def silence_config(config: PreTrainedConfig) -> list[str]:
     return [f"dropout is off ({', '.join(f'{name} was {rate}' for name, rate in found.items())})"] if found else []
 
 
-def silence_modules(modules: Iterable[nn.Module]) -> None:
+def disable_dropout(modules: Iterable[nn.Module]) -> None:
     """Set the rate of every dropout module, and every rate that a module keeps as a number of its own, to 0.
 
     The model then computes the same in training mode (which recomputing activations asks for) as in evaluation mode.

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from ascent.maths.segments import Segments
 from ascent.models import shared_prefix
 from ascent.models.attention import attending, packed
-from ascent.models.chunked_logits import Distributions
-from ascent.models.fused_logprobs import BUDGET_BYTES, Head, token_scores
+from ascent.models.chunked_logits import ChunkedLogits
+from ascent.models.fused_logprobs import BUDGET_BYTES, Head, fused_logprobs
 from ascent.models.layer_patching import wide_product
 from ascent.models.routing import Replay, as_now, routing
 
@@ -38,7 +38,7 @@ def hidden_states(
     tokens_T: Tensor = batch["tokens_T"]
     positions_T: Tensor = batch["positions_T"]
     segments.check(tokens_T, positions_T)
-    same = shared_prefix.find(tokens_T, segments, None if replay is None else replay.given_TLC)
+    same = shared_prefix.find_shared_prefixes(tokens_T, segments, None if replay is None else replay.given_TLC)
     context = packed(segments, tokens_T.device, same)
     if longest is not None and context.longest > longest:
         raise ValueError(
@@ -81,7 +81,7 @@ def token_outputs(
     The head runs only where `loss_mask_T` (if the batch has one) asks for it; 0 elsewhere.
     """
     rows_N = predicted(batch)
-    scores = token_scores(
+    scores = fused_logprobs(
         *(hidden_TD[rows_N - 1], batch["tokens_T"][rows_N], head),
         temperature=temperature,
         entropy=entropy,
@@ -100,11 +100,11 @@ def predicted(batch: Batch) -> Tensor:
     return wanted_T.nonzero()[:, 0]
 
 
-def distributions(
+def chunked_logits(
     hidden_TD: Tensor, batch: Batch, head: Head, *, temperature: float = 1.0, budget_bytes: int = BUDGET_BYTES
-) -> Distributions:
+) -> ChunkedLogits:
     """What each such token was drawn from, whole; nothing is computed before it is asked for."""
-    return Distributions(hidden_TD[predicted(batch) - 1], head, temperature, budget_bytes)
+    return ChunkedLogits(hidden_TD[predicted(batch) - 1], head, temperature, budget_bytes)
 
 
 def values(hidden_TD: Tensor, segments: Segments, head: nn.Linear) -> Tensor:
@@ -131,7 +131,7 @@ def _read(hidden_TD: Tensor, head: nn.Linear) -> Tensor:
     return wide_product(hidden_TD, head.weight.mT).squeeze(-1)
 
 
-def recompute_activations(module: PreTrainedModel) -> None:
+def enable_gradient_checkpointing(module: PreTrainedModel) -> None:
     """Gradient checkpointing: a layer keeps its input alone and is run again in the backward pass.
 
     That second run happens outside the forward's contexts (on CUDA even in another thread), so it carries its own.

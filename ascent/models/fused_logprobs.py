@@ -39,13 +39,13 @@ class Head:
     form: Form = FAST
 
 
-class TokenScores(NamedTuple):
+class TokenOutputs(NamedTuple):
     logprobs_N: Tensor
     entropy_N: Tensor
     log_collision_N: Tensor
 
 
-def token_scores(
+def fused_logprobs(
     hidden_ND: Tensor,
     tokens_N: Tensor,
     head: Head,
@@ -54,7 +54,7 @@ def token_scores(
     entropy: bool = False,
     collision: bool = False,
     budget_bytes: int = BUDGET_BYTES,
-) -> TokenScores:
+) -> TokenOutputs:
     """The log-probability of each row's token, and (if asked for, else 0) each distribution's entropy and collision."""
     if not temperature > 0:
         raise ValueError(
@@ -64,12 +64,12 @@ def token_scores(
         raise ValueError(f"{hidden_ND.shape[0]} hidden states for {tokens_N.shape[0]} tokens; there must be one each")
     if tokens_N.numel() and int(tokens_N.max()) >= head.weight_VD.shape[0]:
         raise ValueError(
-            f"token {int(tokens_N.max())} in a vocabulary of {head.weight_VD.shape[0]}; the text was tokenised for "
+            f"token {int(tokens_N.max())} in a vocabulary of {head.weight_VD.shape[0]}; the text was tokenized for "
             "another model"
         )
     tile = tiles(head.weight_VD, budget_bytes)
     plan = Plan(head.scale, head.softcap, temperature, entropy, collision, tile, head.form)
-    return TokenScores(*_TokenScores.apply(hidden_ND, head.weight_VD, head.bias_V, tokens_N, plan))
+    return TokenOutputs(*_FusedLogprobs.apply(hidden_ND, head.weight_VD, head.bias_V, tokens_N, plan))
 
 
 def tiles(weight_VD: Tensor, budget_bytes: int) -> tuple[int, int]:
@@ -100,7 +100,7 @@ class Plan(NamedTuple):
     form: Form
 
 
-class _TokenScores(torch.autograd.Function):
+class _FusedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, plan: Plan

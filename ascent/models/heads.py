@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 VALUE_HEAD_FILE, SCORE_FILE = "value_head.safetensors", "score.safetensors"
-NORMALISATION, STEPS = "score_normalisation", "process_reward_model"
+NORMALISATION, STEPS = "score_normalization", "process_reward_model"
 
 
-class Normalisation(NamedTuple):
+class Normalization(NamedTuple):
     """The scores of so many demonstrations."""
 
     mean: float
@@ -37,12 +37,12 @@ class Normalisation(NamedTuple):
         return scores - self.mean
 
 
-def normalisation_of(config: PreTrainedConfig) -> Normalisation | None:
+def normalization_of(config: PreTrainedConfig) -> Normalization | None:
     found = getattr(config, NORMALISATION, None)
-    return None if found is None else Normalisation(**found)
+    return None if found is None else Normalization(**found)
 
 
-def set_normalisation(config: PreTrainedConfig, found: Normalisation | None) -> None:
+def set_normalization(config: PreTrainedConfig, found: Normalization | None) -> None:
     if found is None:
         vars(config).pop(NORMALISATION, None)
     else:

@@ -40,7 +40,7 @@ class Form:
     product: Callable[[Tensor, Tensor], Tensor]
 
 
-class Installed(NamedTuple):
+class PatchedLayers(NamedTuple):
     """What a model's forward now passes through, and the weight matrices that it does not reach."""
 
     form: str
@@ -103,7 +103,7 @@ FAST = Form("fast", linear=F.linear, norm=fast_norm, product=wide_product)
 FORMS = {FAST.name: FAST}
 
 
-def install(module: PreTrainedModel, form: str = "fast") -> Installed:
+def patch_layers(module: PreTrainedModel, form: str = "fast") -> PatchedLayers:
     """Put the seams in place. Calling it again (after LoRA added layers, say) reaches what is new."""
     if form not in FORMS:
         raise ValueError(f"form={form!r} does not exist; the arithmetic comes in: {', '.join(FORMS)}")
@@ -126,7 +126,7 @@ def install(module: PreTrainedModel, form: str = "fast") -> Installed:
         modelling = sys.modules[source]
         if callable(rotary := getattr(modelling, ROTARY, None)):
             setattr(modelling, ROTARY, fast_rotary(getattr(rotary, "bare", rotary)))
-    return Installed(form, counts["linear"], counts["norm"], tuple(beyond))
+    return PatchedLayers(form, counts["linear"], counts["norm"], tuple(beyond))
 
 
 def _bare(part: nn.Module) -> type[nn.Module]:

@@ -23,9 +23,9 @@ from transformers import (
 )
 
 from ascent.models import attention, heads, layer_patching
-from ascent.models.dropout import silence_config, silence_modules
+from ascent.models.dropout import disable_config_dropout, disable_dropout
 from ascent.models.fused_logprobs import BUDGET_BYTES, CUDA_BUDGET_BYTES
-from ascent.models.hf_logging import quiet
+from ascent.models.hf_logging import quiet_transformers
 from ascent.models.locate import reached, resolve
 from ascent.models.model import LanguageModel, output_head
 from ascent.models.probe import check_model, check_routing, embedding_rows, refuse_config
@@ -58,8 +58,8 @@ def load(
     """Load a folder, one of our runs, or a hub name.
 
     `head`: tokens (a policy), scalar (a reward model or critic) or both (a policy whose trunk carries a critic).
-    `dropout` keeps the model's own dropout; otherwise every rate is set to 0. `gradient_checkpointing` saves memory in training by
-    running each layer again in the backward pass. `seed` draws the scalar head where the folder has none.
+    `dropout` keeps the model's own dropout; otherwise every rate is set to 0. `gradient_checkpointing` saves memory in
+    training by running each layer again in the backward pass. `seed` draws the scalar head where the folder has none.
     `budget_bytes` bounds what logits take: 128 MiB, or 512 MiB on CUDA, unless given. With `routing_replay` tokens take
     the experts in training that the native engine recorded for them.
     """
@@ -71,7 +71,7 @@ def load(
     notes = [f"model {source} is {folder}"] if str(folder) != str(Path(source).expanduser()) else []
     config = _config(folder, head, trust_remote_code)
     if not dropout:
-        notes += silence_config(config)
+        notes += disable_config_dropout(config)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     module, fresh = _weights(folder, config, head, DTYPES[dtype], trust_remote_code)
     notes += _fit(tokenizer, module)
@@ -79,9 +79,9 @@ def load(
         heads.start(heads.score_layer(module), seed=seed)
         notes.append(f"the scalar head is new (drawn from seed {seed})")
     if not dropout:
-        silence_modules(module.modules())
+        disable_dropout(module.modules())
     nn.Module.to(module, device)
-    layer_patching.install(module)
+    layer_patching.patch_layers(module)
     check_model(module, None if head == "scalar" else output_head(module))
     routes = check_routing(module.eval()) if routing_replay else None
     value_head = None
@@ -123,7 +123,7 @@ def _weights(
     """The module, and whether its scalar head is missing from the folder (transformers has then made one up)."""
     try:
         # What transformers makes up for missing weights must not move the caller's random numbers.
-        with quiet(), torch.random.fork_rng(devices=[]):
+        with quiet_transformers(), torch.random.fork_rng(devices=[]):
             module, report = AUTO[head].from_pretrained(
                 folder,
                 config=config,

@@ -54,7 +54,7 @@ def attach(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         adapter = get_peft_model(model.module, config)
-    layer_patching.install(model.module)
+    layer_patching.patch_layers(model.module)
     if model.module.get_output_embeddings() is None:
         heads.score_layer(model.module).weight.requires_grad_(True)
     return replace(model, adapter=adapter)

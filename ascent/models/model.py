@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ascent.models import forward, heads
 from ascent.models.fused_logprobs import BUDGET_BYTES, Head
-from ascent.models.hf_logging import quiet
+from ascent.models.hf_logging import quiet_transformers
 from ascent.models.layer_patching import FAST
 from ascent.models.merge import merged_state
 from ascent.models.routing import CHANGED, EXPERTS, Replay, Routes
@@ -49,7 +49,7 @@ class LanguageModel:
 
     def __post_init__(self) -> None:
         if self.gradient_checkpointing:
-            forward.recompute_activations(self.module)
+            forward.enable_gradient_checkpointing(self.module)
 
     @property
     def offers(self) -> frozenset[str]:
@@ -58,11 +58,12 @@ class LanguageModel:
         return (TOKENS | WHOLE if tokens else frozenset()) | (SCALARS if self._scalar() is not None else frozenset())
 
     def outputs(self, batch: forward.Batch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Any]:
-        """One forward over a packed batch (`tokens_T`, `positions_T`, `segments`, and `loss_mask_T` if only those count).
+        """One forward over a packed batch (`tokens_T`, `positions_T`, `segments`, and `loss_mask_T` if only those
+        count).
 
         Log-probs, entropy and collision are those of softmax(logits / temperature), in float32, aligned with tokens.
-        Where recorded experts were taken (`routed_experts_TLC`), `routes_changed` comes along: how many of them the
-        routers would not choose any more, and how many there are.
+        Where recorded experts were taken (`routed_experts_TLC`), `policy/routes_changed_frac` comes along: how many of
+        them the routers would not choose any more, and how many there are.
         """
         self._check(want)
         segments, replay = batch["segments"], self._replay(batch)
@@ -79,7 +80,7 @@ class LanguageModel:
                 budget_bytes=self.budget_bytes,
             )
         if want & WHOLE:
-            out["logits_TV"] = forward.distributions(
+            out["logits_TV"] = forward.chunked_logits(
                 *(hidden_TD, batch, output_head(self.module)), temperature=temperature, budget_bytes=self.budget_bytes
             )
         if want & SCALARS:
@@ -118,13 +119,13 @@ class LanguageModel:
             )
 
     @property
-    def normalisation(self) -> heads.Normalisation | None:
+    def normalization(self) -> heads.Normalization | None:
         """What a reward model's scores were over the demonstrations; part of its configuration, so saved with it."""
-        return heads.normalisation_of(self.module.config)
+        return heads.normalization_of(self.module.config)
 
-    @normalisation.setter
-    def normalisation(self, found: heads.Normalisation | None) -> None:
-        heads.set_normalisation(self.module.config, found)
+    @normalization.setter
+    def normalization(self, found: heads.Normalization | None) -> None:
+        heads.set_normalization(self.module.config, found)
 
     @property
     def step_format(self) -> heads.StepFormat | None:
@@ -176,7 +177,7 @@ class LanguageModel:
             self.adapter.save_pretrained(str(folder / ADAPTER))
             if self.module.get_output_embeddings() is None:
                 heads.save_head(heads.score_layer(self.module), folder / ADAPTER / heads.SCORE_FILE)
-        with quiet():
+        with quiet_transformers():
             self.module.save_pretrained(folder, state_dict=state)
         self.tokenizer.save_pretrained(folder)
         if self.value_head is not None:

@@ -21,7 +21,7 @@ from ascent.models.attention import Call, Packed
 
 
 @dataclass(frozen=True)
-class Pool:
+class KVCache:
     """Keys and values of every layer. `page` tokens lie together; slot s of page p is number p * page + s."""
 
     keys: tuple[Tensor, ...]  # per layer (S, K, D)
@@ -46,12 +46,12 @@ class Pool:
 
 def allocate(
     layers: list[tuple[int, int, int]], pages: int, page: int, *, dtype: torch.dtype, device: torch.device
-) -> Pool:
+) -> KVCache:
     """A pool of zeros. `layers` holds, for each layer, key/value heads, size of a key, size of a value."""
     slots = pages * page
     keys = tuple(torch.zeros(slots, heads, size, dtype=dtype, device=device) for heads, size, _ in layers)
     values = tuple(torch.zeros(slots, heads, size, dtype=dtype, device=device) for heads, _, size in layers)
-    return Pool(keys, values, page)
+    return KVCache(keys, values, page)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Prefill:
     """Packed prompts, stored as they are read. `slots_T` says where each token goes."""
 
     packed: Packed
-    pool: Pool
+    pool: KVCache
     slots_T: Tensor
 
     @property
@@ -75,7 +75,7 @@ class Prefill:
 class Decode:
     """One new token a row. `lengths_B` counts what a row sees, the new token included."""
 
-    pool: Pool
+    pool: KVCache
     slots_B: Tensor  # where the new token goes
     lengths_B: Tensor  # int32
     table_BP: Tensor  # int32: the pages of every row, in order

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ascent.c_extension import library
 from ascent.models.attention import Call
-from ascent.models.paged_attention import Pool
+from ascent.models.paged_attention import KVCache
 
 LARGE = 2_000_000  # numbers read: from here on it pays to wake other threads
 PIECES = 4  # of work for each thread, because rows differ in length
@@ -46,7 +46,7 @@ class CompiledDecode:
     so many rows.
     """
 
-    pool: Pool
+    pool: KVCache
     table_BP: Tensor  # int32
     lengths_B: Tensor  # int32
     seen: int  # the sum of the lengths

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ascent.models.attention import Call, with_sink
-from ascent.models.paged_attention import Pool, new_slots
+from ascent.models.paged_attention import KVCache, new_slots
 
 STEP = 16  # tokens: lengths are rounded up to a multiple of this, or of a quarter of their own size
 
@@ -31,7 +31,7 @@ class Block:
     length: int
     masks: dict[int | None, Tensor] = field(default_factory=dict)  # per window: 0 where seen, -inf elsewhere
 
-    def attend(self, q_NHD: Tensor, pool: Pool, call: Call) -> Tensor:
+    def attend(self, q_NHD: Tensor, pool: KVCache, call: Call) -> Tensor:
         heads, _, size = call.heads
         # The R query heads that share a key/value head are rows of one product: nothing is repeated.
         count, together, _ = q_NHD.shape
@@ -68,7 +68,7 @@ class Block:
 class BlockDecode:
     """The context of a step: `slots_B` says where the new tokens go."""
 
-    pool: Pool
+    pool: KVCache
     slots_B: Tensor
     blocks: tuple[Block, ...]
 
@@ -86,7 +86,7 @@ class BlockDecode:
         return out_BHD
 
 
-def by_block(pool: Pool, table_BP: Tensor, lengths_B: Tensor) -> BlockDecode:
+def by_block(pool: KVCache, table_BP: Tensor, lengths_B: Tensor) -> BlockDecode:
     """The context of one step. `lengths_B` counts what a row sees, its new token included; 0: it stands still.
 
     A row that stands still writes to page 0 and reads one token there.

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ascent.maths.segments import Segments
 from ascent.models.attention import Call, attending, packed
-from ascent.models.fused_logprobs import Head, token_scores
+from ascent.models.fused_logprobs import Head, fused_logprobs
 from ascent.models.routing import Recording, Replay, Routes, missing, routing
 
 LAYERS = {"full_attention", "sliding_attention"}
@@ -149,7 +149,7 @@ def _check_head(module: PreTrainedModel, hidden_TD: Tensor, tokens_T: Tensor, se
     with attending(packed(segments, tokens_T.device)):
         logits_TV = module(**_inputs(tokens_T), use_cache=False).logits[0]
     own_T = logits_TV.float().log_softmax(-1).gather(1, tokens_T[:, None])[:, 0]
-    ours_T = token_scores(hidden_TD, tokens_T, head).logprobs_N
+    ours_T = fused_logprobs(hidden_TD, tokens_T, head).logprobs_N
     slack = 1e-4 + 2 * torch.finfo(logits_TV.dtype).eps * float(logits_TV.abs().max())
     off = float((own_T - ours_T).abs().max())
     if off > slack:

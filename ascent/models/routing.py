@@ -24,7 +24,7 @@ from ascent.models import attention
 from ascent.models.attention import Entered
 
 EXPERTS = "routed_experts_TLC"  # what a batch calls the experts that were recorded
-CHANGED = "routes_changed"  # and a model how many of them its routers would not take any more
+CHANGED = "policy/routes_changed_frac"  # and a model how many of them its routers would not take any more
 
 Run = Callable[[], Any]  # a router's own forward
 

@@ -23,7 +23,7 @@ FEWEST = 8  # tokens in common that count
 WORTH = 0.2  # share of all tokens that must be saved; gathering keys and values costs something too
 
 
-class Alike(NamedTuple):
+class SharedPrefixes(NamedTuple):
     """Which tokens are run, where each token's state then lies, and how many each sequence takes from another."""
 
     kept_U: Tensor
@@ -39,7 +39,9 @@ class Moves(NamedTuple):
     counts_U: Tensor | None  # how often each was taken; None: once
 
 
-def find(tokens_T: Tensor, segments: Segments, experts_TLC: Tensor | None = None) -> Alike | None:
+def find_shared_prefixes(
+    tokens_T: Tensor, segments: Segments, experts_TLC: Tensor | None = None
+) -> SharedPrefixes | None:
     """Sequences that follow one another and begin alike; None where too little would be saved.
 
     Where experts are given, tokens that take others are not alike.
@@ -62,7 +64,7 @@ def find(tokens_T: Tensor, segments: Segments, experts_TLC: Tensor | None = None
         kept.append(torch.arange(starts[row] + taken[row], starts[row + 1]))
         places += [torch.arange(first[leader], first[leader] + taken[row]), torch.arange(first[row], first[row + 1])]
     device = segments.ids_T.device
-    return Alike(torch.cat(kept).to(device), torch.cat(places).to(device), taken)
+    return SharedPrefixes(torch.cat(kept).to(device), torch.cat(places).to(device), taken)
 
 
 def _common(each_T: Tensor, before: int, start: int, end: int) -> int:

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Tokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ascent.models.hf_logging import quiet
+from ascent.models.hf_logging import quiet_transformers
 
 PAD, END = "<pad>", "<eos>"
 BYTES = 256
@@ -175,7 +175,7 @@ def create(
     tokenizer = tiny_tokenizer(texts, vocabulary=vocabulary, special=special, chat_template=chat_template)
     module = tiny_model(family, len(tokenizer), seed=seed, **numbers)
     module.config.pad_token_id, module.config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
-    with quiet():
+    with quiet_transformers():
         module.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

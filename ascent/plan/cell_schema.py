@@ -15,7 +15,7 @@ JSON_TYPES = {float: "number", int: "integer", bool: "boolean", str: "string"}
 LIMITS = {"at_least": "minimum", "at_most": "maximum", "above": "exclusiveMinimum", "below": "exclusiveMaximum"}
 
 
-def described() -> dict[str, dict[str, dict[str, Any]]]:
+def cell_schema() -> dict[str, dict[str, dict[str, Any]]]:
     """slot -> function -> {"description": its first line, "numbers": {name: JSON Schema of the number}}."""
     return {slot: {name: _function(each) for name, each in known.items()} for slot, known in VOCABULARY.items()}
 

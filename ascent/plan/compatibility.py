@@ -29,7 +29,7 @@ PER_SEQUENCE_RATIOS = (ratios.sequence_geometric, ratios.sequence_geometric_toke
 PER_SEQUENCE_WEIGHTS = (
     rollout_correction.product_truncate,
     rollout_correction.product_mask,
-    rollout_correction.product_normalised,
+    rollout_correction.product_normalized,
 )
 # Gates whose loss is one number for a group or a sequence, and the aggregates that count each of them once.
 OF_THE_WHOLE = {
@@ -39,7 +39,7 @@ OF_THE_WHOLE = {
 }
 
 
-def refuse_conflicts(config: Config, row: Row) -> None:
+def check_compatibility(config: Config, row: Row) -> None:
     """ValueError with the first combination in `config` and `row` that cannot work."""
     _inputs_exist(row)
     _focus_fits_loss(row)
@@ -53,7 +53,7 @@ def refuse_conflicts(config: Config, row: Row) -> None:
         _group_has_a_pair(config, row)
     if row.source == "rollouts":
         _group_has_a_baseline(config, row)
-        _normaliser_fits_credit(row)
+        _normalizer_fits_credit(row)
         _sampling_fits_correction(config, row)
         _critic_is_trained(config, row)
         _kl_has_a_gradient(row)
@@ -73,8 +73,8 @@ def refuse_conflicts(config: Config, row: Row) -> None:
         raise ValueError(f"model.teacher is missing: {row.name} learns from a frozen teacher; name the model")
     if "teacher_distribution" in row.needs and config.data.on_policy_fraction and config.data.train_on != "completion":
         raise ValueError(
-            f"data.on_policy_fraction={config.data.on_policy_fraction:g} with data.train_on={config.data.train_on}: the student "
-            "answers the last question anew, so that answer alone can be trained; use train_on completion"
+            f"data.on_policy_fraction={config.data.on_policy_fraction:g} with data.train_on={config.data.train_on}: "
+            "the student answers the last question anew, so that answer alone can be trained; use train_on completion"
         )
     if "pretraining" in row.needs and config.data.pretraining is None:
         raise ValueError(
@@ -129,8 +129,8 @@ def _focus_fits_loss(row: Row) -> None:
     for each in row.token_weights:
         if "chosen_P" not in each.required:
             raise ValueError(
-                f"cells.token_weights.{each.name} weighs tokens, but cells.loss {row.loss.name} is one number per pair; remove "
-                "it, or use own_likelihood, which weighs pairs"
+                f"cells.token_weights.{each.name} weighs tokens, but cells.loss {row.loss.name} is one number per "
+                "pair; remove it, or use own_likelihood, which weighs pairs"
             )
         if each.function in WITHIN_SUMS and "logprobs_B" not in row.loss.required:
             raise ValueError(
@@ -157,7 +157,7 @@ def _group_has_a_baseline(config: Config, row: Row) -> None:
         )
 
 
-def _normaliser_fits_credit(row: Row) -> None:
+def _normalizer_fits_credit(row: Row) -> None:
     if row.advantage is None or row.advantage_norm is None or "advantages_B" not in row.advantage_norm.required:
         return
     if get_type_hints(row.advantage.function).get("return") is TokenAdvantage:
@@ -183,14 +183,14 @@ def _opponent_is_a_fair_one(config: Config, row: Row) -> None:
     credit = row.advantage.name if row.advantage else "none"
     if config.rollouts.top_p < 1:
         raise ValueError(
-            f"rollouts.top_p={config.rollouts.top_p} with cells.advantage {credit}: the opponent is drawn from the whole "
-            "distribution, and the policy must not have it easier; use top_p 1"
+            f"rollouts.top_p={config.rollouts.top_p} with cells.advantage {credit}: the opponent is drawn from the "
+            "whole distribution, and the policy must not have it easier; use top_p 1"
         )
     if row.reward_shaping:
         raise ValueError(
-            f"cells.reward_shaping.{row.reward_shaping[0].name} has no effect: cells.advantage {credit} learns from the chance of winning, "
-            f"not from the reward that is shaped; set cells.reward_shaping.{row.reward_shaping[0].name}=false, or add a reward that "
-            "scores both answers"
+            f"cells.reward_shaping.{row.reward_shaping[0].name} has no effect: cells.advantage {credit} learns from "
+            "the chance of winning, not from the reward that is shaped; set "
+            f"cells.reward_shaping.{row.reward_shaping[0].name}=false, or add a reward that scores both answers"
         )
 
 
@@ -199,7 +199,8 @@ def _sampling_fits_correction(config: Config, row: Row) -> None:
     if comparing and config.rollouts.top_p < 1:
         raise ValueError(
             f"rollouts.top_p={config.rollouts.top_p} with {comparing[0]}: truncated sampling biases what that "
-            "compares; use top_p 1, or leave it out (cells.rollout_correction.use=none; under cells.token_weights its name: false)"
+            "compares; use top_p 1, or leave it out (cells.rollout_correction.use=none; under cells.token_weights its "
+            "name: false)"
         )
 
 
@@ -223,8 +224,8 @@ def _critic_is_trained(config: Config, row: Row) -> None:
 def _kl_has_a_gradient(row: Row) -> None:
     if row.kl is not None and row.kl.function is kl.k1:
         raise ValueError(
-            "cells.kl k1 has zero expected gradient in the loss; use k2 or rho_k3 there, or cells.reward_shaping.kl_penalty, "
-            "which puts k1 into the reward"
+            "cells.kl k1 has zero expected gradient in the loss; use k2 or rho_k3 there, or "
+            "cells.reward_shaping.kl_penalty, which puts k1 into the reward"
         )
 
 
@@ -251,7 +252,7 @@ def _controller_has_a_term(row: Row) -> None:
         wants, has = ("the sampling policy", "the reference") if from_old else ("the reference", "the sampling policy")
         fix = "ziegler_sequence" if from_old else "ppo_penalty"
         raise ValueError(
-            f"cells.kl_controller {cell.name} looks at KL to {wants}, but {row.name} penalises KL to {has}; use {fix}"
+            f"cells.kl_controller {cell.name} looks at KL to {wants}, but {row.name} penalizes KL to {has}; use {fix}"
         )
     if row.kl is None and not penalties:
         raise ValueError(f"cells.kl_controller {cell.name} steers kl_penalty or cells.kl, and {row.name} has neither")
@@ -267,8 +268,9 @@ def _cut_completions_have_one_rule(config: Config, row: Row) -> None:
     rules = [each.name for each in row.reward_shaping if each.name.startswith("eos_")]
     if config.rollouts.truncated_reward == "bootstrap" and rules:
         raise ValueError(
-            f"rollouts.truncated_reward='bootstrap' lets the critic value a completion that was cut, and "
-            f"cells.reward_shaping.{rules[0]} scores it; use one of them: set cells.reward_shaping.{rules[0]}=false, or truncation score"
+            "rollouts.truncated_reward='bootstrap' lets the critic value a completion that was cut, and "
+            f"cells.reward_shaping.{rules[0]} scores it; use one of them: set cells.reward_shaping.{rules[0]}=false, "
+            "or truncation score"
         )
 
 
@@ -312,7 +314,8 @@ def _ratio_fits_gate(row: Row) -> None:
     used = bounded or (row.kl is not None and "log_ratio_T" in row.kl.required)
     if row.ratio.function is ratios.none and bounded:
         raise ValueError(
-            f"cells.policy_loss {row.policy_loss.name} bounds a ratio, but cells.ratio is none; use token, or gate plain"
+            f"cells.policy_loss {row.policy_loss.name} bounds a ratio, but cells.ratio is none; use token, or gate "
+            "plain"
         )
     if row.ratio.function is not ratios.none and not used:
         raise ValueError(
@@ -357,8 +360,8 @@ def _ratio_fits_aggregate(row: Row) -> None:
         return
     if not row.aggregation.name.startswith("sequence_"):
         raise ValueError(
-            f"cells.ratio {row.ratio.name} is one number per sequence, but cells.aggregation {row.aggregation.name} weighs "
-            "sequences by their length; use sequence_mean_token_mean"
+            f"cells.ratio {row.ratio.name} is one number per sequence, but cells.aggregation {row.aggregation.name} "
+            "weighs sequences by their length; use sequence_mean_token_mean"
         )
 
 
@@ -368,8 +371,8 @@ def _gate_fits_the_rest(row: Row) -> None:
         return
     if gate.function is policy_losses.gmpo and row.ratio is not None and row.ratio.function is not ratios.token:
         raise ValueError(
-            f"cells.policy_loss gmpo clips each token's own ratio, but cells.ratio {row.ratio.name} is one number for the "
-            "whole answer; set cells.ratio.use=token"
+            f"cells.policy_loss gmpo clips each token's own ratio, but cells.ratio {row.ratio.name} is one number for "
+            "the whole answer; set cells.ratio.use=token"
         )
     if (
         gate.function is sequence_policy_losses.vespo
@@ -377,14 +380,15 @@ def _gate_fits_the_rest(row: Row) -> None:
         and row.rollout_correction.function in PER_SEQUENCE_WEIGHTS
     ):
         raise ValueError(
-            f"cells.rollout_correction {row.rollout_correction.name} with cells.policy_loss vespo: vespo multiplies the weights of a sequence's "
-            "tokens, and each of them would be the whole sequence's; use token_truncate, token_mask or none"
+            f"cells.rollout_correction {row.rollout_correction.name} with cells.policy_loss vespo: vespo multiplies "
+            "the weights of a sequence's tokens, and each of them would be the whole sequence's; use token_truncate, "
+            "token_mask or none"
         )
     fitting = OF_THE_WHOLE.get(gate.function)
     if fitting and row.aggregation is not None and row.aggregation.function not in fitting:
         raise ValueError(
-            f"cells.aggregation {row.aggregation.name} with cells.policy_loss {gate.name}, whose loss is one number repeated on "
-            f"every token: long answers would count more; use {fitting[0].__name__}"
+            f"cells.aggregation {row.aggregation.name} with cells.policy_loss {gate.name}, whose loss is one number "
+            f"repeated on every token: long answers would count more; use {fitting[0].__name__}"
         )
 
 
@@ -394,8 +398,9 @@ def _overlong_is_reachable(config: Config, row: Row) -> None:
         limit, cache = int(each.numbers["max_length"]), int(each.numbers["cache"])
         if limit - cache >= budget:
             raise ValueError(
-                f"cells.reward_shaping.soft_overlong has no effect: it starts at {limit - cache} tokens (max_length {limit}, "
-                f"cache {cache}), but rollouts.max_new_tokens={budget} ends every completion before; lower max_length"
+                f"cells.reward_shaping.soft_overlong has no effect: it starts at {limit - cache} tokens (max_length "
+                f"{limit}, cache {cache}), but rollouts.max_new_tokens={budget} ends every completion before; lower "
+                "max_length"
             )
 
 

@@ -36,7 +36,7 @@ def with_budget(row: Row, cells: Cells, max_new_tokens: int) -> Row:
     return dataclasses.replace(row, aggregation=dataclasses.replace(current, numbers=numbers))
 
 
-def spelled_out(row: Row, base: Row) -> dict[str, Any]:
+def resolved_cells(row: Row, base: Row) -> dict[str, Any]:
     """Every cell of `row` as a config would write it; what the config took away from `base` is written as false."""
     section: dict[str, Any] = {}
     for slot in VOCABULARY:

@@ -13,10 +13,10 @@ from typing import Any
 from ascent.algorithms import Row
 from ascent.config.schema import Config, leaves
 from ascent.config.validate import shown, validate
-from ascent.plan.compatibility import refuse_conflicts
-from ascent.plan.overrides import spelled_out, with_budget, with_cells
+from ascent.plan.compatibility import check_compatibility
+from ascent.plan.overrides import resolved_cells, with_budget, with_cells
 from ascent.plan.rows import find_row
-from ascent.plan.unused_keys import ineffective
+from ascent.plan.unused_keys import unused_keys
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ def resolve(config: Config) -> Plan:
     given = _given(config)
     values = _defaults() | dict(base.defaults) | given
     row = with_budget(row, config.cells, values["rollouts.max_new_tokens"])
-    idle = ineffective(row, values)
+    idle = unused_keys(row, values)
     wrong = [f"{key}={shown(given[key])} has no effect: {idle[key]}" for key in given if key in idle]
     if wrong:
         raise ValueError("\n".join(wrong))
     effective = {key: value for key, value in values.items() if key not in idle}
-    complete = validate(_nested(effective) | {"cells": spelled_out(row, base)})
-    refuse_conflicts(complete, row)
+    complete = validate(_nested(effective) | {"cells": resolved_cells(row, base)})
+    check_compatibility(complete, row)
     return Plan(complete, row)
 
 

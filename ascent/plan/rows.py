@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascent.algorithms import TABLE, Row
 from ascent.cells import nearest
-from ascent.plugins import names_in
+from ascent.plugins import load_names
 
 GROUP = "ascent.algorithms"
 ROLLOUT_SLOTS = ("advantage", "advantage_norm", "rollout_correction", "ratio", "policy_loss", "aggregation")
@@ -37,7 +37,7 @@ def installed_rows() -> list[Row]:
 def _from_file(use: str) -> object:
     file, _, name = use.rpartition(":")
     path = Path(file)
-    names = names_in(f"algorithm {use}", path)
+    names = load_names(f"algorithm {use}", path)
     if name not in names:
         rows = [each for each, value in names.items() if isinstance(value, Row)]
         raise ValueError(f"algorithm {use}: {path.name} defines no {name}; its rows are {', '.join(rows) or 'none'}")

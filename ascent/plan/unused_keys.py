@@ -167,7 +167,7 @@ RULES = (
     Rule(
         ("data.centering_data",),
         _needing("score_head"),
-        "{name} trains no reward model, whose scores they would centre; remove it",
+        "{name} trains no reward model, whose scores they would center; remove it",
     ),
     Rule(
         ("data.mix",),
@@ -177,7 +177,7 @@ RULES = (
 )
 
 
-def ineffective(row: Row, values: Values) -> dict[str, str]:
+def unused_keys(row: Row, values: Values) -> dict[str, str]:
     """The keys among `values` that this row ignores, each with the reason and what to do."""
     idle: dict[str, str] = {}
     for rule in RULES:

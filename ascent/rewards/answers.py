@@ -76,7 +76,7 @@ _BRACKET_OR_COMMA = re.compile(f"[{re.escape(_OPENING + _CLOSING)},]")
 _MATRIX = re.compile(r"\\begin\{([pbvB]?matrix|array)\}(?:\{[^}]*\})?(.*)\\end\{\1\}", re.DOTALL)
 
 
-def normalised(text: str) -> str:
+def normalized(text: str) -> str:
     """One spelling for what is typeset differently and means the same."""
     for old, new in _SAME.items():
         text = text.replace(old, new)
@@ -119,7 +119,7 @@ def balanced(text: str) -> bool:
 
 def read(text: str) -> Answer | None:
     """The answer behind a text; None when there is none in it."""
-    text = normalised(text) if len(text) <= LONGEST else ""
+    text = normalized(text) if len(text) <= LONGEST else ""
     if not text or len(text) > LONGEST or not balanced(text) or not re.search(rf"[\w\\{SET_OPEN}]", text):
         return None
     return _read(text, depth=0)

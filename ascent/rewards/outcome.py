@@ -148,13 +148,6 @@ class Tally:
         self.unscored[name, kind] += 1
         self.examples.setdefault((name, kind), example)
 
-    def counters(self) -> dict[str, int]:
-        """For the metrics: rewards/NAME/scored and rewards/NAME/unscored/KIND."""
-        return {
-            **{f"rewards/{name}/scored": count for name, count in sorted(self.scored.items())},
-            **{f"rewards/{name}/unscored/{kind}": count for (name, kind), count in sorted(self.unscored.items())},
-        }
-
     def lines(self) -> list[str]:
         """For people: one line for each reason, with the first case."""
         return [

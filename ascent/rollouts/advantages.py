@@ -1,4 +1,4 @@
-"""From scored rollouts to what the loss reads, always in this order: filter groups, shape, credit, normalise.
+"""From scored rollouts to what the loss reads, always in this order: filter groups, shape, credit, normalize.
 
 A filter that looks at whole groups (their rewards, before any shaping) takes them out before anything is compared; one
 that looks at single completions leaves them in their group's baseline and out of the loss.
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from ascent.advantages.estimate import estimate
 from ascent.algorithms.row import Row
-from ascent.maths.metrics import Mean, Tally, average, largest, spread
+from ascent.maths.metrics import Accumulator, Mean, max_of, mean_of, std_of
 from ascent.records import Rollout
-from ascent.rollouts.batch import Batch, pick, steps_of
+from ascent.rollouts.batch import Batch, place_step_rewards, select
 
 Infer = Callable[[Mapping[str, Any], frozenset[str]], Mapping[str, Tensor]]
 
 
-def informative(whole: Batch, row: Row) -> list[int]:
+def keep_groups(whole: Batch, row: Row) -> list[int]:
     """The rows that group filters keep: all of a group or none of it."""
     keep_B = torch.ones(whole["segments"].count, dtype=torch.bool)
     for each in row.filter:
@@ -33,7 +33,7 @@ def informative(whole: Batch, row: Row) -> list[int]:
     return kept
 
 
-def credited(whole: Batch, row: Row) -> tuple[Batch, dict[str, Tally]]:
+def add_advantages(whole: Batch, row: Row) -> tuple[Batch, dict[str, Accumulator]]:
     """The batch with advantages (and value targets), and what there is to say about them."""
     assert row.advantage is not None and row.advantage_norm is not None, f"row {row.name} has no credit"
     found = estimate(
@@ -50,11 +50,11 @@ def credited(whole: Batch, row: Row) -> tuple[Batch, dict[str, Tally]]:
     for each in row.filter:
         if "groups" not in each.required:
             keep_B &= each(whole)
-    batch["loss_mask_T"] = batch["loss_mask_T"] & segments.spread(keep_B)
+    batch["loss_mask_T"] = batch["loss_mask_T"] & segments.broadcast(keep_B)
     return batch, dict(found.metrics)
 
 
-def bootstrapped(whole: Batch) -> Batch:
+def bootstrap_truncated(whole: Batch) -> Batch:
     """What a token budget cut off has no score of its own; the critic's value at the cut stands in for the rest.
 
     A critic that is asked for `scores_B` gives the value of the state after a sequence's last token.
@@ -63,7 +63,7 @@ def bootstrapped(whole: Batch) -> Batch:
     rest = {name: value for name, value in whole.items() if name != "scores_B"}
     kept_B = torch.zeros_like(whole["rewards_B"])
     if "step_rewards_T" in whole:  # steps that had ended keep theirs; the one that was cut is what the critic values
-        last_T = segments.last(whole["loss_mask_T"]) & segments.spread(cut_B)
+        last_T = segments.last(whole["loss_mask_T"]) & segments.broadcast(cut_B)
         rest["step_rewards_T"] = torch.where(last_T, 0, whole["step_rewards_T"])
         kept_B = segments.sum(rest["step_rewards_T"])
     return rest | {
@@ -80,10 +80,10 @@ def step_rewards(whole: Batch, rollouts: Sequence[Rollout]) -> Batch:
             "a process_reward_model, the verifier of a task that scores steps (running_sum), or a function that "
             "returns StepReward records"
         )
-    return steps_of(rollouts, whole)
+    return place_step_rewards(rollouts, whole)
 
 
-def outputs(whole: Batch, infer: Infer, want: frozenset[str], budget: int) -> dict[str, Tensor]:
+def add_model_outputs(whole: Batch, infer: Infer, want: frozenset[str], budget: int) -> dict[str, Tensor]:
     """What a model says about every sequence, a few at a time, in the whole batch's order."""
     pieces: list[list[int]] = [[]]
     used = 0
@@ -95,11 +95,11 @@ def outputs(whole: Batch, infer: Infer, want: frozenset[str], budget: int) -> di
         used += length
     read = ("tokens_T", "positions_T", "loss_mask_T", "segments", "groups", "routed_experts_TLC")
     plain = {name: whole[name] for name in read if name in whole}
-    found = [infer(pick(plain, rows), want) for rows in pieces]
+    found = [infer(select(plain, rows), want) for rows in pieces]
     return {name: torch.cat([each[name].cpu() for each in found]) for name in want}
 
 
-def described(whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Tally]:
+def rollout_metrics(whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Accumulator]:
     """True means over the rollouts of a step, before any filter; `parts` as `parts_of` has them."""
     segments, groups = whole["segments"], whole["groups"]
     everyone_B = torch.ones(segments.count, dtype=torch.bool)
@@ -109,15 +109,15 @@ def described(whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Tally]:
     # One answer cannot differ from itself: groups of one say nothing about how much there is to compare.
     several_G = groups.sum(everyone_B) > 1
     flat_G = groups.spans_nothing(whole["rewards_B"], scored_B) & several_G
-    found: dict[str, Tally] = {
-        "reward": average(whole["rewards_B"], scored_B),
-        "reward_spread": spread(whole["rewards_B"], scored_B),
-        "correct": average(whole["correct_B"], known_B),
-        "unscored": average(~scored_B, everyone_B),
-        "length": average(length_B, everyone_B),
-        "length_largest": largest(length_B, everyone_B),
-        "truncated": average(whole["truncated_B"], everyone_B),
+    found: dict[str, Accumulator] = {
+        "reward/mean": mean_of(whole["rewards_B"], scored_B),
+        "reward/std": std_of(whole["rewards_B"], scored_B),
+        "reward/correct": mean_of(whole["correct_B"], known_B),
+        "reward/failure_frac": mean_of(~scored_B, everyone_B),
+        "completion/length_mean": mean_of(length_B, everyone_B),
+        "completion/length_max": max_of(length_B, everyone_B),
+        "completion/truncated_frac": mean_of(whole["truncated_B"], everyone_B),
     }
     if bool(several_G.any()):
-        found["groups_without_signal"] = Mean(flat_G.sum(), several_G.sum())
-    return found | {f"reward/{name}": average(part_B, ~torch.isnan(part_B)) for name, part_B in parts.items()}
+        found["reward/zero_std_frac"] = Mean(flat_G.sum(), several_G.sum())
+    return found | {f"reward/{name}": mean_of(part_B, ~torch.isnan(part_B)) for name, part_B in parts.items()}

@@ -22,7 +22,7 @@ Batch = dict[str, Any]
 CORRECT = ("correct", "exact")  # reward parts that say right or wrong, by the last word of their name
 
 
-def packed(rollouts: Sequence[Rollout]) -> Batch:
+def pack_rollouts(rollouts: Sequence[Rollout]) -> Batch:
     """Everything that the rollouts themselves say. Unscored is NaN."""
     lengths = [sum(len(turn.observed) + len(turn.completion.tokens) for turn in each.turns) for each in rollouts]
     segments = Segments.from_lengths(lengths)
@@ -32,7 +32,7 @@ def packed(rollouts: Sequence[Rollout]) -> Batch:
         "loss_mask_T": torch.tensor(_per_token(rollouts, lambda turn: [True] * len(turn.completion.tokens), False)),
         "sampler_logprobs_T": torch.tensor(_per_token(rollouts, lambda turn: turn.completion.logprobs, 0.0)),
         "versions_T": torch.tensor(_per_token(rollouts, lambda turn: turn.completion.versions, 0)),
-        "positions_T": torch.arange(segments.total) - segments.spread(segments.offsets[:-1]),
+        "positions_T": torch.arange(segments.total) - segments.broadcast(segments.offsets[:-1]),
         "segments": segments,
         "groups": Groups.from_ids(_numbered([each.prompt.id for each in rollouts])),
         "rewards_B": torch.tensor([_number(each.reward) for each in rollouts]),
@@ -67,13 +67,13 @@ def routed_experts(rollouts: Sequence[Rollout]) -> Batch:
     return {"routed_experts_TLC": torch.cat(whole)}
 
 
-def parts_of(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
+def reward_components(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
     """Every reward part that some rollout has a number for, one entry a rollout; NaN where it could not be scored."""
     names = sorted({name for each in rollouts for name, value in each.parts.items() if value is not None})
     return {name: torch.tensor([_number(each.parts.get(name)) for each in rollouts]) for name in names}
 
 
-def counted_parts(rollouts: Sequence[Rollout], names: Sequence[str]) -> Batch:
+def weighted_components(rollouts: Sequence[Rollout], names: Sequence[str]) -> Batch:
     """These parts side by side, and what each counts for, as the rewards have it."""
     parts = [[_number(each.parts.get(name)) for name in names] for each in rollouts]
     weights = [max((each.weights.get(name, 0.0) for each in rollouts), key=abs, default=0.0) for name in names]
@@ -84,7 +84,7 @@ def counted_parts(rollouts: Sequence[Rollout], names: Sequence[str]) -> Batch:
     }
 
 
-def pick(whole: Mapping[str, Any], rows: Sequence[int]) -> Batch:
+def select(whole: Mapping[str, Any], rows: Sequence[int]) -> Batch:
     """Some sequences of a batch, as a batch of their own; names say by their last letters what is cut how."""
     segments: Segments = whole["segments"]
     rows_B = torch.tensor(list(rows))
@@ -105,7 +105,7 @@ def pick(whole: Mapping[str, Any], rows: Sequence[int]) -> Batch:
     return found
 
 
-def joined(first: Batch, second: Batch) -> Batch:
+def concat(first: Batch, second: Batch) -> Batch:
     """Two draws of a step as one batch. A prompt that both drew is two groups: its answers are compared per draw."""
     lengths = torch.cat([first["segments"].lengths_B, second["segments"].lengths_B])
     groups = Groups.concat([first["groups"], second["groups"].beyond(first["groups"])])
@@ -113,7 +113,7 @@ def joined(first: Batch, second: Batch) -> Batch:
     return both | {name: torch.cat([first[name], second[name]]) for name in first if name not in both}
 
 
-def cut(whole: Mapping[str, Any], units: Sequence[Sequence[int]], budget: int) -> list[Batch]:
+def split_microbatches(whole: Mapping[str, Any], units: Sequence[Sequence[int]], budget: int) -> list[Batch]:
     """Micro-batches of at most `budget` tokens, filled longest first, in as few as that rule can fill.
 
     A unit are the rows that must stay together: one, or the two of a pair. Results do not depend on the cut; only time
@@ -137,7 +137,7 @@ def cut(whole: Mapping[str, Any], units: Sequence[Sequence[int]], budget: int) -
         else:
             bins[place] += unit
             room[place] -= size
-    return [pick(whole, sorted(each)) for each in bins]
+    return [select(whole, sorted(each)) for each in bins]
 
 
 def _per_token(rollouts: Sequence[Rollout], sampled: Any, observed: Any) -> list[Any]:
@@ -165,7 +165,7 @@ def correctness(rollout: Rollout) -> float:
     return float(_number(parts[0] if parts else rollout.reward))
 
 
-def steps_of(rollouts: Sequence[Rollout], whole: Batch) -> Batch:
+def place_step_rewards(rollouts: Sequence[Rollout], whole: Batch) -> Batch:
     """Step rewards where they were given: `StepReward.token` counts sampled tokens, the batch counts all of them."""
     loss_mask_T, segments = whole["loss_mask_T"], whole["segments"]
     rewards_T = torch.zeros(segments.total)

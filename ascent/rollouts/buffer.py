@@ -10,7 +10,7 @@ from ascent.maths.segments import Segments
 Batch = dict[str, Any]
 
 
-class Waiting:
+class RolloutBuffer:
     """First in, first out; `drawn` counts all that ever came. A step without any signal waits as None."""
 
     def __init__(self) -> None:

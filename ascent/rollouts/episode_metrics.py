@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 import torch
 
-from ascent.maths.metrics import Mean, Tally
+from ascent.maths.metrics import Accumulator, Mean
 from ascent.records import Rollout
 
 
-def told(rollouts: Sequence[Rollout]) -> dict[str, Tally]:
+def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, Accumulator]:
     """Counts over the step, by name; nothing where there were no failures and no environment.
 
-    `unscored/REWARD/WHY` counts rollouts, `env/ended/HOW` too; `env/turns` is a mean; `env/EVENT` counts events.
+    `reward/failures/REWARD/WHY` counts rollouts, `env/ended/HOW` too; `env/turns` is a mean; `env/EVENT` counts events.
     """
-    failures = Counter(f"unscored/{name}/{kind}" for each in rollouts for name, kind in each.failures.items())
-    found: dict[str, Tally] = {name: _count(count) for name, count in sorted(failures.items())}
+    failures = Counter(f"reward/failures/{name}/{kind}" for each in rollouts for name, kind in each.failures.items())
+    found: dict[str, Accumulator] = {name: _count(count) for name, count in sorted(failures.items())}
     episodes = [(each, each.episode) for each in rollouts if each.episode is not None]
     if episodes:
         turns = sum(len(each.turns) for each, _ in episodes)
@@ -29,5 +29,5 @@ def told(rollouts: Sequence[Rollout]) -> dict[str, Tally]:
     return found
 
 
-def _count(number: int) -> Tally:
+def _count(number: int) -> Accumulator:
     return Mean(torch.tensor(float(number)), torch.ones(()))

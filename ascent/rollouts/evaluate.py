@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from ascent.protocols import Sampler
 from ascent.records import Rollout
-from ascent.rollouts.advantages import described
-from ascent.rollouts.batch import packed, parts_of
-from ascent.rollouts.episode_metrics import told
-from ascent.rollouts.generate import GREEDY, Arriving, Asked, Settings, ask
+from ascent.rollouts.advantages import rollout_metrics
+from ascent.rollouts.batch import pack_rollouts, reward_components
+from ascent.rollouts.episode_metrics import episode_metrics
+from ascent.rollouts.generate import GREEDY, RenderedPrompt, RolloutStream, SamplingParams, generate_stream
 
 
 class Evaluation:
@@ -17,17 +17,20 @@ class Evaluation:
 
     def __init__(
         self,
-        asked: Sequence[Asked],
+        asked: Sequence[RenderedPrompt],
         sampler: Sampler,
-        score: Callable[[Arriving], list[Rollout]],
-        settings: Settings,
+        score: Callable[[RolloutStream], list[Rollout]],
+        settings: SamplingParams,
         text: Callable[[Sequence[int]], str],
     ) -> None:
         self.asked, self.sampler, self.score, self.settings, self.text = asked, sampler, score, settings, text
         self.rollouts: list[Rollout] = []
 
     def __call__(self, step: int) -> dict[str, float]:
-        found = ask(self.sampler, self.asked, [GREEDY], self.settings, occasion="evaluate", text=self.text)
+        found = generate_stream(self.sampler, self.asked, [GREEDY], self.settings, occasion="evaluate", text=self.text)
         self.rollouts = self.score(found)
-        figures = {**described(packed(self.rollouts), parts_of(self.rollouts)), **told(self.rollouts)}
-        return {f"evaluate/{name}": tally.value() for name, tally in figures.items()}
+        figures = {
+            **rollout_metrics(pack_rollouts(self.rollouts), reward_components(self.rollouts)),
+            **episode_metrics(self.rollouts),
+        }
+        return {f"eval/{name}": tally.value() for name, tally in figures.items()}

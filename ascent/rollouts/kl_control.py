@@ -45,7 +45,7 @@ def to_old(batch: Batch, logprobs_T: torch.Tensor) -> Measured:
     }
 
 
-class Steering:
+class KLController:
     """Owns the coefficient. `weights` are the loss's, where the KL term's is kept up to date in place."""
 
     def __init__(self, row: Row, weights: dict[str, float] | None = None) -> None:

@@ -1,6 +1,6 @@
 """Rollouts of several turns: the policy speaks, its environment replies, until one of them ends it or a limit does.
 
-Nothing is tokenised twice. A turn is the tokens that were read since the last one and the tokens that were sampled; the
+Nothing is tokenized twice. A turn is the tokens that were read since the last one and the tokens that were sampled; the
 next request is all of them, so the engine prefills the whole transcript again. Replies are waited for in threads, and
 whoever needs no reply is decoded meanwhile. The noise of a turn is keyed by its number besides (seed, prompt, sample),
 so nothing depends on who replied first.
@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Talk:
+class EnvSession:
     """What rollouts talk to: an environment for each, how its words become tokens, and when to stop: `context` is how
     many tokens the model holds, where that is known."""
 
@@ -64,7 +64,7 @@ class Talk:
 
 
 @dataclass
-class Talking:
+class EnvEpisode:
     """One episode under way. `request` asks for its first turn; `made_from` is what its environment was made from."""
 
     place: int
@@ -165,12 +165,12 @@ def _checked(reply: object) -> Reply | BaseException:
     return TypeError(f"the environment replied with a {type(reply).__name__}; a reply is an ascent.records.Reply")
 
 
-def episodes(
-    sampler: Sampler, begun: Iterable[Talking], talk: Talk, text: Callable[[Sequence[int]], str]
+def run_episodes(
+    sampler: Sampler, begun: Iterable[EnvEpisode], talk: EnvSession, text: Callable[[Sequence[int]], str]
 ) -> Iterator[tuple[int, Rollout]]:
     """Every episode's place and rollout, as they end."""
-    flying: dict[Key, Talking] = {}  # those for whom a turn is being sampled
-    waiting: dict[Key, Talking] = {}  # those who wait for a reply
+    flying: dict[Key, EnvEpisode] = {}  # those for whom a turn is being sampled
+    waiting: dict[Key, EnvEpisode] = {}  # those who wait for a reply
     stepwise = isinstance(sampler, Stepwise)
     line: Stepwise | Rounds = sampler if isinstance(sampler, Stepwise) else Rounds(sampler)
     replies = Replies(talk.limits.reply_timeout)
@@ -200,7 +200,7 @@ def episodes(
             line.close()
 
 
-def _open(each: Talking, talk: Talk) -> None:
+def _open(each: EnvEpisode, talk: EnvSession) -> None:
     each.env = talk.make(each.made_from)
     first = each.env.first()
     if first.messages != each.prompt.messages:
@@ -211,7 +211,7 @@ def _open(each: Talking, talk: Talk) -> None:
     each.unread = each.request.tokens
 
 
-def _spoke(each: Talking, completion: Completion, text: Callable[[Sequence[int]], str]) -> None:
+def _spoke(each: EnvEpisode, completion: Completion, text: Callable[[Sequence[int]], str]) -> None:
     """The policy's turn: kept as sampled."""
     each.completion = completion
     each.turns.append(Turn(each.unread, completion, text(completion.tokens), each.heard, each.said[-1].role))
@@ -219,7 +219,7 @@ def _spoke(each: Talking, completion: Completion, text: Callable[[Sequence[int]]
     each.said.append(Message("assistant", each.turns[-1].text))
 
 
-def _answered(each: Talking, reply: Reply | BaseException, talk: Talk) -> Rollout | None:
+def _answered(each: EnvEpisode, reply: Reply | BaseException, talk: EnvSession) -> Rollout | None:
     """The environment's turn; the rollout where it was the last one."""
     if isinstance(reply, BaseException):
         return each.rollout("timeout" if isinstance(reply, TimeoutError) else "raised", shown(reply))
@@ -241,7 +241,7 @@ def _answered(each: Talking, reply: Reply | BaseException, talk: Talk) -> Rollou
     return None
 
 
-def _next_request(each: Talking, talk: Talk) -> Request:
+def _next_request(each: EnvEpisode, talk: EnvSession) -> Request:
     """All tokens so far, in the order in which they were read and sampled; the turn's number keys its noise."""
     first = each.request
     tokens = [token for turn in each.turns for token in (*turn.observed, *turn.completion.tokens)]

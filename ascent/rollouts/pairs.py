@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ascent.maths.groups import Groups
-from ascent.maths.metrics import Mean, Tally, average
+from ascent.maths.metrics import Accumulator, Mean, mean_of
 from ascent.protocols import Sampler
 from ascent.records import Rollout
-from ascent.rollouts.advantages import described, outputs
-from ascent.rollouts.batch import Batch, cut, pick
-from ascent.rollouts.generate import Asked, ask
+from ascent.rollouts.advantages import add_model_outputs, rollout_metrics
+from ascent.rollouts.batch import Batch, select, split_microbatches
+from ascent.rollouts.generate import RenderedPrompt, generate_stream
 from ascent.rollouts.kl_control import to_reference
 from ascent.rollouts.source import LOGPROBS, RolloutSource
 
@@ -36,11 +36,13 @@ class PairSource(RolloutSource):
         assert (other is not None) == ("reference_samples" in self.row.needs), f"row {self.row.name}: whose answers?"
         self.other = other
 
-    def _answered(self, asked: Sequence[Asked], occasion: str) -> list[Rollout]:
+    def _answered(self, asked: Sequence[RenderedPrompt], occasion: str) -> list[Rollout]:
         if self.other is None:
             return super()._answered(asked, occasion)
         own = self._scored(asked, [OWN], occasion)
-        other = self.score(ask(self.other, asked, [OTHER], self.settings, occasion=occasion, text=self.text))
+        other = self.score(
+            generate_stream(self.other, asked, [OTHER], self.settings, occasion=occasion, text=self.text)
+        )
         return [each for two in zip(own, other, strict=True) for each in two]
 
     def _sampled(self, step: int, attempt: int = 0) -> Batch:
@@ -51,10 +53,12 @@ class PairSource(RolloutSource):
         theirs_B = rows_B % 2 == OTHER if self.other is not None else torch.zeros_like(chosen_B)
         return whole | {"chosen_B": chosen_B, "rejected_B": rejected_B, "from_reference_B": theirs_B}
 
-    def _described(self, whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Tally]:
+    def _described(self, whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Accumulator]:
         """The policy's own answers as in any step, and how all of them compare."""
         own_B = ~whole["from_reference_B"]
-        return described(_own(whole), {name: part_B[own_B] for name, part_B in parts.items()}) | compared(whole)
+        return rollout_metrics(
+            _own(whole), {name: part_B[own_B] for name, part_B in parts.items()}
+        ) | comparison_metrics(whole)
 
     def _kept(self, whole: Batch) -> list[int]:
         return _rows(whole["chosen_B"] | whole["rejected_B"])
@@ -63,7 +67,9 @@ class PairSource(RolloutSource):
         reference = self.models.reference
         if "reference" in self.row.needs:
             assert reference is not None, f"row {self.row.name} needs a reference"
-            whole["ref_logprobs_T"] = outputs(whole, reference.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
+            whole["ref_logprobs_T"] = add_model_outputs(whole, reference.infer, LOGPROBS, self.plan.budget)[
+                "logprobs_T"
+            ]
             if self.plan.max_ref_kl is not None and not bool(whole["from_reference_B"].all()):
                 self._drift = self._apart(_own(whole))
         places, signs = whole.pop("places_B").tolist(), torch.where(whole["chosen_B"], 1.0, -1.0).tolist()
@@ -73,10 +79,12 @@ class PairSource(RolloutSource):
 
     def _apart(self, own: Batch) -> float:
         """How far the policy is from the reference, by those of its answers that are in pairs."""
-        if self.models.recorded:
+        if self.models.trust_sampler_logprobs:
             own["old_logprobs_T"] = own["sampler_logprobs_T"]
         else:
-            own["old_logprobs_T"] = outputs(own, self.models.policy.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
+            own["old_logprobs_T"] = add_model_outputs(own, self.models.policy.infer, LOGPROBS, self.plan.budget)[
+                "logprobs_T"
+            ]
         return to_reference(own)["kl_k3_per_token"]
 
     def _units(self, batch: Batch) -> list[list[int]]:
@@ -84,7 +92,7 @@ class PairSource(RolloutSource):
         return torch.stack([chosen_P, rejected_P], 1).tolist()
 
     def _cut(self, batch: Batch, units: Sequence[Sequence[int]]) -> list[Batch]:
-        pieces = cut(batch, units, self.plan.budget)
+        pieces = split_microbatches(batch, units, self.plan.budget)
         return [piece | dict(zip(("chosen_P", "rejected_P"), sides(piece), strict=True)) for piece in pieces]
 
 
@@ -108,24 +116,24 @@ def sides(batch: Batch) -> tuple[Tensor, Tensor]:
     return order_B[batch["chosen_B"][order_B]], order_B[batch["rejected_B"][order_B]]
 
 
-def compared(whole: Batch) -> dict[str, Tally]:
+def comparison_metrics(whole: Batch) -> dict[str, Accumulator]:
     """How many prompts formed no pair, and how many of them for being equally good; where one answer is the
     reference's, what that earned and how often the policy's was better."""
     groups, chosen_B, theirs_B = whole["groups"], whole["chosen_B"], whole["from_reference_B"]
     scored_B = ~torch.isnan(whole["rewards_B"])
     pairs, prompts = chosen_B.sum(), torch.tensor(groups.count)
-    found: dict[str, Tally] = {
-        "groups_without_signal": Mean(prompts - pairs, prompts),
-        "tied": Mean((groups.sum(scored_B) > 1).sum() - pairs, prompts),
+    found: dict[str, Accumulator] = {
+        "reward/zero_std_frac": Mean(prompts - pairs, prompts),
+        "preference/tie_frac": Mean((groups.sum(scored_B) > 1).sum() - pairs, prompts),
     }
     if bool(theirs_B.any()):
-        found["reward_of_reference"] = average(whole["rewards_B"], theirs_B & scored_B)
-        found["won"] = average(~theirs_B, chosen_B)
+        found["reward/reference"] = mean_of(whole["rewards_B"], theirs_B & scored_B)
+        found["preference/win_rate"] = mean_of(~theirs_B, chosen_B)
     return found
 
 
 def _own(whole: Batch) -> Batch:
-    return pick(whole, _rows(~whole["from_reference_B"]))
+    return select(whole, _rows(~whole["from_reference_B"]))
 
 
 def _rows(keep_B: Tensor) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -23,15 +24,31 @@ from ascent.algorithms.row import Row
 from ascent.cells import cell
 from ascent.data.mix import Mixture, Stream
 from ascent.data.sources import FileSource
-from ascent.maths.metrics import Mean, Tally, average, largest
+from ascent.maths.metrics import Accumulator, Mean, max_of, mean_of
 from ascent.protocols import Sampler, State, Stats, Weights
 from ascent.records import Rollout
-from ascent.rollouts.advantages import bootstrapped, credited, described, informative, outputs, step_rewards
-from ascent.rollouts.batch import Batch, counted_parts, cut, joined, packed, parts_of, pick, steps_of
-from ascent.rollouts.buffer import Waiting
-from ascent.rollouts.episode_metrics import told
-from ascent.rollouts.generate import GREEDY, Arriving, Asked, Settings, ask
-from ascent.rollouts.kl_control import Steering, to_old, to_reference
+from ascent.rollouts.advantages import (
+    add_advantages,
+    add_model_outputs,
+    bootstrap_truncated,
+    keep_groups,
+    rollout_metrics,
+    step_rewards,
+)
+from ascent.rollouts.batch import (
+    Batch,
+    concat,
+    pack_rollouts,
+    place_step_rewards,
+    reward_components,
+    select,
+    split_microbatches,
+    weighted_components,
+)
+from ascent.rollouts.buffer import RolloutBuffer
+from ascent.rollouts.episode_metrics import episode_metrics
+from ascent.rollouts.generate import GREEDY, RenderedPrompt, RolloutStream, SamplingParams, generate_stream
+from ascent.rollouts.kl_control import KLController, to_old, to_reference
 from ascent.rollouts.update_kl import nothing_to_learn, update_kl
 
 LOGPROBS, VALUES = frozenset({"logprobs_T"}), frozenset({"values_T"})
@@ -42,14 +59,14 @@ MOST_IDLE = 20  # steps in a row without any signal
 NOT_ONE, NOT_ONE_IN_HALF = 1e-3, 2e-3
 
 
-class Inferring(Protocol):
+class FrozenModel(Protocol):
     """A model that can be asked about a packed batch, without gradient."""
 
     def infer(self, batch: Mapping[str, Any], want: frozenset[str]) -> Mapping[str, Tensor]: ...
 
 
 @dataclass(frozen=True)
-class Plan:
+class RolloutConfig:
     """The numbers of a step."""
 
     prompts: int
@@ -67,14 +84,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Models:
-    """Who is asked about the rollouts. `recorded` says that the sampler's log-probs are the policy's own, `half` that
-    the policy computes in half precision."""
+    """Who is asked about the rollouts. `trust_sampler_logprobs` says that the sampler's log-probs are the policy's own,
+    `half` that the policy computes in half precision."""
 
-    policy: Inferring
-    reference: Inferring | None = None
-    critic: Inferring | None = None
-    recorded: bool = False
-    teacher: Inferring | None = None
+    policy: FrozenModel
+    reference: FrozenModel | None = None
+    critic: FrozenModel | None = None
+    trust_sampler_logprobs: bool = False
+    teacher: FrozenModel | None = None
     half: bool = False
 
 
@@ -85,8 +102,9 @@ class _Now:
     updates: Iterator[list[Batch]] = field(default_factory=lambda: iter(()))
     given: int = 0
     kl: float = 0.0
-    report: dict[str, Tally] = field(default_factory=dict)
+    report: dict[str, Accumulator] = field(default_factory=dict)
     rollouts: list[Rollout] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
     batch: Batch = field(default_factory=dict)
     advantages: dict[int, list[float]] = field(default_factory=dict)
 
@@ -96,27 +114,27 @@ class RolloutSource:
 
     def __init__(
         self,
-        asked: Sequence[Asked],
+        asked: Sequence[RenderedPrompt],
         sampler: Sampler,
-        score: Callable[[Arriving], list[Rollout]],
+        score: Callable[[RolloutStream], list[Rollout]],
         models: Models,
         row: Row,
-        plan: Plan,
-        settings: Settings,
+        plan: RolloutConfig,
+        settings: SamplingParams,
         *,
         text: Callable[[Sequence[int]], str],
         shuffle: bool = True,
-        steering: Steering | None = None,
+        steering: KLController | None = None,
         texts: FileSource | None = None,
     ) -> None:
         self.asked, self.sampler, self.score, self.models = tuple(asked), sampler, score, models
         self.row, self.plan, self.settings, self.text = row, plan, settings, text
         self._mixture = Mixture([Stream("prompts", len(self.asked))], seed=settings.seed, shuffle=shuffle)
-        self.steering, self._texts = steering or Steering(row), texts
+        self.steering, self._texts = steering or KLController(row), texts
         self._step, self._idle, self._mixed = 0, 0, 0
         self._drift: float | None = None
         self._last_update: tuple[int, float] | None = None  # the step, and how far it moved the policy
-        self._waiting = Waiting()
+        self._waiting = RolloutBuffer()
         self._parts: set[str] = set()  # of the rewards, so far: each has a place of its own for rows that read them
         self._now = _Now()
 
@@ -146,74 +164,77 @@ class RolloutSource:
         if step != self._step + 1:
             raise ValueError(f"step {step} after step {self._step}; rollouts follow the policy step by step")
         self._step, self._now = step, _Now()
+        began = time.perf_counter()
         while self._waiting.drawn < step + self.plan.staleness:
             self._waiting.add(self._gathered(self._waiting.drawn + 1))
         whole = self._waiting.pop()
-        solved = self._now.report["correct"].value() == 1  # then a run has come to its end in peace
+        solved = self._now.report["reward/correct"].value() == 1  # then a run has come to its end in peace
         self._idle = self._idle + 1 if whole is None and not solved else 0
         if self._idle >= MOST_IDLE:
             raise ValueError(nothing_to_learn(MOST_IDLE, self._now.report, self._last_update))
         if self.steering.moves:
-            self._now.report["kl_coefficient"] = _one(self.steering.value)
+            self._now.report["policy/kl_coef"] = _one(self.steering.value)
         if whole is not None:
             if self.plan.staleness:
                 lag_T = step - 1 - whole["versions_T"]
-                self._now.report["staleness"] = average(lag_T, whole["loss_mask_T"])
-                self._now.report["staleness_largest"] = largest(lag_T.double(), whole["loss_mask_T"])
+                self._now.report["sampler/staleness"] = mean_of(lag_T, whole["loss_mask_T"])
+                self._now.report["sampler/staleness_max"] = max_of(lag_T.double(), whole["loss_mask_T"])
             self._now.batch = self._finished(whole)
             self._now.updates = self._updates(self._now.batch, step)
-        return self._pop()
+        batches = self._pop()
+        self._now.seconds["time/prepare"] = time.perf_counter() - began - sum(self._now.seconds.values())
+        return batches
 
     def _gathered(self, number: int) -> Batch | None:
         """The rollouts of one step as the policy is now; None where no group had a signal."""
         begun = len(self._now.rollouts)
         whole, tries = self._sampled(number), 0
-        self._now.report = self._described(whole, parts_of(self._now.rollouts[begun:]))
+        self._now.report = self._described(whole, reward_components(self._now.rollouts[begun:]))
         rows = self._kept(whole)
         while self.plan.dynamic_sampling_tries > tries and self._groups(whole, rows) < self.plan.prompts:
             tries += 1
             more = self._sampled(number, tries)
             found = self._kept(more)
             if found:
-                whole = joined(pick(whole, rows), pick(more, found)) if rows else pick(more, found)
+                whole = concat(select(whole, rows), select(more, found)) if rows else select(more, found)
                 rows = self._first_groups(whole)
-        self._now.report["refills"] = _one(tries)
-        self._now.report |= told(self._now.rollouts)
+        self._now.report["sampler/dynamic_sampling_tries"] = _one(tries)
+        self._now.report |= episode_metrics(self._now.rollouts)
         if not rows:
             return None
-        whole = pick(whole, rows)
+        whole = select(whole, rows)
         if "reward_parts" in self.row.needs:
             self._parts |= {name for each in self._now.rollouts[begun:] for name in each.weights}
             taken = [self._now.rollouts[place] for place in whole["places_B"].tolist()]
-            whole |= counted_parts(taken, sorted(self._parts))
+            whole |= weighted_components(taken, sorted(self._parts))
         if self.plan.staleness:  # the policy that samples will be gone when these are trained on
             whole["places_B"] = torch.full_like(whole["places_B"], -1)
-            if not self.models.recorded:
-                whole["old_logprobs_T"] = outputs(whole, self.models.policy.infer, LOGPROBS, self.plan.budget)[
-                    "logprobs_T"
-                ]
+            if not self.models.trust_sampler_logprobs:
+                whole["old_logprobs_T"] = add_model_outputs(
+                    whole, self.models.policy.infer, LOGPROBS, self.plan.budget
+                )["logprobs_T"]
             whole |= self._collisions(whole)
         return whole
 
-    def _described(self, whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Tally]:
-        return described(whole, parts)
+    def _described(self, whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Accumulator]:
+        return rollout_metrics(whole, parts)
 
     def _kept(self, whole: Batch) -> list[int]:
         """The rows that something can be learnt from."""
-        return informative(whole, self.row)
+        return keep_groups(whole, self.row)
 
     def _collisions(self, whole: Batch) -> Batch:
         """How concentrated the policy's distributions are that these were drawn from, for rows that weigh by it."""
         if "collision" not in self.row.needs or "log_collision_T" in whole:
             return {}
-        return outputs(whole, self.models.policy.infer, COLLISION, self.plan.budget)
+        return add_model_outputs(whole, self.models.policy.infer, COLLISION, self.plan.budget)
 
     def more(self, stats: Stats) -> list[Batch]:
         """The next update of the same step; none once all passes are done, or the policy has moved far enough."""
         if self._now.given == 1 and not self.plan.staleness:
             self._refuse_another_policy(stats)
-        if "kl_to_old" in stats:
-            self._now.kl = stats["kl_to_old"].value()
+        if "policy/approx_kl" in stats:
+            self._now.kl = stats["policy/approx_kl"].value()
         if self.plan.target_kl is not None and self._now.kl > self.plan.target_kl:
             return []
         return self._pop()
@@ -222,11 +243,11 @@ class RolloutSource:
         """Before a step's first update the policy is the one that sampled."""
         if self.row.rollout_correction is not None and self.row.rollout_correction.name == "bypass":
             return  # its ratio is to the sampler
-        names = ("kl_to_old",) if self.models.half else ("ratio_largest", "ratio_smallest")
+        names = ("policy/approx_kl",) if self.models.half else ("policy/ratio_max", "policy/ratio_min")
         off = max((abs(stats[name].value() - (not self.models.half)) for name in names if name in stats), default=0.0)
         if math.isfinite(off) and off > (NOT_ONE_IN_HALF if self.models.half else NOT_ONE):
             what = "KL" if self.models.half else "ratio"
-            how = "recorded while sampling" if self.models.recorded else "computed after sampling"
+            how = "recorded while sampling" if self.models.trust_sampler_logprobs else "computed after sampling"
             raise RuntimeError(  # a minibatch of unscored completions has neither
                 f"before its first update the policy's {what} to itself was off by {off:.2g}: the log-probs that were "
                 f"{how} are not the trainer's; for a mixture of experts set model.routing_replay=true, otherwise this "
@@ -235,13 +256,14 @@ class RolloutSource:
 
     def report(self) -> Stats:
         """What there is to say about the step's rollouts."""
-        return {**self._now.report, "updates": _one(self._now.given)}
+        times = {name: _one(seconds) for name, seconds in self._now.seconds.items()}
+        return {**self._now.report, **times, "optim/updates": _one(self._now.given)}
 
     def refresh(self, weights: Weights) -> None:
         if self._now.batch and self._step > self.plan.critic_alone:
             self.steering.after(self._measured)
             self._last_update = self._step, update_kl(self._now.batch, self.models.policy.infer)
-            self._now.report["update_kl"] = _one(self._last_update[1])
+            self._now.report["policy/update_kl"] = _one(self._last_update[1])
         self._now.batch = {}
         self.sampler.set_weights(self._step, weights)
 
@@ -276,11 +298,11 @@ class RolloutSource:
         asked = [self.asked[drawn.place] for drawn in self._mixture.take(self.plan.prompts)]
         occasion = f"{step}.{attempt}"
         rollouts = self._answered(asked, occasion)
-        batch = packed(rollouts)
+        batch = pack_rollouts(rollouts)
         if "step_rewards" in self.row.needs:
             batch |= step_rewards(batch, rollouts)
         elif self.row.places_rewards:
-            batch |= steps_of(rollouts, batch)
+            batch |= place_step_rewards(rollouts, batch)
         batch["places_B"] = torch.arange(len(rollouts)) + len(self._now.rollouts)
         self._now.rollouts += rollouts
         if "optimal_values" in self.row.needs:
@@ -288,16 +310,23 @@ class RolloutSource:
             batch["optimal_values_B"] = best_G.repeat_interleave(self.plan.samples)
         if "greedy" in self.row.needs:
             greedy = self._scored(asked, [GREEDY], occasion)
-            best_G = packed(greedy)["rewards_B"]
+            best_G = pack_rollouts(greedy)["rewards_B"]
             batch["greedy_rewards_B"] = best_G.repeat_interleave(self.plan.samples)
         return batch
 
-    def _answered(self, asked: Sequence[Asked], occasion: str) -> list[Rollout]:
+    def _answered(self, asked: Sequence[RenderedPrompt], occasion: str) -> list[Rollout]:
         """Scored answers to every prompt, prompt by prompt."""
         return self._scored(asked, range(self.plan.samples), occasion)
 
-    def _scored(self, asked: Sequence[Asked], samples: Sequence[int], occasion: str) -> list[Rollout]:
-        return self.score(ask(self.sampler, asked, samples, self.settings, occasion=occasion, text=self.text))
+    def _scored(self, asked: Sequence[RenderedPrompt], samples: Sequence[int], occasion: str) -> list[Rollout]:
+        began = time.perf_counter()
+        stream = generate_stream(self.sampler, asked, samples, self.settings, occasion=occasion, text=self.text)
+        rollouts = self.score(stream)
+        ended = time.perf_counter()
+        sampled = ended if stream.sampled_at is None else stream.sampled_at
+        for name, seconds in (("time/sample", sampled - began), ("time/score", ended - sampled)):
+            self._now.seconds[name] = self._now.seconds.get(name, 0.0) + seconds
+        return rollouts
 
     def _finished(self, whole: Batch) -> Batch:
         """With what the models say about it, and with advantages."""
@@ -310,7 +339,7 @@ class RolloutSource:
             self.row.advantage_norm,
         )  # they read the batch before any loss does
         read = {name for each in before if each is not None for name in each.required}
-        if models.recorded:
+        if models.trust_sampler_logprobs:
             whole["old_logprobs_T"] = whole["sampler_logprobs_T"]
         elif "old_logprobs_T" in whole:
             pass  # computed when it was sampled
@@ -321,24 +350,24 @@ class RolloutSource:
             or self.row.rollout_correction is None
             or self.row.rollout_correction.name != "none"
         ):
-            whole["old_logprobs_T"] = outputs(whole, models.policy.infer, LOGPROBS, budget)["logprobs_T"]
+            whole["old_logprobs_T"] = add_model_outputs(whole, models.policy.infer, LOGPROBS, budget)["logprobs_T"]
         if "reference" in self.row.needs:
             assert models.reference is not None, f"row {self.row.name} needs a reference"
-            whole["ref_logprobs_T"] = outputs(whole, models.reference.infer, LOGPROBS, budget)["logprobs_T"]
+            whole["ref_logprobs_T"] = add_model_outputs(whole, models.reference.infer, LOGPROBS, budget)["logprobs_T"]
             if "old_logprobs_T" in whole:
                 self._drift = to_reference(whole)["kl_k3_per_token"]
         whole |= self._collisions(whole)
         if "teacher" in self.row.needs:
             assert models.teacher is not None, f"row {self.row.name} needs a teacher"
-            whole["teacher_logprobs_T"] = outputs(whole, models.teacher.infer, LOGPROBS, budget)["logprobs_T"]
+            whole["teacher_logprobs_T"] = add_model_outputs(whole, models.teacher.infer, LOGPROBS, budget)["logprobs_T"]
         if "critic" in self.row.needs:
             assert models.critic is not None, f"row {self.row.name} needs a critic"
             want = VALUES | {"scores_B"} if self.plan.bootstrap else VALUES  # a score is the value after the last token
-            whole |= outputs(whole, models.critic.infer, want, budget)
+            whole |= add_model_outputs(whole, models.critic.infer, want, budget)
             if self.plan.bootstrap:
-                whole = bootstrapped(whole)
+                whole = bootstrap_truncated(whole)
         places = whole.pop("places_B").tolist()
-        batch, said = credited(whole, self._row())
+        batch, said = add_advantages(whole, self._row())
         lengths = batch["segments"].lengths_B.tolist()
         pieces = zip(places, *(batch[name].split(lengths) for name in ("advantages_T", "loss_mask_T")), strict=True)
         self._now.advantages = {
@@ -361,7 +390,9 @@ class RolloutSource:
         batch = self._now.batch
         if not self.steering.looks_back:
             return to_reference(batch)
-        return to_old(batch, outputs(batch, self.models.policy.infer, LOGPROBS, self.plan.budget)["logprobs_T"])
+        return to_old(
+            batch, add_model_outputs(batch, self.models.policy.infer, LOGPROBS, self.plan.budget)["logprobs_T"]
+        )
 
     def _updates(self, batch: Batch, step: int) -> Iterator[list[Batch]]:
         """Every pass in its own order, cut into minibatches of units that stay together."""
@@ -384,7 +415,7 @@ class RolloutSource:
 
     def _cut(self, batch: Batch, units: Sequence[Sequence[int]]) -> list[Batch]:
         # What couples a group is known before any micro-batch is trained, so these may cut through it.
-        return cut(batch, [[row] for unit in units for row in unit], self.plan.budget)
+        return split_microbatches(batch, [[row] for unit in units for row in unit], self.plan.budget)
 
     def _with_text(self, batches: list[Batch]) -> list[Batch]:
         """An update's micro-batches with the pretraining text that is mixed into it."""

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from ascent.rollouts.advantages import Infer, outputs
-from ascent.rollouts.batch import Batch, pick
+from ascent.metrics import healthy
+from ascent.rollouts.advantages import Infer, add_model_outputs
+from ascent.rollouts.batch import Batch, select
 from ascent.rollouts.kl_control import to_old
-from ascent.runs.warnings import UPDATE_KL_LIMIT
 
+UPDATE_KL_LIMIT = healthy("policy/update_kl")[1]
 TOKENS = 512  # run again after an update; at least one sequence
 
 
@@ -27,10 +28,10 @@ def update_kl(batch: Batch, infer: Infer) -> float:
         if used > TOKENS:
             break
         rows.append(row)
-    some = pick(batch, rows)
+    some = select(batch, rows)
     some.setdefault("old_logprobs_T", some["sampler_logprobs_T"])
     some["loss_mask_T"] = some["loss_mask_T"] & ~torch.isnan(some["old_logprobs_T"])  # a sampler may give no log-prob
-    return to_old(some, outputs(some, infer, frozenset({"logprobs_T"}), used)["logprobs_T"])["kl_per_token"]
+    return to_old(some, add_model_outputs(some, infer, frozenset({"logprobs_T"}), used)["logprobs_T"])["kl_per_token"]
 
 
 def nothing_to_learn(steps: int, report: Mapping[str, Any], last: tuple[int, float] | None) -> str:
@@ -43,7 +44,7 @@ def nothing_to_learn(steps: int, report: Mapping[str, Any], last: tuple[int, flo
             "checkpoint before it, with a lower update.learning_rate"
         )
     return (
-        f"{start} from; in the last of them {report['unscored'].value():.0%} of the answers could not be scored. Mend "
-        "the reward if that is many; else use easier or harder prompts, more samples of each (rollouts.group_size), or "
-        "a reward with partial credit"
+        f"{start} from; in the last of them {report['reward/failure_frac'].value():.0%} of the answers could not be "
+        "scored. Mend the reward if that is many; else use easier or harder prompts, more samples of each "
+        "(rollouts.group_size), or a reward with partial credit"
     )

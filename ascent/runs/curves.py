@@ -6,14 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ascent.metrics import EVAL, plotted
+
 # What people look at first, in that order; as many as were logged are drawn. Where a number was also measured on
 # held-out data, that is a second line in the same panel.
-MAIN = (
-    *("reward", "correct", "accuracy", "loss", "margin", "entropy", "length", "kl_to_reference_k3", "kl_to_old"),
-    *("truncated", "grad_norm", "learning_rate", "evaluate/reward", "evaluate/correct", "evaluate/accuracy"),
-    "evaluate/loss",
-)
-HELDOUT = "evaluate/"
+MAIN = (*plotted(), *(EVAL + name for name in plotted()))
 MOST, ACROSS = 6, 3
 
 Records = Sequence[Mapping[str, float]]
@@ -23,9 +20,11 @@ def chosen(records: Records) -> list[str]:
     """The main metrics that have a number somewhere; others in order of appearance where too few are known."""
     finite = {name for record in records for name, value in record.items() if math.isfinite(value)}
     known = [name for name in MAIN if name in finite]
-    others = [name for record in records for name in record if name in finite and name not in ("step", "time", *known)]
+    others = [
+        name for record in records for name in record if name in finite and name not in ("step", "timestamp", *known)
+    ]
     names = list(dict.fromkeys(known + others))
-    own = [name for name in names if not (name.startswith(HELDOUT) and name.removeprefix(HELDOUT) in finite)]
+    own = [name for name in names if not (name.startswith(EVAL) and name.removeprefix(EVAL) in finite)]
     # A reward that is 1 or 0 for right or wrong need not be drawn twice.
     seen = [points(records, name) for name in own]
     return [name for place, name in enumerate(own) if seen[place] not in seen[:place]][:MOST]
@@ -50,7 +49,7 @@ def draw(records: Records, path: Path, *, title: str = "") -> list[str]:
     FigureCanvasAgg(figure)
     for place, name in enumerate(names, start=1):
         axes = figure.add_subplot(down, across, place)
-        for each, label in ((name, "training"), (HELDOUT + name, "held-out")):
+        for each, label in ((name, "training"), (EVAL + name, "held-out")):
             found = points(records, each)
             if found:
                 marker = "o" if len(found) < 30 else ""

@@ -58,8 +58,8 @@ class RunFolder:
 
     def __init__(self, path: Path, lock: Lock) -> None:
         self.path, self._lock = path, lock
-        self._metrics, self._samples = jsonl.Lines(path / METRICS), jsonl.Lines(path / SAMPLES)
-        self._opened: dict[str, jsonl.Lines] = {}  # files that not every run has
+        self._metrics, self._samples = jsonl.JsonlWriter(path / METRICS), jsonl.JsonlWriter(path / SAMPLES)
+        self._opened: dict[str, jsonl.JsonlWriter] = {}  # files that not every run has
 
     @classmethod
     def create(
@@ -132,7 +132,7 @@ class RunFolder:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line of metrics, and when; this makes the folder a Tracker."""
-        self._metrics.append({"step": step, "time": round(time.time(), 3), **metrics})
+        self._metrics.append({"step": step, "timestamp": round(time.time(), 3), **metrics})
 
     def samples(self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES) -> int:
         """Keep what the policy said in a step: as many records, in their order, as `budget` bytes hold (the first in
@@ -151,9 +151,9 @@ class RunFolder:
         """What was logged so far, in this start of the run and those before."""
         return jsonl.read(self.path / name).records
 
-    def _lines(self, name: str) -> jsonl.Lines:
+    def _lines(self, name: str) -> jsonl.JsonlWriter:
         if name not in self._opened:
-            self._opened[name] = jsonl.Lines(self.path / name)
+            self._opened[name] = jsonl.JsonlWriter(self.path / name)
         return self._opened[name]
 
     def write(self, name: str, text: str) -> None:
@@ -162,7 +162,7 @@ class RunFolder:
 
     def end(self, ending: Ending, step: int, message: str = "") -> None:
         """Say how the run ended, and draw its curves."""
-        outcome = {"ending": ending, "step": step, "message": message, "time": round(time.time(), 3)}
+        outcome = {"ending": ending, "step": step, "message": message, "timestamp": round(time.time(), 3)}
         _replace(self.path / OUTCOME, json.dumps(outcome, indent=1) + "\n")
         records = [jsonl.numbers(record) for record in self.history()]
         if chosen(records):
@@ -298,7 +298,7 @@ def list_runs(folder: Path) -> list[Summary]:
     return found
 
 
-def _within(file: jsonl.Lines, step: int, records: Iterable[Mapping[str, Any]], of: int, budget: int) -> int:
+def _within(file: jsonl.JsonlWriter, step: int, records: Iterable[Mapping[str, Any]], of: int, budget: int) -> int:
     kept = 0
     for record in records:
         whole = jsonl.line({"step": step, **record, "of": of}, compact=True)
@@ -325,9 +325,9 @@ def _record(path: Path, step: int, changes: Iterable[Mapping[str, Any]]) -> None
     jsonl.keep_until(path, step)
     new = list(changes)
     if new:
-        file = jsonl.Lines(path)
+        file = jsonl.JsonlWriter(path)
         for each in new:
-            file.append({"time": round(time.time(), 3), **each})
+            file.append({"timestamp": round(time.time(), 3), **each})
         file.close()
 
 

@@ -17,14 +17,14 @@ Record = dict[str, Any]
 WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-class Read(NamedTuple):
+class JsonlRecords(NamedTuple):
     """The records of a file, and a note where its last line was dropped."""
 
     records: list[Record]
     note: str | None
 
 
-class Lines:
+class JsonlWriter:
     """Appends records; each is one write of a whole line, handed to the system before `append` returns."""
 
     def __init__(self, path: Path) -> None:
@@ -61,14 +61,14 @@ def line(record: Mapping[str, Any], *, compact: bool = False) -> bytes:
     return text.encode(errors="replace") + b"\n"
 
 
-def read(path: Path) -> Read:
+def read(path: Path) -> JsonlRecords:
     """All whole lines; a last line without its end is dropped with a note, a bad line before it is an error."""
     if not path.exists():
-        return Read([], None)
+        return JsonlRecords([], None)
     whole, _, rest = path.read_bytes().rpartition(b"\n")
     records = [_parsed(path, number, line) for number, line in enumerate(whole.split(b"\n"), 1)] if whole else []
     note = f"{path.name}: the last line is only half written ({len(rest)} bytes) and was left out" if rest else None
-    return Read(records, note)
+    return JsonlRecords(records, note)
 
 
 def keep_until(path: Path, step: int) -> int:
@@ -84,7 +84,7 @@ def keep_until(path: Path, step: int) -> int:
     if len(kept) < len(found):
         beside = path.with_name(f".{path.name}.writing")
         beside.unlink(missing_ok=True)
-        lines = Lines(beside)
+        lines = JsonlWriter(beside)
         lines.write(b"".join(each + b"\n" for each in kept))
         lines.close()
         os.replace(beside, path)

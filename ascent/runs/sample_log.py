@@ -9,20 +9,20 @@ from ascent.runs import jsonl
 from ascent.runs.folder import RunFolder
 from ascent.runs.warnings import Watch
 
-EVALUATED, REWARD_FAILED = "evaluate/", "reward_failed"
+EVALUATED, REWARD_FAILED = "eval/", "reward_failed"
 
 
-class Said(NamedTuple):
+class SampleRecorder(NamedTuple):
     """Records that are made when they are asked for, and how many there are."""
 
     records: Iterable[Mapping[str, Any]]
     number: int
 
 
-class Samples:
+class SampleTracker:
     """Keeps what the policy said in every step, within the folder's budget."""
 
-    def __init__(self, run: RunFolder, said: Callable[[], Said]) -> None:
+    def __init__(self, run: RunFolder, said: Callable[[], SampleRecorder]) -> None:
         self._run, self._said = run, said
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -33,10 +33,10 @@ class Samples:
         """The run closes its own files."""
 
 
-class Answers:
+class EvalTracker:
     """Keeps the answers to held-out prompts of every evaluation."""
 
-    def __init__(self, run: RunFolder, said: Callable[[], Said]) -> None:
+    def __init__(self, run: RunFolder, said: Callable[[], SampleRecorder]) -> None:
         self._run, self._said = run, said
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -48,7 +48,7 @@ class Answers:
         """The run closes its own files."""
 
 
-class Warnings:
+class WarningTracker:
     """Says and keeps it when a number leaves its range. What an earlier start of the run has said is not said again."""
 
     def __init__(

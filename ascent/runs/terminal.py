@@ -1,6 +1,6 @@
 """Progress in the terminal: one line a step at a rate that can be read, and below them a live bar.
 
-Where the stream is no terminal the same lines are plain text, without the bar, the colours and the small curve.
+Where the stream is no terminal the same lines are plain text, without the bar, the colors and the small curve.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from ascent.metrics import EVAL, labels
 from ascent.runs.sparkline import sparkline
 
 # Shown in this order, where logged, under these words.
-SHOWN = {
-    "loss": "loss", "reward": "reward", "correct": "correct", "accuracy": "accuracy", "entropy": "entropy",
-    "length": "length", "truncated": "truncated", "kl_to_reference_k3": "kl", "grad_norm": "grad",
-    "evaluate/loss": "held-out loss", "evaluate/reward": "held-out reward", "evaluate/correct": "held-out correct",
-    "evaluate/accuracy": "held-out accuracy",
-}  # fmt: skip
-QUIET = ("truncated", "skipped")  # shown where they are not 0
-SAME = {"correct": "reward", "evaluate/correct": "evaluate/reward"}  # left out where it is the same number
-MAIN = ("correct", "reward", "loss")  # the first that is logged is the small curve
+HELDOUT = ("loss/total", "reward/mean", "reward/correct", "preference/accuracy", "steps/accuracy")
+SHOWN = {**labels(), **{EVAL + name: f"held-out {labels()[name]}" for name in HELDOUT}}
+QUIET = ("completion/truncated_frac", "optim/skipped")  # shown where they are not 0
+SAME = {"reward/correct": "reward/mean", "eval/reward/correct": "eval/reward/mean"}  # left out where equal
+MAIN = ("reward/correct", "reward/mean", "loss/total")  # the first that is logged is the small curve
 SMOOTHING = 0.9
 SECONDS_BETWEEN_LINES = 0.5
 
@@ -86,7 +83,7 @@ class Terminal:
             self._bar.start()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._pace.tick(step, metrics.get("tokens"))
+        self._pace.tick(step, metrics.get("tokens/run"))
         self._remember(metrics)
         if self._bar is not None:
             small = f"{sparkline(self._curve)}  " if self._curve else ""
@@ -102,7 +99,7 @@ class Terminal:
         """The shown metrics, tokens/s and time left, as one line."""
         shown = [
             f"{word} {metrics[name]:.4g}"
-            for name, word in {**SHOWN, "skipped": "skipped"}.items()
+            for name, word in SHOWN.items()
             if name in metrics
             and not (name in QUIET and metrics[name] == 0)
             and not (name in SAME and metrics[name] == metrics.get(SAME[name]))
@@ -124,7 +121,7 @@ class Terminal:
     def _due(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Lines may be left out where steps are fast, never the first, the last, or one with an evaluation."""
         now = self._clock()
-        told = step == self._total or any(name.startswith("evaluate/") for name in metrics)
+        told = step == self._total or any(name.startswith("eval/") for name in metrics)
         if not told and self._printed is not None and now - self._printed < SECONDS_BETWEEN_LINES:
             return False
         self._printed = now

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from ascent.metrics import healthy
 
 FIRST = 5  # steps whose mean a run is compared with
 SOLVED = 0.9  # a policy that is right this often may be sure of itself
-UPDATE_KL_LIMIT = 0.5  # nats a token; updates that still learn stay below a tenth of it
 
 Metrics = Mapping[str, float]
 
@@ -49,7 +51,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Warned:
+class RunWarning:
     """A number outside its range."""
 
     rule: Rule
@@ -78,79 +80,92 @@ def _get(name: str) -> Callable[[Metrics], float | None]:
 
 
 def _clipped(metrics: Metrics) -> float | None:
-    sides = [metrics[name] for name in ("clipped_low", "clipped_high") if name in metrics]
+    sides = [metrics[name] for name in ("policy/clip_frac_low", "policy/clip_frac_high") if name in metrics]
     return math.fsum(sides) if sides else None
 
 
 def _entropy(metrics: Metrics) -> float | None:
     """A policy that has learnt its task may be sure; elsewhere, being sure is the end of learning."""
-    return None if metrics.get("correct", 0.0) >= SOLVED else metrics.get("entropy")
+    return None if metrics.get("reward/correct", 0.0) >= SOLVED else metrics.get("policy/entropy")
 
 
 def _without_signal(metrics: Metrics) -> float | None:
     """The share of groups whose answers are equally good; where nothing is grouped, 1 where all rewards are equal."""
-    if "groups_without_signal" in metrics or "reward_spread" not in metrics:
-        return metrics.get("groups_without_signal")
-    return float(metrics["reward_spread"] == 0)
+    if "reward/zero_std_frac" in metrics or "reward/std" not in metrics:
+        return metrics.get("reward/zero_std_frac")
+    return float(metrics["reward/std"] == 0)
+
+
+def _rule(
+    name: str, reads: str, why: str, do: str, *, number: Callable[[Metrics], float | None] | None = None, **more: Any
+) -> Rule:
+    """A rule whose range is the registry's, unless it says another. `reads` names the metric, or a sum of two."""
+    low, high = healthy(reads.split(" + ")[0])
+    return Rule(name, number or _get(reads), reads, why, do, **{"low": low, "high": high, **more})
 
 
 CLIP_FRACTION = "clip_fraction"
 RULES = (
-    Rule(
-        "update_too_large", _get("update_kl"), "update_kl",
+    _rule(
+        "update_too_large", "policy/update_kl",
         "One step's updates moved the policy so far that it is another one; what follows in length, entropy, "
         "truncation and rewards comes from that.",
         "Lower update.learning_rate (or update.epochs), and start again or resume from a checkpoint before this step.",
-        high=UPDATE_KL_LIMIT, patience=1, explains=("entropy", "length", "truncation", "zero_variance"),
+        patience=1, explains=("entropy", "length", "truncation", "zero_variance"),
     ),
-    Rule(
-        "sampler_mismatch", _get("mismatch"), "mismatch",
+    _rule(
+        "sampler_mismatch", "sampler/logprob_diff",
         "The sampler's log-probs differ from the trainer's on the same tokens, so what is trained is not quite what "
         "was sampled.",
-        "Set cells.rollout_correction.use to token_truncate; look at dtype and engine, and at max_staleness.", high=0.02,
+        "Set cells.rollout_correction.use to token_truncate; look at dtype and engine, and at max_staleness.",
     ),
-    Rule(
-        CLIP_FRACTION, _clipped, "clipped_low + clipped_high",
+    _rule(
+        CLIP_FRACTION, "policy/clip_frac_low + policy/clip_frac_high",
         "Many tokens have moved as far as one step allows, and their gradient is cut off.",
-        "Lower update.learning_rate, update.epochs or update.minibatches.", high=0.3,
+        "Lower update.learning_rate, update.epochs or update.minibatches.",
+        number=_clipped,
     ),
-    Rule(
-        "kl_to_old", _get("kl_to_old"), "kl_to_old",
+    _rule(
+        "approx_kl", "policy/approx_kl",
         "The policy moves far from the one that sampled, so its own samples say little about it.",
-        "Lower update.learning_rate or update.epochs, or set update.target_kl.", high=0.1,
+        "Lower update.learning_rate or update.epochs, or set update.target_kl.",
     ),
-    Rule(
-        "kl_to_reference", _get("kl_to_reference_k3"), "kl_to_reference_k3",
+    _rule(
+        "ref_kl", "policy/ref_kl",
         "The policy has left the reference far behind, which is how rewards get exploited.",
-        "Read samples (ascent show samples --best), raise the KL weight, or stop earlier.", high=1.0,
+        "Read samples (ascent show samples --best), raise the KL weight, or stop earlier.",
     ),
-    Rule(
-        "entropy", _entropy, "entropy",
+    _rule(
+        "entropy", "policy/entropy",
         "Near 0 the policy says the same every time and stops exploring; growing, it turns into noise.",
-        "Falling: a higher cells.policy_loss.high, an entropy bonus, a lower learning rate. Growing: a lower learning rate.",
-        low=0.02, high=1.0, high_times=3.0, patience=5,
+        "Falling: a higher cells.policy_loss.high, an entropy bonus, a lower learning rate. Growing: a lower "
+        "learning rate.",
+        number=_entropy,
+        high_times=3.0, patience=5,
     ),
-    Rule(
-        "length", _get("length"), "length",
+    _rule(
+        "length", "completion/length_mean",
         "Answers have become much shorter or longer; reasoning may grow, but rewards may also pay for length.",
-        "Read samples, and compare correct over the same steps.", low=0.0, low_times=0.25, high=0.0, high_times=4.0,
+        "Read samples, and compare reward/correct over the same steps.", low=0.0, low_times=0.25, high=0.0,
+        high_times=4.0,
     ),
-    Rule(
-        "truncation", _get("truncated"), "truncated",
+    _rule(
+        "truncation", "completion/truncated_frac",
         "Answers are cut off by their budget, mostly before they reach their end.",
         "Raise rollouts.max_new_tokens, mask them (cells.filter.not_truncated), or check the model's end token.",
-        high=0.3,
     ),
-    Rule(
-        "zero_variance", _without_signal, "groups_without_signal",
+    _rule(
+        "zero_variance", "reward/zero_std_frac",
         "Nearly all groups have answers of one quality, all right or all wrong, so steps teach next to nothing.",
-        "Use easier or harder prompts, a larger rollouts.group_size, rollouts.dynamic_sampling_tries, or partial credit.",
-        high=0.9, patience=5,
+        "Use easier or harder prompts, a larger rollouts.group_size, rollouts.dynamic_sampling_tries, or partial "
+        "credit.",
+        number=_without_signal,
+        patience=5,
     ),
-    Rule(
-        "unscored", _get("unscored"), "unscored",
-        "Answers could not be scored and are left out; the counts by reason are unscored/REWARD/REASON.",
-        "Mend the reward: its first failure was printed when it happened.", high=0.05, patience=1,
+    _rule(
+        "reward_failures", "reward/failure_frac",
+        "Answers could not be scored and are left out; the counts by reason are reward/failures/REWARD/REASON.",
+        "Mend the reward: its first failure was printed when it happened.", patience=1,
     ),
 )  # fmt: skip
 
@@ -171,7 +186,7 @@ class Watch:
         self._rules = {rule: _Seen() for rule in rules if rule.name not in expected}
         self._explained: dict[str, int] = {}  # by an earlier warning, and for how many more steps that train
 
-    def see(self, step: int, metrics: Metrics) -> list[Warned]:
+    def see(self, step: int, metrics: Metrics) -> list[RunWarning]:
         """What is to be said after this step."""
         found = [self._one(rule, seen, step, rule.number(metrics)) for rule, seen in self._rules.items()]
         said = [each for each in found if each is not None and not self._explained.get(each.rule.name)]
@@ -181,7 +196,7 @@ class Watch:
                 self._explained |= {name: max(0, steps) for name, steps in left.items()}
         return said
 
-    def _one(self, rule: Rule, seen: _Seen, step: int, value: float | None) -> Warned | None:
+    def _one(self, rule: Rule, seen: _Seen, step: int, value: float | None) -> RunWarning | None:
         if value is None or math.isnan(value):
             return None
         if rule.relative and len(seen.first) < FIRST:
@@ -193,7 +208,7 @@ class Watch:
         if seen.in_a_row < rule.patience:
             return None
         seen.outside, seen.in_a_row = outside, 0
-        return Warned(rule, step, value, low, high) if outside else None
+        return RunWarning(rule, step, value, low, high) if outside else None
 
 
 def _edge(fixed: float, times: float | None, first: float | None) -> float:

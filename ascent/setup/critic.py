@@ -24,14 +24,14 @@ CRITIC = "critic"  # its folder in a checkpoint, and its name among the learners
 
 
 class Critic:
-    """A scalar model as a critic. One that was a reward model keeps its centre: values are in units of the rewards."""
+    """A scalar model as a critic. One that was a reward model keeps its center: values are in units of the rewards."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
-        self.centre = 0.0 if model.normalisation is None else model.normalisation.mean
+        self.center = 0.0 if model.normalization is None else model.normalization.mean
 
     def outputs(self, batch: dict[str, Any], want: frozenset[str], temperature: float = 1.0) -> dict[str, Tensor]:
-        return {name: value - self.centre for name, value in self.model.outputs(batch, want, temperature).items()}
+        return {name: value - self.center for name, value in self.model.outputs(batch, want, temperature).items()}
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return self.model.named_parameters()
@@ -65,7 +65,7 @@ def critic_of(plan: Plan, folder: Path, policy: LanguageModel, saved: Path | Non
         trust_remote_code=settings.trust_remote_code,
     )
     model.step_format = None  # one that judged steps learns values from now on
-    refuse_other_words(model, policy, f"the critic ({key} {name})", "name another model as model.critic_from")
+    check_same_vocab(model, policy, f"the critic ({key} {name})", "name another model as model.critic_from")
     fresh = any("scalar head is new" in note for note in model.notes)
     if settings.lora is not None:
         model = lora.attach(model, rank=settings.lora, alpha=settings.lora_alpha, seed=seed)
@@ -84,7 +84,7 @@ def origin(plan: Plan) -> tuple[str, str]:
     return "model.policy", settings.policy
 
 
-def refuse_other_words(model: LanguageModel, policy: LanguageModel, what: str, fix: str) -> None:
+def check_same_vocab(model: LanguageModel, policy: LanguageModel, what: str, fix: str) -> None:
     """Token ids are handed over as they are, so they must mean the same to both models."""
     theirs, ours = model.tokenizer.get_vocab(), policy.tokenizer.get_vocab()
     if theirs == ours:

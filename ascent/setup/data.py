@@ -13,8 +13,8 @@ from functools import lru_cache
 from ascent.algorithms import Row
 from ascent.config.schema import Config
 from ascent.data.errors import Policy
-from ascent.data.load import Loaded, from_records, load, refuse_absent
-from ascent.data.prepare import Limits, Prepared, prepare
+from ascent.data.load import LoadResult, from_records, load, refuse_absent
+from ascent.data.prepare import Limits, PreparedData, prepare
 from ascent.data.render import Renderer
 from ascent.data.schemas import Want
 from ascent.losses import process
@@ -64,7 +64,7 @@ def refuse_shorter(what: str, model: LanguageModel, policy: LanguageModel, longe
         )
 
 
-def loaded(name: str, want: Want | None, *, seed: int, invalid_rows: Policy = "fail") -> Loaded:
+def load_records(name: str, want: Want | None, *, seed: int, invalid_rows: Policy = "fail") -> LoadResult:
     """Records of one name, of the kind an algorithm learns from; None takes a file as it is, and a task's pairs."""
     if not is_task(name):
         return load(name, want, invalid_rows=invalid_rows)
@@ -72,12 +72,14 @@ def loaded(name: str, want: Want | None, *, seed: int, invalid_rows: Policy = "f
 
 
 @lru_cache(maxsize=8)
-def _made(name: str, kind: Want, seed: int) -> Loaded:
+def _made(name: str, kind: Want, seed: int) -> LoadResult:
     """A task's records: made once, for whoever hashes them and whoever learns from them."""
     return from_records(name, from_name(name, kind, seed=seed), kind)
 
 
-def prepared(name: str, config: Config, row: Row, renderer: Renderer, *, want: Want | None = None) -> Prepared:
+def prepare_records(
+    name: str, config: Config, row: Row, renderer: Renderer, *, want: Want | None = None
+) -> PreparedData:
     """Records of one name, rendered and within the recipe's limits; bad rows are told with file and line.
 
     They are of the kind the row learns from, or of the kind that is wanted.
@@ -85,12 +87,12 @@ def prepared(name: str, config: Config, row: Row, renderer: Renderer, *, want: W
     want = want or row.source  # type: ignore[assignment]
     data = config.data
     limits = Limits(data.max_tokens, min(data.max_prompt_tokens, data.max_tokens - 1), data.prompt_overflow)
-    records = loaded(name, want, seed=config.seed, invalid_rows=data.invalid_rows)
+    records = load_records(name, want, seed=config.seed, invalid_rows=data.invalid_rows)
     found = prepare(records, renderer, limits, invalid_rows=data.invalid_rows, gold="gold_answers" in row.needs)
     return _in_classes(found) if row.loss is not None and row.loss.function is process.prm_hard else found
 
 
-def _in_classes(found: Prepared) -> Prepared:
+def _in_classes(found: PreparedData) -> PreparedData:
     """Judged steps as `prm_hard` reads them: the number of the class, of which the first is "right"; unknown is -1."""
     labels = {label for item in found.items for label in item.labels}
     between = sorted(label for label in labels if label is not None and 0 < label < 1)

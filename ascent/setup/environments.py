@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from ascent.config.yaml_text import read
-from ascent.data.load import Loaded
+from ascent.data.load import LoadResult
 from ascent.data.render import Renderer
 from ascent.envs.registry import Family, find
 from ascent.records import Message, Prompt
-from ascent.rollouts.multi_turn import Limits, Talk
+from ascent.rollouts.multi_turn import EnvSession, Limits
 
 OF_AN_EPISODE = tuple(inspect.signature(Limits).parameters)
 
@@ -39,7 +39,7 @@ def family_of(section: Mapping[str, Any]) -> tuple[Family, Limits]:
     return find(str(section["use"]), **options), Limits(**limits)
 
 
-def talk_of(section: Mapping[str, Any], renderer: Renderer, max_new_tokens: int) -> Talk:
+def env_session(section: Mapping[str, Any], renderer: Renderer, max_new_tokens: int) -> EnvSession:
     """ValueError where a turn has no room, or the model's template cannot carry a conversation."""
     family, limits = family_of(section)
     if limits.room(max_new_tokens) < max_new_tokens:
@@ -50,7 +50,7 @@ def talk_of(section: Mapping[str, Any], renderer: Renderer, max_new_tokens: int)
     refusals = [refusal for role in ("user", "tool") if (refusal := _refusal(renderer, role))]
     if len(refusals) == 2:
         raise ValueError(f"env {family.name}: {refusals[0]}")
-    return Talk(family, renderer.between, renderer.harmless, limits, family.close, renderer.context)
+    return EnvSession(family, renderer.between, renderer.harmless, limits, family.close, renderer.context)
 
 
 def _refusal(renderer: Renderer, role: Any) -> str:
@@ -62,7 +62,7 @@ def _refusal(renderer: Renderer, role: Any) -> str:
     return ""
 
 
-def opened(records: Loaded, talk: Talk | None) -> tuple[Loaded, dict[str, Prompt]]:
+def open_environment(records: LoadResult, talk: EnvSession | None) -> tuple[LoadResult, dict[str, Prompt]]:
     """Prompts as their environments begin them, and by name what each was made from."""
     if talk is None:
         return records, {}

@@ -12,25 +12,35 @@ from ascent.data.prepare import Item
 from ascent.data.render import Renderer
 from ascent.data.sources import once
 from ascent.maths.metrics import merge
-from ascent.models.heads import Normalisation
+from ascent.models.heads import Normalization
 from ascent.plan.resolve import Plan
-from ascent.setup.data import prepared
-from ascent.update.device import stand_in
-from ascent.update.learner import LocalLearner
+from ascent.setup.data import prepare_records
+from ascent.update.device import dummy_outputs
+from ascent.update.learner import LOSS_NAMES, LocalLearner
 from ascent.update.objective import Objective
-from ascent.update.reward_model_metrics import figures, judging
+from ascent.update.reward_model_metrics import figures, with_reward_model_metrics
 
 Batches = Sequence[Mapping[str, Any]]
 # Of a number with one of these words in its name, less is better.
 ERRORS = ("loss", "nll", "error", "brier")
 # What every evaluation by sampling reports, whatever the rewards.
-OF_ANSWERS = frozenset({"correct", "reward", "reward_spread", "unscored", "length", "length_largest", "truncated"})
+OF_ANSWERS = frozenset(
+    {
+        "reward/correct",
+        "reward/mean",
+        "reward/std",
+        "reward/failure_frac",
+        "completion/length_mean",
+        "completion/length_max",
+        "completion/truncated_frac",
+    }
+)
 
 
 def evaluated(learner: LocalLearner, heldout: Batches, objective: Objective) -> dict[str, float]:
     """The loss and metrics on held-out data, without a gradient; of a reward model also how far it can be trusted."""
-    found = figures(learner.evaluate(heldout, judging(objective)))
-    return {f"evaluate/{name}": value for name, value in found.items()}
+    found = figures(learner.evaluate(heldout, with_reward_model_metrics(objective)))
+    return {f"eval/{name}": value for name, value in found.items()}
 
 
 def larger_is_better(name: str) -> bool:
@@ -41,8 +51,14 @@ def refuse_unknown(name: str, heldout: Batches, objective: Objective) -> None:
     """ValueError, before the first step, if the evaluation has no such number; the model is not asked."""
     batch = heldout[0]
     known = {each.name: torch.zeros(()) for each in objective.statistics}
-    terms = judging(objective).terms({**batch, **known, **stand_in(batch, objective.want, torch.float32)})
-    names = {"loss", *(f"loss/{term}" for term in terms), *figures(merge(each.metrics for each in terms.values()))}
+    terms = with_reward_model_metrics(objective).terms(
+        {**batch, **known, **dummy_outputs(batch, objective.want, torch.float32)}
+    )
+    names = {
+        "loss/total",
+        *(LOSS_NAMES.get(term, f"loss/{term}") for term in terms),
+        *figures(merge(each.metrics for each in terms.values())),
+    }
     if name not in names:
         raise _unknown(name, names)
 
@@ -61,12 +77,12 @@ def refuse_unreported_part(name: str, found: Mapping[str, float]) -> None:
 
     Of a reward that scored nothing, and of a part that it left open, there is still nothing to know.
     """
-    if not name.startswith("reward/"):
+    if not name.startswith("reward/") or name in OF_ANSWERS:
         return
-    names = {key.removeprefix("evaluate/") for key in found}
+    names = {key.removeprefix("eval/") for key in found}
     whole = "/".join(name.split("/")[:2])
     scored = {each for each in names if each == whole or each.startswith(f"{whole}/")}
-    left_open = f"{name.replace('reward', 'unscored', 1)}/none" in names
+    left_open = f"{name.replace('reward', 'reward/failures', 1)}/none" in names
     if scored and not left_open and name not in scored:
         raise _unknown(name, {each for each in names if each in OF_ANSWERS or each.startswith("reward/")})
 
@@ -78,10 +94,10 @@ def _unknown(name: str, names: Iterable[str]) -> ValueError:
 
 
 def demonstrations(plan: Plan, train: Sequence[Item], renderer: Renderer) -> tuple[list[dict[str, Any]], str]:
-    """What a reward model is centred on, as packed batches, and in words."""
+    """What a reward model is centered on, as packed batches, and in words."""
     data, budget = plan.config.data, plan.config.update.tokens_per_microbatch
     if data.centering_data is not None:
-        items = prepared(data.centering_data, plan.config, plan.row, renderer, want="examples").items
+        items = prepare_records(data.centering_data, plan.config, plan.row, renderer, want="examples").items
         words = f"{len(items)} demonstrations from {data.centering_data}"
     else:
         items = tuple(replace(each, kind="examples", sequences=each.sequences[:1], margin=None) for each in train)
@@ -89,9 +105,9 @@ def demonstrations(plan: Plan, train: Sequence[Item], renderer: Renderer) -> tup
     return once(items, tokens_per_microbatch=budget, max_tokens=data.max_tokens), words
 
 
-def normalisation(learner: LocalLearner, batches: Batches) -> Normalisation:
+def normalization(learner: LocalLearner, batches: Batches) -> Normalization:
     """Mean and standard deviation (n - 1) of the scores, in float64."""
     want = frozenset({"scores_B"})
     scores_B = torch.cat([learner.infer(batch, want)["scores_B"].double().cpu() for batch in batches])
     spread = float(scores_B.std()) if scores_B.numel() > 1 else 0.0
-    return Normalisation(float(scores_B.mean()), spread, scores_B.numel())
+    return Normalization(float(scores_B.mean()), spread, scores_B.numel())

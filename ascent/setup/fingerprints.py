@@ -26,10 +26,10 @@ from ascent.models.locate import SECONDS, reached, resolve
 from ascent.plan.resolve import Plan
 from ascent.plan.unused_keys import REWARD_MODEL
 from ascent.rewards.registry import BUILT_IN as REWARDS
-from ascent.setup.data import loaded
+from ascent.rollouts.score import ENV
+from ascent.setup.data import load_records
 from ascent.setup.local_modules import local_files
 from ascent.setup.policy import TINY, initial
-from ascent.setup.rewards import ENV
 from ascent.setup.step_rewards import PROCESS_REWARD_MODEL, VERIFIER
 from ascent.tasks.named import is_task
 from ascent.tasks.reasoning import PREFIX
@@ -44,7 +44,7 @@ REVISION = "revision"
 WORTH_SAYING = 1.0  # seconds of hashing
 
 
-class Named(NamedTuple):
+class InputName(NamedTuple):
     """An input as a recipe names it. After the first checkpoint nothing more is read of one that is `start_only`."""
 
     key: str
@@ -73,7 +73,7 @@ class Input:
         return hashlib.sha256(repr(sorted(self.content.items())).encode()).hexdigest()
 
 
-class Hashing:
+class HashProgress:
     """Hashes files, each once and several at a time, and knows how much that was."""
 
     def __init__(self) -> None:
@@ -96,15 +96,15 @@ class Hashing:
         return [f"{self.bytes / 1e6:.0f} MB of inputs hashed in {self.seconds:.1f} s ({speed / 1e6:.0f} MB/s)"]
 
 
-def named(plan: Plan) -> list[Named]:
+def find_inputs(plan: Plan) -> list[InputName]:
     """Every input of a run, by the key of the recipe that names it."""
     values, row = flat(plan.config), plan.row
-    found = [Named(key, values[key], "model", None, _start_only(plan, key)) for key in MODELS if values.get(key)]
+    found = [InputName(key, values[key], "model", None, _start_only(plan, key)) for key in MODELS if values.get(key)]
     want: Any = "prompts" if row.samples else row.source
     mixed = [f"data.mix[{place}].use" for place in range(len(plan.config.data.mix))]
     for key in (*DATA, *mixed):
         if values.get(key):
-            found.append(Named(key, values[key], "data", "examples" if key in DATA[2:] else want))
+            found.append(InputName(key, values[key], "data", "examples" if key in DATA[2:] else want))
     if plan.config.algorithm not in TABLE:
         found.append(_code("algorithm", plan.config.algorithm, "algorithm"))
     found += [each for key, value in _values(values) for each in _chosen(key, value, values)]
@@ -128,7 +128,7 @@ def _values(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from ((at, each) for at, each in (several or {key: value}).items() if isinstance(each, str))
 
 
-def _chosen(key: str, value: str, values: Mapping[str, Any]) -> Iterator[Named]:
+def _chosen(key: str, value: str, values: Mapping[str, Any]) -> Iterator[InputName]:
     """What a value of such a section depends on; nothing where it is a name of Ascent's own, or just a word."""
     section, _, last = key.rpartition(".")
     if last == "use" or key.startswith("env.tools["):
@@ -136,13 +136,13 @@ def _chosen(key: str, value: str, values: Mapping[str, Any]) -> Iterator[Named]:
         if value not in ours and value not in OURS:
             yield _code(key, value, kind)
     elif last == "url":
-        yield Named(key, value, "server")
+        yield InputName(key, value, "server")
     elif ".py:" in value and os.path.isfile(os.path.expanduser(value.rpartition(":")[0])):
-        yield Named(key, value, "python")
+        yield InputName(key, value, "python")
     elif last != SECRET and os.path.isfile(os.path.expanduser(value)):
-        yield Named(key, value, "file")
+        yield InputName(key, value, "file")
     elif (last == "model" and values.get(f"{section}.use") == PROCESS_REWARD_MODEL) or _is_model(value):
-        yield Named(key, value, "model")
+        yield InputName(key, value, "model")
 
 
 def _is_model(value: str) -> bool:
@@ -150,19 +150,19 @@ def _is_model(value: str) -> bool:
     return os.path.isfile(os.path.join(folder, "config.json")) or os.path.isdir(os.path.join(folder, "checkpoints"))
 
 
-def _code(key: str, use: str, kind: str) -> Named:
+def _code(key: str, use: str, kind: str) -> InputName:
     """`file.py:NAME`, or an entry point of another package."""
-    return Named(key, use, "python") if ".py:" in use else Named(key, f"{kind} {use}", "package")
+    return InputName(key, use, "python") if ".py:" in use else InputName(key, f"{kind} {use}", "package")
 
 
-class Reading:
+class FingerprintReader:
     """Finds and hashes inputs. `before` are those that were recorded: a model stays at the place that it had then."""
 
     def __init__(self, folder: Path, seed: int, before: Mapping[str, Input] | None = None) -> None:
         self.folder, self.seed, self.before = folder, seed, before or {}
-        self.hashing = Hashing()
+        self.hashing = HashProgress()
 
-    def __call__(self, each: Named) -> Input:
+    def __call__(self, each: InputName) -> Input:
         read = {
             "model": self._model, "data": self._data, "python": self._python, "file": self._file,
             "package": _package, "server": lambda each: Input(each.key, each.name, each.name),
@@ -172,10 +172,10 @@ class Reading:
         except (ValueError, OSError) as error:  # at the start whoever uses it says so, too
             return Input(each.key, each.name, each.name, problem=str(error))
 
-    def _of_files(self, each: Named, at: Path, files: Mapping[str, Path]) -> Input:
+    def _of_files(self, each: InputName, at: Path, files: Mapping[str, Path]) -> Input:
         return Input(each.key, each.name, str(at.absolute()), self.hashing(files))
 
-    def _model(self, each: Named) -> Input:
+    def _model(self, each: InputName) -> Input:
         before = self.before.get(each.key)
         before = before if before is not None and before.name == each.name else None
         if each.name.startswith(TINY):
@@ -190,7 +190,7 @@ class Reading:
             path.name: path for path in sorted(place.iterdir()) if path.suffix in OF_A_MODEL and path.is_file()
         })  # fmt: skip
 
-    def _data(self, each: Named) -> Input:
+    def _data(self, each: InputName) -> Input:
         if not is_task(each.name):
             files = {shown: path for path, shown in files_of(each.name)}
             at = Path(os.path.commonpath([path.absolute() for path in files.values()])) if files else Path(each.name)
@@ -198,28 +198,28 @@ class Reading:
         if each.name.startswith(PREFIX):
             content = {"reasoning-gym": importlib.metadata.version("reasoning-gym")}
         else:
-            records = loaded(each.name, each.want, seed=self.seed).records
+            records = load_records(each.name, each.want, seed=self.seed).records
             content = {"records": hashlib.sha256(repr(records).encode()).hexdigest()}
         return Input(each.key, each.name, "a built-in task", content)
 
-    def _python(self, each: Named) -> Input:
+    def _python(self, each: InputName) -> Input:
         files = local_files(Path(each.name.rpartition(":")[0]))
         names = [os.path.relpath(path, files[0].parent) for path in files]
         return self._of_files(each, files[0], dict(zip(names, files, strict=True)))
 
-    def _file(self, each: Named) -> Input:
+    def _file(self, each: InputName) -> Input:
         path = Path(each.name).expanduser()
         return self._of_files(each, path, {path.name: path})
 
 
-def _package(each: Named) -> Input:
+def _package(each: InputName) -> Input:
     kind, _, name = each.name.partition(" ")
     group = [entry for entry in importlib.metadata.entry_points(group=f"ascent.{kind}s") if entry.name == name]
     packages = [entry.dist for entry in group if entry.dist is not None]
     return Input(each.key, each.name, "an installed package", {package.name: package.version for package in packages})
 
 
-def _of_the_hub(each: Named, before: Input | None) -> Input:
+def _of_the_hub(each: InputName, before: Input | None) -> Input:
     """A model of the hub, by its revision: the one that was recorded, as long as there is a copy of it here."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError

@@ -11,7 +11,7 @@ from ascent.engines.native.engine import NativeEngine
 from ascent.models.load import load
 from ascent.models.locate import resolve
 from ascent.records import Prompt, Rollout
-from ascent.rollouts.generate import Asked, Settings, collect
+from ascent.rollouts.generate import RenderedPrompt, SamplingParams, generate
 from ascent.setup.policy import device
 
 
@@ -27,16 +27,16 @@ def weights_of(model: str) -> str:
     return digest.hexdigest()[:16]
 
 
-class Answering:
+class Generator:
     """Answers do not depend on what else is asked, but on (seed, occasion, place in the piece, prompt, sample)."""
 
-    def __init__(self, model: str, prompts: Sequence[Prompt], settings: Settings) -> None:
+    def __init__(self, model: str, prompts: Sequence[Prompt], settings: SamplingParams) -> None:
         policy = load(model, device=device())
         policy.eval()
         self._tokenizer = policy.tokenizer
         self._renderer = Renderer(policy.tokenizer, train_on="completion")
         self._settings = settings
-        self._asked = {prompt.id: Asked(prompt, self._rendered(prompt)) for prompt in prompts}
+        self._asked = {prompt.id: RenderedPrompt(prompt, self._rendered(prompt)) for prompt in prompts}
         if len(self._asked) < len(prompts):
             raise ValueError(f"{len(prompts)} prompts have only {len(self._asked)} ids; give each an id of its own")
         longest = max(len(each.tokens) for each in self._asked.values()) + settings.max_new_tokens
@@ -45,7 +45,7 @@ class Answering:
     def __call__(self, prompts: Sequence[Prompt], samples: Sequence[int], *, occasion: str) -> list[list[Rollout]]:
         """For every prompt its answers, in the order of `samples` (GREEDY asks for the likeliest tokens)."""
         asked = [self._asked[prompt.id] for prompt in prompts]
-        found = collect(self._engine, asked, samples, self._settings, occasion=occasion, text=self._text)
+        found = generate(self._engine, asked, samples, self._settings, occasion=occasion, text=self._text)
         return [found[first : first + len(samples)] for first in range(0, len(found), len(samples))]
 
     def close(self) -> None:

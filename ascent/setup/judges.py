@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from ascent.feedback.comparisons import Form, Shown
-from ascent.feedback.endpoint import RUBRIC, Comparing
+from ascent.feedback.comparisons import Form, ShownComparison
+from ascent.feedback.endpoint import RUBRIC, ComparisonEndpoint
 from ascent.feedback.simulated import Manner, manner_from, verdict
 from ascent.feedback.verdicts import Unjudged, Verdict
 from ascent.http_client import checked_url
@@ -36,7 +36,7 @@ AT_ONCE = 32  # verdicts between two looks at the file
 SECONDS = 120.0
 ENDPOINT = {"model", "rubric", "token_file", "at_once"}
 
-Found = Verdict | Unjudged
+JudgeVerdict = Verdict | Unjudged
 
 
 class Judge(Protocol):
@@ -44,7 +44,7 @@ class Judge(Protocol):
 
     name: str
 
-    def verdicts(self, shown: Sequence[Shown], form: Form, *, annotator: str) -> Iterator[Found]: ...
+    def verdicts(self, shown: Sequence[ShownComparison], form: Form, *, annotator: str) -> Iterator[JudgeVerdict]: ...
 
     def scores(self, prompt: Prompt, texts: Sequence[str]) -> list[float] | None:
         """What it thinks of each text, where it thinks in numbers."""
@@ -53,7 +53,7 @@ class Judge(Protocol):
 
 
 @dataclass
-class Scoring:
+class RewardJudge:
     """A judge that thinks in numbers: of every rollout, or None where it cannot. It thinks once about each text."""
 
     name: str
@@ -63,7 +63,7 @@ class Scoring:
     end: Callable[[], None] = field(default=lambda: None)
     known: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def verdicts(self, shown: Sequence[Shown], form: Form, *, annotator: str) -> Iterator[Found]:
+    def verdicts(self, shown: Sequence[ShownComparison], form: Form, *, annotator: str) -> Iterator[JudgeVerdict]:
         if form == "ratings" and self.manner != Manner():
             raise ValueError(f"{self.name}: ratings are the scores themselves; leave out noise, strength, bias and tie")
         for first in range(0, len(shown), AT_ONCE):
@@ -95,13 +95,13 @@ class Scoring:
         self.end()
 
 
-class Endpoint:
+class EndpointJudge:
     """A language model: compares two answers at a time."""
 
-    def __init__(self, name: str, comparing: Comparing) -> None:
+    def __init__(self, name: str, comparing: ComparisonEndpoint) -> None:
         self.name, self._comparing = name, comparing
 
-    def verdicts(self, shown: Sequence[Shown], form: Form, *, annotator: str) -> Iterator[Found]:
+    def verdicts(self, shown: Sequence[ShownComparison], form: Form, *, annotator: str) -> Iterator[JudgeVerdict]:
         if form != "pairs":
             raise ValueError(
                 f"{self.name} compares two answers at a time, but {form} were asked for; ask for pairs, or use the "
@@ -128,10 +128,10 @@ def judge_of(name: str, *, seed: int = 0) -> Judge:
         task = find_task(use.removeprefix(SIMULATED))
         if not isinstance(task, Task):
             raise ValueError(f"{use}: reasoning-gym knows no preferences; simulate a built-in task")
-        return Scoring(name, lambda rollouts: [task.true_utility(r.prompt, r.text) for r in rollouts], manner, seed)
+        return RewardJudge(name, lambda rollouts: [task.true_utility(r.prompt, r.text) for r in rollouts], manner, seed)
     reward: Reward = Scored(scorer=ModelScorer(use)) if Path(use).expanduser().is_dir() else find(use)
     end = reward.close if isinstance(reward, Batch) else (lambda: None)
-    return Scoring(name, _rewarding(use, reward), manner, seed, end)
+    return RewardJudge(name, _rewarding(use, reward), manner, seed, end)
 
 
 def rollout_of(prompt: Prompt, text: str, tokens: int = 0) -> Rollout:
@@ -153,7 +153,7 @@ def _rewarding(use: str, reward: Reward) -> Callable[[Sequence[Rollout]], list[f
     return values
 
 
-def _endpoint(url: str, options: dict[str, Any]) -> Endpoint:
+def _endpoint(url: str, options: dict[str, Any]) -> EndpointJudge:
     checked_url(url)  # first: the messages below repeat it
     unknown = next((name for name in options if name not in ENDPOINT), None)
     if unknown is not None or "model" not in options:
@@ -161,9 +161,9 @@ def _endpoint(url: str, options: dict[str, Any]) -> Endpoint:
     rubric = options.get("rubric", RUBRIC)
     if rubric.startswith("@"):
         rubric = Path(rubric[1:]).read_text(encoding="utf-8")
-    return Endpoint(
+    return EndpointJudge(
         f"{options['model']} at {url}",
-        Comparing(
+        ComparisonEndpoint(
             url=url, model=options["model"], rubric=rubric, token_file=options.get("token_file"),
             at_once=int(options.get("at_once", 8)),
         ),

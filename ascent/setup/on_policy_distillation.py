@@ -19,7 +19,7 @@ from ascent.records import Completion, Request
 
 
 @dataclass(frozen=True)
-class OwnAnswers:
+class OnPolicyAnswers:
     """Rewrites a step's items; `longest` bounds question and answer together."""
 
     sampler: Sampler

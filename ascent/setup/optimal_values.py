@@ -16,24 +16,24 @@ from ascent.advantages.group_baselines import optimal_values
 from ascent.checkpoints import disk
 from ascent.protocols import Sampler
 from ascent.records import Rollout
-from ascent.rollouts.batch import packed
-from ascent.rollouts.generate import Arriving, Asked, Settings, ask
+from ascent.rollouts.batch import pack_rollouts
+from ascent.rollouts.generate import RenderedPrompt, RolloutStream, SamplingParams, generate_stream
 
 FILE = "optimal_values.json"
 SAMPLES = 8  # answers of the reference to each prompt, as in the paper
 TOGETHER = 256  # prompts sampled at once
 
 
-def with_optimum(
-    asked: Sequence[Asked],
+def add_optimal_values(
+    asked: Sequence[RenderedPrompt],
     folder: Path,
     sampler: Callable[[], Sampler],
-    score: Callable[[Arriving], list[Rollout]],
-    settings: Settings,
+    score: Callable[[RolloutStream], list[Rollout]],
+    settings: SamplingParams,
     text: Callable[[Sequence[int]], str],
     *,
     of: str = "",
-) -> tuple[list[Asked], str]:
+) -> tuple[list[RenderedPrompt], str]:
     """The prompts with their optimal values, and in words where these come from. `sampler` makes the reference's.
 
     `of` says in words what the values depend on besides the prompts; of something else they are estimated again.
@@ -46,8 +46,8 @@ def with_optimum(
         values, drawn = [], sampler()
         for start in range(0, len(asked), TOGETHER):
             some = asked[start : start + TOGETHER]
-            arriving = ask(drawn, some, range(SAMPLES), settings, occasion=f"optimum/{start}", text=text)
-            batch = packed(score(arriving))
+            arriving = generate_stream(drawn, some, range(SAMPLES), settings, occasion=f"optimum/{start}", text=text)
+            batch = pack_rollouts(score(arriving))
             values += optimal_values(batch["rewards_B"], batch["groups"])[::SAMPLES].tolist()
         folder.mkdir(parents=True, exist_ok=True)
         writing = file.with_name(f".{FILE}.writing")

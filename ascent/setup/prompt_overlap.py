@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ascent.rollouts.generate import Asked
+from ascent.rollouts.generate import RenderedPrompt
 
 
-def repeats(train: Sequence[Asked], heldout: Sequence[Asked]) -> tuple[str, ...]:
+def prompt_overlap(train: Sequence[RenderedPrompt], heldout: Sequence[RenderedPrompt]) -> tuple[str, ...]:
     """One sentence for each of the two, where it is the case. Prompts are the same where the policy reads the same."""
     seen = {each.tokens for each in train}
     told = []

@@ -10,15 +10,15 @@ import torch
 from ascent.data.collate import collate, packed
 from ascent.data.errors import RowError
 from ascent.data.prepare import Item, Limits, item_of
-from ascent.data.render import InSteps, Renderer
+from ascent.data.render import Renderer, SteppedText
 from ascent.data.steps import joined
 from ascent.models.load import load
 from ascent.models.model import LanguageModel, longest
-from ascent.records import Judged, Message, Prompt, Role
+from ascent.records import Message, Prompt, Role, UnpairedExample
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.steps import Answer, StepScore
 from ascent.setup.policy import device
-from ascent.update.device import on_device
+from ascent.update.device import to_device
 
 Conversation = tuple[Sequence[Mapping[str, str]], str]
 
@@ -87,7 +87,7 @@ class RewardModel:
         """None for what is too long."""
         messages, completion = conversation
         asked = tuple(Message(cast(Role, each["role"]), each["content"]) for each in messages)
-        record = Judged(Prompt("served", asked), (Message("assistant", completion),), True)
+        record = UnpairedExample(Prompt("served", asked), (Message("assistant", completion),), True)
         try:
             return item_of(record, self._renderer, self._limits)
         except RowError:
@@ -96,9 +96,9 @@ class RewardModel:
     @torch.no_grad()
     def _scores(self, items: Sequence[Item]) -> list[float]:
         """Of items that fit into one batch."""
-        outputs = self._model.outputs(on_device(collate(items), self._model.device), frozenset({"scores_B"}))
-        scores_B, centre = outputs["scores_B"], self._model.normalisation
-        return [float(score) for score in (scores_B if centre is None else centre(scores_B)).tolist()]
+        outputs = self._model.outputs(to_device(collate(items), self._model.device), frozenset({"scores_B"}))
+        scores_B, center = outputs["scores_B"], self._model.normalization
+        return [float(score) for score in (scores_B if center is None else center(scores_B)).tolist()]
 
 
 class ProcessRewardModel:
@@ -121,7 +121,7 @@ class ProcessRewardModel:
 
     def __call__(self, answers: Sequence[Answer]) -> list[list[StepScore] | Unscored]:
         found: dict[int, list[StepScore] | Unscored] = {}
-        read: dict[int, InSteps] = {}
+        read: dict[int, SteppedText] = {}
         for place, answer in enumerate(answers):
             made = self._in_steps(answer)
             if isinstance(made, Unscored):
@@ -140,7 +140,7 @@ class ProcessRewardModel:
         """The answer that such steps are; ValueError where it would be split otherwise."""
         return joined(steps, self._renderer.step_separator)
 
-    def _in_steps(self, answer: Answer) -> InSteps | Unscored:
+    def _in_steps(self, answer: Answer) -> SteppedText | Unscored:
         try:
             found = self._renderer.in_steps(answer.asked, answer.text)
         except RowError as error:
@@ -150,10 +150,10 @@ class ProcessRewardModel:
         return found
 
     @torch.no_grad()
-    def _chances(self, read: Sequence[InSteps]) -> list[list[float]]:
+    def _chances(self, read: Sequence[SteppedText]) -> list[list[float]]:
         """Of being right, for the steps of answers that fit into one batch."""
         batch = packed([each.rendered for each in read], range(len(read)))
-        outputs = self._model.outputs(on_device(batch, self._model.device), frozenset({"step_logits_TC"}))
+        outputs = self._model.outputs(to_device(batch, self._model.device), frozenset({"step_logits_TC"}))
         right_T = outputs["step_logits_TC"].softmax(-1)[:, 0].cpu()
         answers = right_T.split([len(each.rendered) for each in read])
         return [own_T[list(each.places)].tolist() for own_T, each in zip(answers, read, strict=True)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ascent.config import schema
@@ -14,15 +13,15 @@ from ascent.plan.resolve import Plan
 from ascent.plan.unused_keys import REWARD_MODEL
 from ascent.plugins import check_options
 from ascent.protocols import Score
-from ascent.records import Prompt, Rollout
+from ascent.records import Rollout
 from ascent.rewards import Batch, Unscored, find
-from ascent.rewards.calls import Rule, Scoring
+from ascent.rewards.calls import Rule
 from ascent.rewards.combine import Combination, Gate, Term
-from ascent.rewards.outcome import RewardFailed, Tally, failed
+from ascent.rewards.outcome import Tally
 from ascent.rewards.registry import Reward
 from ascent.rewards.scored import Scored
 from ascent.rewards.steps import Decode
-from ascent.rollouts.generate import Arriving
+from ascent.rollouts.score import ENV, RewardPipeline, Scorer
 from ascent.setup.reward_models import RewardModel
 from ascent.setup.step_rewards import (
     PROCESS_REWARD_MODEL,
@@ -35,7 +34,6 @@ from ascent.setup.step_rewards import (
 )
 from ascent.tasks import TASKS
 
-ENV = "env"  # what the environment itself says
 TIMEOUT_SECONDS = 60.0
 OF_STEPS = ("timeout", "on_error")  # beside a verifier of steps
 OF_A_TERM = ("name", "weights", "gate", "clip", *OF_STEPS)  # beside a reward's own options
@@ -74,7 +72,7 @@ class ModelScorer:
         return self._scores(asked)
 
 
-class OfEnv(Batch):
+class EnvReward(Batch):
     """What the environment itself says of an episode."""
 
     def score(self, rollouts: Sequence[Rollout]) -> Sequence[Score | Unscored]:
@@ -87,28 +85,12 @@ class OfEnv(Batch):
         return dict(parts) if parts else Unscored("no_verdict", "the environment gives none; use another reward")
 
 
-@dataclass(frozen=True)
-class Rewarding:
-    """Every reward by name, the rules for calling each, and how they add up."""
-
-    rewards: Mapping[str, Reward]
-    rules: Mapping[str, Rule]
-    combination: Combination
-
-    def close(self) -> None:
-        """Give back what rewards hold (processes, connections): of all of them, whichever fails."""
-        with ExitStack() as held:
-            for reward in self.rewards.values():
-                if isinstance(reward, Batch):
-                    held.callback(reward.close)
-
-
 def names_of(plan: Plan) -> list[str]:
     """What the recipe's rewards are called, in their order."""
     return [name for each in _listed(plan) for name in _called(each, _scores_steps(plan, each))]
 
 
-def rewards_of(plan: Plan, text: Decode | None = None) -> Rewarding:
+def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:
     """Without a list, the reward model alone.
 
     A row that learns from steps has the verifier score steps; what it says of the whole answer is shown beside them.
@@ -148,7 +130,7 @@ def rewards_of(plan: Plan, text: Decode | None = None) -> Rewarding:
             except ValueError as error:
                 raise ValueError(f"rewards[{place}]: {error}") from error
         undo.pop_all()
-    return Rewarding(found, rules, Combination(tuple(terms)))
+    return RewardPipeline(found, rules, Combination(tuple(terms)))
 
 
 def _listed(plan: Plan) -> Sequence[schema.Reward]:
@@ -223,7 +205,7 @@ def _term(name: str, reward: Reward, weight: float, own: Mapping[str, Any]) -> T
 def _reward(plan: Plan, use: str, options: dict[str, Any], text: Decode | None) -> Reward:
     if use in (VERIFIER, ENV):
         check_options(f"reward {use}", Verifier, options)
-        return Verifier() if use == VERIFIER else OfEnv()
+        return Verifier() if use == VERIFIER else EnvReward()
     if use == REWARD_MODEL:
         check_options(f"reward {use}", Verifier, options)
         assert plan.config.model.reward_model is not None, "resolve refuses a recipe without its reward model"
@@ -236,79 +218,9 @@ def _reward(plan: Plan, use: str, options: dict[str, Any], text: Decode | None) 
     return find(use, **options)
 
 
-class Scorer:
-    """Rollouts in, the same rollouts with rewards out, in the order of their places; each is scored as it arrives."""
-
-    def __init__(self, made: Rewarding, tally: Tally) -> None:
-        self._made, self._tally = made, tally
-        self._strict = {name for name, rule in made.rules.items() if rule.on_error != "never"}
-
-    def __call__(self, rollouts: Arriving) -> list[Rollout]:
-        found = score(self._made, rollouts, self._tally)
-        refuse_mostly_unscored(found, self._strict)
-        return found
-
-    def problem(self, prompt: Prompt) -> str | None:
-        """Why no answer to a prompt could be scored; a reward with `on_error: never` may have nothing to say."""
-        for name, reward in self._made.rewards.items():
-            if isinstance(reward, Batch) and name in self._strict:
-                try:
-                    reward.check(prompt)
-                except Unscored as unscored:
-                    return f"reward {name}: {unscored}"
-        return None
-
-    def close(self) -> None:
-        self._made.close()
-
-
 def scorer_of(plan: Plan, tally: Tally, text: Decode | None = None) -> Scorer:
     """Who scores rollouts, as the recipe says. Failures are counted in `tally` by name.
 
     `text` decodes sampled tokens; rewards at steps need it to know which token ends a step.
     """
     return Scorer(rewards_of(plan, text), tally)
-
-
-def score(made: Rewarding, rollouts: Arriving, tally: Tally) -> list[Rollout]:
-    """Rewards at work while others are still being sampled. Where the environment failed there is nothing to judge."""
-    found: dict[int, Rollout] = {}
-    scoring = Scoring(made.rewards, made.rules, len(rollouts))
-    try:
-        for place, rollout in rollouts.as_they_come():
-            if rollout.episode is not None and rollout.episode.failed:
-                found[place] = replace(rollout, failures={ENV: rollout.episode.ended})
-                scoring.skip(place)
-            else:
-                found[place] = rollout
-                scoring.add(place, rollout)
-        outcomes = scoring.finish(tally)
-    finally:
-        scoring.stop()
-    scored = [
-        made.combination.apply(found[place], said) if said else found[place] for place, said in enumerate(outcomes)
-    ]
-    for rollout in scored:
-        if rollout.episode is not None and rollout.episode.failed:
-            tally.add(ENV, rollout, failed(rollout.episode.ended, rollout.episode.detail), "never")
-    return scored
-
-
-def refuse_mostly_unscored(rollouts: Sequence[Rollout], strict: Set[str]) -> None:
-    """More than half of a batch unscored is a broken reward or environment, not bad luck (docs/decisions/0007).
-
-    What a reward outside `strict` could not say counts for nothing here.
-    """
-    reasons: Counter[str] = Counter()
-    unscored = 0
-    for each in [each for each in rollouts if not each.scored]:
-        broken = each.episode is not None and each.episode.failed
-        why = [(name, kind) for name, kind in each.failures.items() if broken or name.partition("/")[0] in strict]
-        unscored += bool(why)
-        reasons.update(f"{name}: {kind}" for name, kind in why)
-    if 2 * unscored > len(rollouts):
-        told = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-        raise RewardFailed(
-            f"{unscored} of {len(rollouts)} rollouts could not be scored ({told}); mend what failed, or say "
-            "`on_error: never` beside the reward to go on with whatever is scored"
-        )

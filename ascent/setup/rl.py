@@ -15,7 +15,7 @@ from ascent import loop
 from ascent.data.prepare import Limits, prepare_prompts
 from ascent.data.render import Renderer
 from ascent.data.sources import FileSource
-from ascent.engines.geometric_mixture import MixtureSampler
+from ascent.engines.geometric_mixture import GeometricMixtureSampler
 from ascent.engines.hf import HFSampler
 from ascent.engines.native.engine import NativeEngine
 from ascent.models import lora
@@ -27,22 +27,22 @@ from ascent.plan.resolve import Plan
 from ascent.protocols import Sampler
 from ascent.rewards.outcome import Tally
 from ascent.rollouts.evaluate import Evaluation
-from ascent.rollouts.generate import Asked, Settings
-from ascent.rollouts.kl_control import Steering
-from ascent.rollouts.multi_turn import Talk
-from ascent.rollouts.nash_md import OpponentSource
+from ascent.rollouts.generate import RenderedPrompt, SamplingParams
+from ascent.rollouts.kl_control import KLController
+from ascent.rollouts.multi_turn import EnvSession
+from ascent.rollouts.nash_md import NashMDSource
 from ascent.rollouts.pairs import PairSource
-from ascent.rollouts.source import Models, RolloutSource
-from ascent.rollouts.source import Plan as Steps
-from ascent.setup.critic import CRITIC, critic_of, learner_of, refuse_other_words
-from ascent.setup.data import loaded, prepared, refuse_long_answers, refuse_shorter
-from ascent.setup.environments import opened, talk_of
-from ascent.setup.optimal_values import with_optimum
+from ascent.rollouts.score import Scorer
+from ascent.rollouts.source import Models, RolloutConfig, RolloutSource
+from ascent.setup.critic import CRITIC, check_same_vocab, critic_of, learner_of
+from ascent.setup.data import load_records, prepare_records, refuse_long_answers, refuse_shorter
+from ascent.setup.environments import env_session, open_environment
+from ascent.setup.optimal_values import add_optimal_values
 from ascent.setup.policy import adam_of, device, frozen_model, initial, load_policy
-from ascent.setup.rewards import Scorer, scorer_of
+from ascent.setup.rewards import scorer_of
 from ascent.setup.step_rewards import refuse_stepless
 from ascent.setup.teacher import teacher_of
-from ascent.update.device import on_device
+from ascent.update.device import to_device
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import critic_objective, objective_of
 from ascent.update.schedule import Schedule
@@ -52,7 +52,7 @@ NOT_YET = frozenset({"teacher_distribution", "gold_answers"})
 NOT_YET |= {"noise", "step_head", "score_head"}
 
 
-class Frozen:
+class FrozenModel:
     """A model that is only asked."""
 
     def __init__(self, model: Any, temperature: float, place: torch.device) -> None:
@@ -62,7 +62,7 @@ class Frozen:
     def infer(self, batch: Mapping[str, Any], want: frozenset[str]) -> Mapping[str, Tensor]:
         # The experts are those of the policy that sampled; a policy without its adapter shares its routers.
         plain = {name: each for name, each in batch.items() if name != EXPERTS}
-        found: Mapping[str, Tensor] = self.model.outputs(on_device(plain, self.place), want, self.temperature)
+        found: Mapping[str, Tensor] = self.model.outputs(to_device(plain, self.place), want, self.temperature)
         return found
 
 
@@ -87,22 +87,26 @@ def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
     if config.data.pretraining is None:
         return None
     renderer = Renderer(model.tokenizer, train_on="all", context=longest_of(model.module.config))
-    found = prepared(config.data.pretraining, config, plan.row, renderer, want="examples")
+    found = prepare_records(config.data.pretraining, config, plan.row, renderer, want="examples")
     return FileSource(
         [found], batch_size=config.data.batch_size, tokens_per_microbatch=config.update.tokens_per_microbatch,
         max_tokens=config.data.max_tokens, seed=config.seed, shuffle=config.data.shuffle,
     )  # fmt: skip
 
 
-def asked_of(plan: Plan, name: str, renderer: Renderer, score: Scorer, talk: Talk | None = None) -> list[Asked]:
+def rendered_prompts(
+    plan: Plan, name: str, renderer: Renderer, score: Scorer, talk: EnvSession | None = None
+) -> list[RenderedPrompt]:
     """Prompts of one name in the policy's own tokens, within the recipe's limits, whose answers can be scored."""
     data = plan.config.data
-    records, made_from = opened(loaded(name, "prompts", seed=plan.config.seed, invalid_rows=data.invalid_rows), talk)
+    records, made_from = open_environment(
+        load_records(name, "prompts", seed=plan.config.seed, invalid_rows=data.invalid_rows), talk
+    )
     refuse_long_answers(plan.config, renderer)
     answer = plan.config.rollouts.max_new_tokens
     limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.prompt_overflow, answer=answer)
     prompts, _ = prepare_prompts(records, renderer, limits, invalid_rows=data.invalid_rows, check=score.problem)
-    return [Asked(prompt, tokens, made_from.get(prompt.id)) for prompt, tokens in prompts]
+    return [RenderedPrompt(prompt, tokens, made_from.get(prompt.id)) for prompt, tokens in prompts]
 
 
 def sampler_of(plan: Plan, model: LanguageModel, renderer: Renderer, longest: int) -> Sampler:
@@ -112,7 +116,7 @@ def sampler_of(plan: Plan, model: LanguageModel, renderer: Renderer, longest: in
     return NativeEngine(model, renderer.stop_ids, longest_sequence=longest)
 
 
-class Reinforcement:
+class RLSetup:
     """The parts of such a run, in the order in which they need each other. Whoever has it must `close` it."""
 
     def __init__(self, plan: Plan, folder: Path, model_folder: Path | None) -> None:
@@ -130,13 +134,15 @@ class Reinforcement:
         score = scorer_of(plan, self.failures, self.text)
         held.callback(score.close)
         budget = config.rollouts.max_new_tokens
-        talk = talk_of(config.env.model_dump(), self.renderer, budget) if config.env is not None else None
+        talk = env_session(config.env.model_dump(), self.renderer, budget) if config.env is not None else None
         if talk is not None:
             held.callback(talk.close)
-        self.settings = Settings(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, talk)
-        train = asked_of(plan, config.data.train, self.renderer, score, talk)
+        self.settings = SamplingParams(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, talk)
+        train = rendered_prompts(plan, config.data.train, self.renderer, score, talk)
         refuse_stepless(config, row, [each.prompt for each in train])
-        heldout = asked_of(plan, config.data.evaluate, self.renderer, score, talk) if config.data.evaluate else []
+        heldout = (
+            rendered_prompts(plan, config.data.evaluate, self.renderer, score, talk) if config.data.evaluate else []
+        )
         room = talk.limits.room(budget) if talk is not None else budget
         refuse_long_rollouts(config, row, max(len(each.tokens) for each in train), room)
         self.longest = max(len(each.tokens) for each in (*train, *heldout)) + room
@@ -158,7 +164,7 @@ class Reinforcement:
         half = config.model.dtype != "float32"
         asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half)
         if "optimal_values" in row.needs:
-            train, how = with_optimum(
+            train, how = add_optimal_values(
                 train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,
                 self.text, of=repr((config.rewards, config.rollouts, sorted(plan.inputs.items()))),
             )  # fmt: skip
@@ -171,7 +177,7 @@ class Reinforcement:
             held.callback(other.close)
         self.source = kind(
             train, sampler, score, asked, row, self._steps(plan),
-            self.settings, text=self.text, shuffle=config.data.shuffle, steering=Steering(row, weights),
+            self.settings, text=self.text, shuffle=config.data.shuffle, steering=KLController(row, weights),
             texts=texts, **others,
         )  # fmt: skip
         self.evaluate = Evaluation(heldout, sampler, score, self.settings, self.text) if heldout else None
@@ -186,7 +192,7 @@ class Reinforcement:
         self, plan: Plan, folder: Path, model_folder: Path | None
     ) -> tuple[LocalLearner | None, tuple[str, ...]]:
         """Who is asked for values: nobody, the policy's own value head, or a second model, which then learns too."""
-        self.others: tuple[loop.Trained, ...] = ()
+        self.others: tuple[loop.TrainedModel, ...] = ()
         self.saved: dict[str, Callable[[Path], None]] = {}
         if "critic" not in plan.row.needs:
             return None, ()
@@ -196,21 +202,21 @@ class Reinforcement:
         model, told = critic_of(plan, folder, self.model, saved)
         refuse_shorter("the critic (model.critic_from, or the reward model)", model.model, self.model, self.longest)
         learner = learner_of(plan, model)
-        self.others = (loop.Trained(CRITIC, learner, critic_objective(plan.row)),)
+        self.others = (loop.TrainedModel(CRITIC, learner, critic_objective(plan.row)),)
         self.saved = {CRITIC: model.save}
         return learner, (told,)
 
     def text(self, tokens: Sequence[int]) -> str:
         return str(self.model.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    def _reference(self, plan: Plan, folder: Path) -> Frozen:
+    def _reference(self, plan: Plan, folder: Path) -> FrozenModel:
         config = plan.config
         if config.model.reference is None and self.model.adapter is not None:
             frozen: Any = lora.WithoutAdapter(self.model)
         else:
             name = initial(config.model.reference or config.model.policy, folder, config.seed)
             frozen = frozen_model(plan, name)
-            refuse_other_words(frozen, self.model, "the reference", "use the model that the policy started from")
+            check_same_vocab(frozen, self.model, "the reference", "use the model that the policy started from")
             refuse_shorter("the reference (model.reference)", frozen, self.model, self.longest)
             if frozen.module.config.vocab_size != self.model.module.config.vocab_size:
                 raise ValueError(
@@ -218,29 +224,29 @@ class Reinforcement:
                     f"{self.model.module.config.vocab_size}; their log-probs cannot be compared: use the model that "
                     "the policy started from"
                 )
-        return Frozen(frozen, config.rollouts.temperature, self.model.device)
+        return FrozenModel(frozen, config.rollouts.temperature, self.model.device)
 
-    def _teacher(self, plan: Plan, folder: Path) -> Frozen | None:
+    def _teacher(self, plan: Plan, folder: Path) -> FrozenModel | None:
         if "teacher" not in plan.row.needs:
             return None
         teacher = teacher_of(plan, folder, self.model)
         refuse_shorter("the teacher (model.teacher)", teacher, self.model, self.longest)
-        return Frozen(teacher, plan.config.rollouts.temperature, self.model.device)
+        return FrozenModel(teacher, plan.config.rollouts.temperature, self.model.device)
 
     def _players(
-        self, plan: Plan, folder: Path, reference: Frozen | None
+        self, plan: Plan, folder: Path, reference: FrozenModel | None
     ) -> tuple[type[RolloutSource], dict[str, Sampler]]:
         """The source that the row learns from, and who answers in it besides the policy."""
         needs = plan.row.needs
         if "opponent_samples" in needs:
             assert reference is not None, f"row {plan.row.name} mixes its opponent from the reference"
-            return OpponentSource, {"other": MixtureSampler(self.model, reference.model, self.renderer.stop_ids)}
+            return NashMDSource, {"other": GeometricMixtureSampler(self.model, reference.model, self.renderer.stop_ids)}
         kind = PairSource if plan.row.source == "fresh_pairs" else RolloutSource
         if "reference_samples" in needs:
             return kind, {"other": self._sampler_of_reference(plan, folder, reference)}
         return kind, {}
 
-    def _sampler_of_reference(self, plan: Plan, folder: Path, reference: Frozen | None) -> Sampler:
+    def _sampler_of_reference(self, plan: Plan, folder: Path, reference: FrozenModel | None) -> Sampler:
         """Answers of the reference: from the model that is there, or from a copy that nobody else keeps.
 
         A copy it must be where the reference is the policy without its adapter, which no engine can switch off.
@@ -251,11 +257,12 @@ class Reinforcement:
         name = initial(settings.reference or settings.policy, folder, plan.config.seed)
         return sampler_of(plan, frozen_model(plan, name), self.renderer, self.longest)
 
-    def _steps(self, plan: Plan) -> Steps:
+    def _steps(self, plan: Plan) -> RolloutConfig:
         rollouts, update = plan.config.rollouts, plan.config.update
-        return Steps(
+        return RolloutConfig(
             prompts=rollouts.prompts_per_step, samples=rollouts.group_size, epochs=update.epochs,
-            minibatches=update.minibatches, target_kl=update.target_kl, dynamic_sampling_tries=rollouts.dynamic_sampling_tries,
+            minibatches=update.minibatches, target_kl=update.target_kl,
+            dynamic_sampling_tries=rollouts.dynamic_sampling_tries,
             budget=update.tokens_per_microbatch, bootstrap=rollouts.truncated_reward == "bootstrap",
             critic_alone=update.critic_warmup_steps, staleness=rollouts.max_staleness,
             max_ref_kl=plan.config.run.max_ref_kl,

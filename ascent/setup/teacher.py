@@ -9,10 +9,10 @@ import torch
 
 from ascent.models.model import LanguageModel
 from ascent.plan.resolve import Plan
-from ascent.setup.critic import refuse_other_words
+from ascent.setup.critic import check_same_vocab
 from ascent.setup.policy import frozen_model, initial
 from ascent.update.chunked_distillation import STUDENT, TEACHER
-from ascent.update.device import Batch, on_device
+from ascent.update.device import Batch, to_device
 
 
 class Teacher:
@@ -23,7 +23,7 @@ class Teacher:
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> dict[str, Any]:
-        said = self.model.outputs(on_device(batch, self.model.device), frozenset({STUDENT}))[STUDENT]
+        said = self.model.outputs(to_device(batch, self.model.device), frozenset({STUDENT}))[STUDENT]
         return {**batch, TEACHER: said.detach()}
 
 
@@ -32,5 +32,5 @@ def teacher_of(plan: Plan, folder: Path, policy: LanguageModel) -> LanguageModel
     settings = plan.config.model
     assert settings.teacher is not None, f"row {plan.row.name} needs a teacher"
     found = frozen_model(plan, initial(settings.teacher, folder, plan.config.seed))
-    refuse_other_words(found, policy, f"the teacher (model.teacher {settings.teacher})", "name another teacher")
+    check_same_vocab(found, policy, f"the teacher (model.teacher {settings.teacher})", "name another teacher")
     return found.eval()

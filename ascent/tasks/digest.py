@@ -1,4 +1,4 @@
-"""Digest: a synthetic twin of TL;DR summarisation. A post tells four facts among chatter; the summary keeps the facts.
+"""Digest: a synthetic twin of TL;DR summarization. A post tells four facts among chatter; the summary keeps the facts.
 
     POST: Hi all. Anna lost a ring. It was in Oslo. Ben says hello. It was on Friday.
     TL;DR:    ->    Anna lost a ring in Oslo on Friday.
@@ -77,7 +77,7 @@ def demonstrate(problem: Problem, noise: Noise) -> str:
 
 DIGEST = Task(
     name="digest",
-    summary="summarise a post in one sentence that keeps its four facts",
+    summary="summarize a post in one sentence that keeps its four facts",
     draw=draw,
     parts=parts,
     attempt=attempt,

@@ -1,7 +1,7 @@
 """Tagged: "4 + 7 + 9 = in []" is answered by "[20]". Format, correctness and brevity are three rewards on their own.
 
 A text may be right and untagged, tagged and wrong, both and long-winded, so the parts can be weighted, gated or
-normalised apart. Demonstrations are always right, tagged half of the time and wordy half of the time: a policy that
+normalized apart. Demonstrations are always right, tagged half of the time and wordy half of the time: a policy that
 imitates them has two things left to learn.
 """
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
+from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample, UnpairedExample
 from ascent.tasks.noise import Noise, hashed
 
 Split = Literal["train", "heldout"]
@@ -86,7 +86,7 @@ class Task:
         found = self.rankings(split, count, seed, size=2, strength=strength)
         return tuple(Pair(ranking.prompt, ranking.answers[0], ranking.answers[1]) for ranking in found)
 
-    def judged(self, split: Split, count: int, seed: int = 0, *, strength: float = 4.0) -> tuple[Judged, ...]:
+    def judged(self, split: Split, count: int, seed: int = 0, *, strength: float = 4.0) -> tuple[UnpairedExample, ...]:
         """One answer with a thumb, up with probability sigmoid(strength * (utility - the middle of its range))."""
         _positive(strength)
         found = []
@@ -95,10 +95,10 @@ class Task:
             noise = self._noise("judged", split, seed, index)
             text = self.attempt(problem, noise)
             good = noise.unit() < self.approval(prompt, text, strength=strength)
-            found.append(Judged(prompt, _reply(text), good))
+            found.append(UnpairedExample(prompt, _reply(text), good))
         return tuple(found)
 
-    def stepwise(self, split: Split, count: int, seed: int = 0) -> tuple[Steps, ...]:
+    def stepwise(self, split: Split, count: int, seed: int = 0) -> tuple[StepExample, ...]:
         """One answer of mixed quality in steps, each judged right or wrong by the task itself; an end that comes too
         early makes the last one wrong."""
         found = []
@@ -111,7 +111,7 @@ class Task:
             pieces = tuple(text[start : score.end].strip() for start, score in zip(starts, scores, strict=False))
             # The last step ends with the answer, so it is as wrong as that end is.
             right = (*(score.value for score in scores[:-1]), min(score.value for score in judged[len(scores) - 1 :]))
-            found.append(Steps(prompt, pieces, right))
+            found.append(StepExample(prompt, pieces, right))
         return tuple(found)
 
     def verify(self, prompt: Prompt, text: str) -> dict[str, float]:

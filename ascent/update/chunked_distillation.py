@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from ascent.cells import Cell
-from ascent.losses.loss import Each
+from ascent.losses.loss import ItemLosses
 from ascent.maths.metrics import Metrics, merge
 
 STUDENT, TEACHER = "logits_TV", "teacher_TV"
 
 
-def in_pieces(loss: Cell, known: Mapping[str, Any]) -> Each:
+def chunked_distillation(loss: Cell, known: Mapping[str, Any]) -> ItemLosses:
     """The cell on all trained tokens, as if their logits lay side by side."""
     student, teacher, loss_mask_T = known[STUDENT], known[TEACHER], known["loss_mask_T"]
     if isinstance(student, Tensor):  # a stand-in by which a step's tokens are counted
@@ -43,9 +43,9 @@ def in_pieces(loss: Cell, known: Mapping[str, Any]) -> Each:
 
     losses_N = student.each_row(of)
     losses_T = losses_N.new_zeros(loss_mask_T.shape).index_copy(0, rows_N, losses_N)
-    return Each(losses_T, loss_mask_T, merge(said.values()))
+    return ItemLosses(losses_T, loss_mask_T, merge(said.values()))
 
 
-def _each(loss: Cell, known: Mapping[str, Any]) -> Each:
-    found: Each = loss(known)
+def _each(loss: Cell, known: Mapping[str, Any]) -> ItemLosses:
+    found: ItemLosses = loss(known)
     return found

@@ -17,7 +17,7 @@ from ascent.maths.segments import Segments
 Batch = Mapping[str, Any]
 
 
-def on_device(batch: Batch, device: torch.device) -> dict[str, Any]:
+def to_device(batch: Batch, device: torch.device) -> dict[str, Any]:
     """The same batch on the device, companions included; what is there already is not copied."""
     return {name: _moved(value, device) for name, value in batch.items()}
 
@@ -31,10 +31,10 @@ def _moved(value: Any, device: torch.device) -> Any:
         return Groups(_moved(value.ids_B, device), value.count, _moved(value.uids_B, device))
     if isinstance(value, tuple):
         return tuple(_moved(each, device) for each in value)
-    return on_device(value, device) if isinstance(value, Mapping) else value
+    return to_device(value, device) if isinstance(value, Mapping) else value
 
 
-def stand_in(batch: Batch, want: Iterable[str], dtype: torch.dtype) -> dict[str, Tensor]:
+def dummy_outputs(batch: Batch, want: Iterable[str], dtype: torch.dtype) -> dict[str, Tensor]:
     """Model outputs of the right shapes, made without the model.
 
     A denominator counts tokens, sequences or pairs and never looks at what the model says (the learner checks), so
@@ -46,7 +46,7 @@ def stand_in(batch: Batch, want: Iterable[str], dtype: torch.dtype) -> dict[str,
     return {name: torch.full(sizes[name.rpartition("_")[2]], -1.0, dtype=dtype, device=device) for name in want}
 
 
-def tokens_of(batch: Batch) -> tuple[int, Tensor]:
+def count_tokens(batch: Batch) -> tuple[int, Tensor]:
     """How many tokens the batch has, and how many of them are trained."""
     segments: Segments = batch["segments"]
     loss_mask_T = batch.get("loss_mask_T")

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ascent.losses.loss import Loss, Terms
-from ascent.maths.metrics import Mean, Metrics, Tally, merge
-from ascent.models.dropout import silence_modules
+from ascent.maths.metrics import Accumulator, Mean, Metrics, merge
+from ascent.models.dropout import disable_dropout
 from ascent.protocols import State, Weights
 from ascent.update import microbatch, step_batch
-from ascent.update.device import Batch, on_device, stand_in, tokens_of
+from ascent.update.device import Batch, count_tokens, dummy_outputs, to_device
 from ascent.update.objective import Objective
 from ascent.update.optim import Adam, AdamW
 from ascent.update.schedule import Schedule
@@ -71,10 +71,10 @@ class LocalLearner:
         self.carried: dict[str, Tensor] = {}  # what an objective hands from one step to the next
         first = next(iter(self.optimizer.masters.values()))
         self._device, self._dtype = first.device, first.dtype
-        silence_modules(model.modules())
+        disable_dropout(model.modules())
         model.eval()
 
-    def step(self, batches: Sequence[Batch], objective: Objective) -> dict[str, Tally]:
+    def step(self, batches: Sequence[Batch], objective: Objective) -> dict[str, Accumulator]:
         """One optimizer step over all micro-batches; the metrics of the whole of it."""
         batches = self._placed(batches)
         known = self._statistics(batches, objective)
@@ -86,8 +86,8 @@ class LocalLearner:
         try:
             for batch, about in zip(batches, known, strict=True):
                 outputs = self.model.outputs(batch, objective.want, self.temperature)
-                if "routes_changed" in outputs:
-                    changed.append(outputs.pop("routes_changed"))
+                if "policy/routes_changed_frac" in outputs:
+                    changed.append(outputs.pop("policy/routes_changed_frac"))
                 terms = objective.terms({**batch, **about, **outputs})
                 microbatch.scaled(terms, totals, objective.weights).backward()
                 self.optimizer.collect()
@@ -98,7 +98,7 @@ class LocalLearner:
         tally.check()
         metrics = tally.metrics() | _reported(batches, known) | beside
         if changed:
-            metrics["routes_changed"] = Mean(*torch.stack(changed).sum(0))
+            metrics["policy/routes_changed_frac"] = Mean(*torch.stack(changed).sum(0))
         metrics |= self._apply(metrics)
         if not self.skipped_in_a_row:  # a step that was refused is not remembered either
             self.carried.update({name: known[0][name] for name in objective.carried})
@@ -106,7 +106,7 @@ class LocalLearner:
 
     def _beside(
         self, batches: Sequence[dict[str, Any]], objective: Objective, totals: Mapping[str, Tensor], tally: _Accumulated
-    ) -> dict[str, Tally]:
+    ) -> dict[str, Accumulator]:
         """Add the gradient of the text that is mixed in; both gradients' norms, by which to judge its weight."""
         extra = objective.beside
         texts = [] if extra is None else extra.texts(batches)
@@ -119,9 +119,12 @@ class LocalLearner:
             microbatch.scaled(terms, totals, objective.weights).backward()
             self.optimizer.collect()
             tally.add(terms)
-        return {"grad_norm/rollouts": _one(policy), f"grad_norm/{extra.companion}": _one(self.optimizer.norm(own))}
+        return {
+            "optim/grad_norm_rollouts": _one(policy),
+            f"optim/grad_norm_{extra.companion}": _one(self.optimizer.norm(own)),
+        }
 
-    def _apply(self, metrics: Metrics) -> dict[str, Tally]:
+    def _apply(self, metrics: Metrics) -> dict[str, Accumulator]:
         """The optimizer step itself, or its refusal."""
         norm = self.optimizer.norm()
         finite = bool(torch.isfinite(norm))
@@ -138,13 +141,13 @@ class LocalLearner:
         if self.skipped_in_a_row >= self.patience:
             raise Diverged(self._verdict(float(norm), broken, metrics))
         return {
-            "grad_norm": _one(norm) if finite else Mean(torch.zeros(()), torch.zeros(())),
-            "learning_rate": _one(torch.tensor(learning_rate)),
-            "skipped": _one(torch.tensor(float(not finite))),
+            "optim/grad_norm": _one(norm) if finite else Mean(torch.zeros(()), torch.zeros(())),
+            "optim/lr": _one(torch.tensor(learning_rate)),
+            "optim/skipped": _one(torch.tensor(float(not finite))),
         }
 
     def _verdict(self, norm: float, broken: Sequence[str], metrics: Metrics) -> str:
-        losses = ", ".join(f"{name}={metrics[name].value():.4g}" for name in metrics if name.startswith("loss"))
+        losses = ", ".join(f"{name}={metrics[name].value():.4g}" for name in metrics if "loss" in name)
         return (
             f"the gradient norm was not finite ({norm}) in {self.skipped_in_a_row} optimizer steps in a row, the last "
             f"being step {self.steps}; {losses}; {len(broken)} of {len(self.optimizer.masters)} weights have a "
@@ -152,7 +155,7 @@ class LocalLearner:
             "checkpoint with a lower update.learning_rate, and look at the last batches' data and rewards"
         )
 
-    def evaluate(self, batches: Sequence[Batch], objective: Objective) -> dict[str, Tally]:
+    def evaluate(self, batches: Sequence[Batch], objective: Objective) -> dict[str, Accumulator]:
         """The loss and the metrics of `step`, without a gradient; nothing changes."""
         batches = self._placed(batches)
         known = self._statistics(batches, objective)
@@ -169,7 +172,7 @@ class LocalLearner:
 
     def infer(self, batch: Batch, want: frozenset[str]) -> dict[str, Tensor]:
         """What the model says about a batch, without gradient: log-probs, entropies, scores or values."""
-        return self._outputs(on_device(batch, self._device), want)
+        return self._outputs(to_device(batch, self._device), want)
 
     @torch.no_grad()
     def _outputs(self, batch: dict[str, Any], want: frozenset[str]) -> dict[str, Tensor]:
@@ -178,7 +181,7 @@ class LocalLearner:
     def _placed(self, batches: Sequence[Batch]) -> list[dict[str, Any]]:
         if not batches:
             raise ValueError("a step over 0 micro-batches; the source must give at least one")
-        return [on_device(batch, self._device) for batch in batches]
+        return [to_device(batch, self._device) for batch in batches]
 
     def _statistics(self, batches: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Tensor]]:
         """What couples the step, from forwards without gradient, for each micro-batch: one quotient of sums over all of
@@ -204,20 +207,20 @@ class LocalLearner:
         want = objective.coupling_want
         seen = [{**batch, **(self._outputs(batch, want) if want else {})} for batch in batches]
         carried = {name: self.carried[name] for name in objective.carried if name in self.carried}
-        return step_batch.cut(objective.coupling({**step_batch.joined(seen), **carried}), batches)
+        return step_batch.split(objective.coupling({**step_batch.concat(seen), **carried}), batches)
 
     @torch.no_grad()
     def _denominators(
         self, batches: Sequence[dict[str, Any]], objective: Objective, known: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
         found = [
-            objective.terms({**batch, **about, **stand_in(batch, objective.want, self._dtype)})
+            objective.terms({**batch, **about, **dummy_outputs(batch, objective.want, self._dtype)})
             for batch, about in zip(batches, known, strict=True)
         ]
         extra = objective.beside
         for text in [] if extra is None else extra.texts(batches):
             assert extra is not None
-            found.append(extra.terms({**text, **stand_in(text, extra.want, self._dtype)}))
+            found.append(extra.terms({**text, **dummy_outputs(text, extra.want, self._dtype)}))
         return microbatch.denominators(found)
 
     def weights(self) -> Weights:
@@ -265,6 +268,10 @@ class LocalLearner:
         self.optimizer.clear()
 
 
+# The two terms that the field logs under names of their own.
+LOSS_NAMES = {"policy": "policy/loss", "value_loss": "critic/loss"}
+
+
 class _Accumulated:
     """A step's numerators, denominators and metrics, added up as its micro-batches pass."""
 
@@ -289,15 +296,15 @@ class _Accumulated:
             close = torch.isclose(loss.denominator, counted, rtol=1e-4)
             assert bool(close), f"term {name}: denominator {loss.denominator} was counted as {counted} beforehand"
 
-    def metrics(self) -> dict[str, Tally]:
-        """Every term as `loss/<term>`, their weighted sum as `loss`, and what the terms reported."""
+    def metrics(self) -> dict[str, Accumulator]:
+        """Every term, their weighted sum, and what the terms reported."""
         found = merge(loss.metrics for loss in self._seen.values())
         values = {}
         for name, loss in self._seen.items():
-            found[f"loss/{name}"] = Mean(loss.numerator, self._totals[name].clamp(min=1))
+            found[LOSS_NAMES.get(name, f"loss/{name}")] = Mean(loss.numerator, self._totals[name].clamp(min=1))
             found[f"denominator/{name}"] = _one(self._totals[name])
             values[name] = self._weights.get(name, 1.0) * loss.numerator / self._totals[name].clamp(min=1)
-        found["loss"] = _one(torch.stack(list(values.values())).sum())
+        found["loss/total"] = _one(torch.stack(list(values.values())).sum())
         return found
 
 
@@ -305,11 +312,11 @@ def _one(value: Tensor) -> Mean:
     return Mean(value.detach(), torch.ones((), device=value.device))
 
 
-def _reported(batches: Iterable[Batch], known: Sequence[Mapping[str, Tensor]]) -> dict[str, Tally]:
+def _reported(batches: Iterable[Batch], known: Sequence[Mapping[str, Tensor]]) -> dict[str, Accumulator]:
     """How much was computed and trained, and the step's statistics that are one number."""
-    computed, trained = zip(*(tokens_of(batch) for batch in batches), strict=True)
-    counts = {"tokens": torch.tensor(float(sum(computed))), "trained_tokens": torch.stack(trained).sum()}
-    single = {name: value for name, value in known[0].items() if value.ndim == 0}
+    computed, trained = zip(*(count_tokens(batch) for batch in batches), strict=True)
+    counts = {"tokens/run": torch.tensor(float(sum(computed))), "tokens/trained": torch.stack(trained).sum()}
+    single = {f"statistic/{name}": value for name, value in known[0].items() if value.ndim == 0}
     return {name: _one(value) for name, value in {**counts, **single}.items()}
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ascent.losses.loss import Terms
-from ascent.maths.metrics import Tally, merge
+from ascent.maths.metrics import Accumulator, merge
 
 
 class Step(NamedTuple):
@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
     value: Tensor
     terms: Mapping[str, Tensor]
-    metrics: Mapping[str, Tally]
+    metrics: Mapping[str, Accumulator]
 
 
 def denominators(pieces: Iterable[Terms]) -> dict[str, Tensor]:

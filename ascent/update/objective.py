@@ -1,4 +1,4 @@
-"""What a learner minimises, as a value: the terms, their weights, and what the model must supply for them.
+"""What a learner minimizes, as a value: the terms, their weights, and what the model must supply for them.
 
 `objective_of(row)` reads all of it off a row of the table; nothing here names an algorithm.
 """
@@ -29,8 +29,8 @@ LOSS_SLOTS = (
     "token_weights",
     "aggregation",
     "kl",
-    "value",
-    "entropy",
+    "value_loss",
+    "entropy_bonus",
     "extra_losses",
     "loss",
 )
@@ -54,7 +54,7 @@ class Statistic:
 
 
 @dataclass(frozen=True)
-class Beside:
+class AuxiliaryBatch:
     """Terms of other text that a step trains on too: micro-batches may carry packed batches under this name.
 
     Each has a forward and a backward pass of its own, at temperature 1, and adds its gradient to the step's.
@@ -84,7 +84,7 @@ class Objective:
     coupling: Callable[[Mapping[str, Any]], dict[str, Tensor]] | None = None
     coupling_want: frozenset[str] = frozenset()
     carried: tuple[str, ...] = ()
-    beside: Beside | None = None
+    beside: AuxiliaryBatch | None = None
 
     def __post_init__(self) -> None:
         for want in (self.want, *(each.want for each in self.statistics)):
@@ -111,7 +111,7 @@ PRETRAINING, PRETRAINING_LOGPROBS = "pretraining", "pretraining_logprobs_X"
 
 
 def critic_objective(row: Row) -> Objective:
-    """What a critic with weights of its own minimises: the row's value loss alone, with nothing to weigh it by."""
+    """What a critic with weights of its own minimizes: the row's value loss alone, with nothing to weigh it by."""
     if row.value_loss is None:
         raise ValueError(f"row {row.name!r} has no value loss; a critic has nothing to learn")
     value = row.value_loss
@@ -127,12 +127,12 @@ def objective_of(row: Row, *, critic: bool = True) -> Objective:
     return replace(_objective_of(row), weights=weights, beside=_beside(texts))
 
 
-def _beside(texts: Sequence[Cell]) -> Beside | None:
+def _beside(texts: Sequence[Cell]) -> AuxiliaryBatch | None:
     def terms(known: Mapping[str, Any]) -> Terms:
         own = {PRETRAINING_LOGPROBS: known["logprobs_T"], "pretraining_trained_X": known["loss_mask_T"]}
         return {each.name: summed(each(own)) for each in texts}
 
-    return Beside(PRETRAINING, frozenset({"logprobs_T"}), terms) if texts else None
+    return AuxiliaryBatch(PRETRAINING, frozenset({"logprobs_T"}), terms) if texts else None
 
 
 def _objective_of(row: Row) -> Objective:
@@ -164,7 +164,9 @@ def _objective_of(row: Row) -> Objective:
 def _terms_of(row: Row) -> Callable[[Mapping[str, Any]], Terms]:
     if row.loss is not None:
         loss = row.loss
-        how = chunked_distillation.in_pieces if chunked_distillation.STUDENT in loss.inputs else Cell.__call__
+        how = (
+            chunked_distillation.chunked_distillation if chunked_distillation.STUDENT in loss.inputs else Cell.__call__
+        )
         return lambda available: file_terms(
             available, loss=loss, token_weights=row.token_weights, extra_losses=row.extra_losses, evaluate=how
         )

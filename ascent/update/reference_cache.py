@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ascent.checkpoints import disk
 from ascent.maths.segments import Segments
-from ascent.update.device import Batch, on_device
+from ascent.update.device import Batch, to_device
 from ascent.update.learner import Model
 
 WANT = frozenset({"logprobs_T"})
@@ -78,7 +78,7 @@ class Reference:
                 "the data changed under the run: start a new one"
             )
         device = next(weight.device for _, weight in self.model.named_parameters())
-        outputs = self.model.outputs(on_device(batch, device), WANT, self.temperature)
+        outputs = self.model.outputs(to_device(batch, device), WANT, self.temperature)
         pieces = outputs["logprobs_T"].float().cpu().split(batch["segments"].lengths_B.tolist())
         return {k: piece.clone() for k, piece in zip(keys, pieces, strict=True) if k not in self.known}
 

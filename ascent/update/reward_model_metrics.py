@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ascent.losses.loss import Terms
-from ascent.maths.metrics import Mean, Tally
+from ascent.maths.metrics import Accumulator, Mean
 from ascent.maths.segments import Segments
 from ascent.update.objective import Objective
 
@@ -31,7 +31,7 @@ BINS = 10
 _PARTS = "judged/"
 
 
-def judging(objective: Objective) -> Objective:
+def with_reward_model_metrics(objective: Objective) -> Objective:
     """The same objective, for evaluation: where it reads scores, its metrics also hold what `figures` needs."""
     if "scores_B" not in objective.want:
         return objective
@@ -48,7 +48,7 @@ def _with_tallies(terms_of: Callable[[Mapping[str, Any]], Terms]) -> Callable[[M
     return terms
 
 
-def tallies(available: Mapping[str, Any]) -> dict[str, Tally]:
+def tallies(available: Mapping[str, Any]) -> dict[str, Accumulator]:
     """The sums of one micro-batch of pairs (`chosen_P`, `rejected_P`) or rankings (`ranks_B`, `groups`)."""
     scores_B = available["scores_B"].detach().double()
     won_P, lost_P = _pairs(available)
@@ -57,15 +57,15 @@ def tallies(available: Mapping[str, Any]) -> dict[str, Tally]:
     bin_P = ((torch.sigmoid(gap_P.abs()) - 0.5) * (2 * BINS)).long().clamp(max=BINS - 1)
     in_NP = bin_P == torch.arange(BINS, device=bin_P.device)[:, None]
     total_N, over_N = torch.where(in_NP, surplus_P, 0.0).sum(1), in_NP.sum(1)
-    found: dict[str, Tally] = {f"{_PARTS}bin{n}": Mean(total_N[n], over_N[n]) for n in range(BINS)}
-    found["brier"] = _mean(torch.sigmoid(-gap_P) ** 2)
+    found: dict[str, Accumulator] = {f"{_PARTS}bin{n}": Mean(total_N[n], over_N[n]) for n in range(BINS)}
+    found["preference/brier"] = _mean(torch.sigmoid(-gap_P) ** 2)
     segments: Segments = available["segments"]
     length_B = segments.sum(available["loss_mask_T"]).double()
     products = {"s": scores_B, "l": length_B, "ss": scores_B**2, "ll": length_B**2, "sl": scores_B * length_B}
     return found | {f"{_PARTS}{name}": _mean(each) for name, each in products.items()}
 
 
-def figures(stats: Mapping[str, Tally]) -> dict[str, float]:
+def figures(stats: Mapping[str, Accumulator]) -> dict[str, float]:
     """Every metric as a number, those that only serve as parts put together."""
     plain = {name: tally.value() for name, tally in stats.items() if not name.startswith(_PARTS)}
     if f"{_PARTS}s" not in stats:
@@ -75,8 +75,8 @@ def figures(stats: Mapping[str, Tally]) -> dict[str, float]:
     gaps = sum(abs(float(each.total)) for each in bins if isinstance(each, Mean))
     moments = {name: stats[_PARTS + name].value() for name in ("s", "l", "ss", "ll", "sl")}
     return plain | {
-        "calibration_error": gaps / pairs if pairs else math.nan,
-        "length_correlation": _correlation(**moments),
+        "preference/calibration_error": gaps / pairs if pairs else math.nan,
+        "preference/length_correlation": _correlation(**moments),
     }
 
 

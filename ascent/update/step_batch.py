@@ -19,7 +19,7 @@ Batch = Mapping[str, Any]
 INDICES = ("chosen_P", "rejected_P")  # of sequences: they move with the sequences before them
 
 
-def joined(batches: Sequence[Batch]) -> dict[str, Any]:
+def concat(batches: Sequence[Batch]) -> dict[str, Any]:
     """One batch of all the sequences of the micro-batches, with every tensor that all of them have."""
     starts = [0]
     for batch in batches:
@@ -38,7 +38,7 @@ def joined(batches: Sequence[Batch]) -> dict[str, Any]:
     return whole
 
 
-def cut(found: Mapping[str, Tensor], batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
+def split(found: Mapping[str, Tensor], batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
     """What was found about the whole, for each micro-batch: its own part of _T and _B, everything else as it is."""
     sizes = {
         "_T": [batch["segments"].total for batch in batches],

@@ -172,7 +172,7 @@ def rewards_of(
 
 
 def gae(rewards_BL: Tensor, values_BL: Tensor, trained_BL: Tensor, *, gamma: float, lam: float) -> Tensor:
-    """Generalised advantage estimation, from the last column to the first; after an answer's end nothing is to come.
+    """Generalized advantage estimation, from the last column to the first; after an answer's end nothing is to come.
 
     A surprise is reward + value of the next state - value of this one; the advantage is this surprise and all later
     ones, each worth less by gamma * lam.

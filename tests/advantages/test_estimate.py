@@ -1,4 +1,4 @@
-"""The order of operations: shape, place, credit, normalise; what cannot be scored takes no part."""
+"""The order of operations: shape, place, credit, normalize; what cannot be scored takes no part."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_eos_rule_does_not_score_what_could_not_be_scored() -> None:
     result = estimate(
         known,
         reward_shaping=(cell(reward_shaping.eos_replace),),
-        advantage=cell(group_baselines.centre),
+        advantage=cell(group_baselines.group_mean_baseline),
         advantage_norm=NONE,
     )
     assert result.advantages_T.tolist() == pytest.approx([0.5, 0.5, -0.5, 0, 0])
@@ -73,7 +73,9 @@ def test_the_eos_rule_does_not_score_what_could_not_be_scored() -> None:
 def test_an_empty_completion_stays_in_the_baseline() -> None:
     known = batch()
     known["loss_mask_T"] = torch.tensor([True, True, False, True, True])
-    result = estimate(known, reward_shaping=(), advantage=cell(group_baselines.centre), advantage_norm=NONE)
+    result = estimate(
+        known, reward_shaping=(), advantage=cell(group_baselines.group_mean_baseline), advantage_norm=NONE
+    )
     assert result.advantages_T.tolist() == pytest.approx([0.5, 0.5, 0, 0, 0])
 
 
@@ -83,7 +85,7 @@ def test_everything_is_frozen() -> None:
     result = estimate(
         known,
         reward_shaping=(cell(reward_shaping.kl_penalty, beta=0.1),),
-        advantage=cell(group_baselines.centre),
+        advantage=cell(group_baselines.group_mean_baseline),
         advantage_norm=NONE,
     )
     assert not result.advantages_T.requires_grad and not result.rewards_B.requires_grad

@@ -1,4 +1,4 @@
-"""The normalisers: three batch stds by name, whitening by token and by sequence, flat batches."""
+"""The normalizers: three batch stds by name, whitening by token and by sequence, flat batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascent.maths.groups import Groups
 
 GROUPS = Groups.from_ids([0] * 4 + [1] * 4)
 REWARDS = torch.tensor([1.0, 1, 0, 0, 1, 0, 0, 0], dtype=torch.float64)
-CENTRED = group_baselines.centre(REWARDS, GROUPS).advantages_B
+CENTRED = group_baselines.group_mean_baseline(REWARDS, GROUPS).advantages_B
 
 
 def test_golden_numbers_g2_three_batch_stds() -> None:
@@ -19,8 +19,8 @@ def test_golden_numbers_g2_three_batch_stds() -> None:
     assert raw.tolist() == pytest.approx(
         [0.966092, 0.966092, -0.966092, -0.966092, 1.449138] + [-0.483046] * 3, abs=1e-6
     )
-    centred = normalize.batch_std_centred(CENTRED, REWARDS, GROUPS, eps=1e-12)
-    assert centred.tolist() == pytest.approx([1, 1, -1, -1, 1.5, -0.5, -0.5, -0.5], abs=1e-6)
+    centered = normalize.batch_std_centered(CENTRED, REWARDS, GROUPS, eps=1e-12)
+    assert centered.tolist() == pytest.approx([1, 1, -1, -1, 1.5, -0.5, -0.5, -0.5], abs=1e-6)
     about_group = normalize.batch_rms_group(CENTRED, REWARDS, GROUPS, eps=1e-12)
     assert (CENTRED / about_group).tolist() == pytest.approx([0.467707] * 8, abs=1e-6)
 
@@ -35,11 +35,11 @@ def test_token_whitening_is_dominated_by_length_and_sequence_whitening_is_not() 
 
 def test_a_flat_batch_stays_zero_not_nan() -> None:
     rewards = torch.full((8,), 1.1)
-    zero = group_baselines.centre(rewards, GROUPS).advantages_B
+    zero = group_baselines.group_mean_baseline(rewards, GROUPS).advantages_B
     scored = torch.ones(8, dtype=torch.bool)
     for scaled in (
         normalize.batch_std_raw(zero, rewards),
-        normalize.batch_std_centred(zero, rewards, GROUPS),
+        normalize.batch_std_centered(zero, rewards, GROUPS),
         normalize.batch_rms_group(zero, rewards, GROUPS),
         normalize.batch_zscore(zero, scored),
         normalize.whiten_sequence(zero, scored),
@@ -52,9 +52,9 @@ def test_a_flat_batch_stays_zero_not_nan() -> None:
 def test_unscored_sequences_stay_out_of_batch_statistics() -> None:
     rewards = torch.cat([REWARDS, torch.tensor([float("nan")], dtype=torch.float64)])
     groups = Groups.from_ids([0] * 4 + [1] * 5)
-    centred = group_baselines.centre(rewards, groups).advantages_B
-    with_hole = normalize.batch_std_centred(centred, rewards, groups)
-    torch.testing.assert_close(with_hole[:8], normalize.batch_std_centred(CENTRED, REWARDS, GROUPS))
+    centered = group_baselines.group_mean_baseline(rewards, groups).advantages_B
+    with_hole = normalize.batch_std_centered(centered, rewards, groups)
+    torch.testing.assert_close(with_hole[:8], normalize.batch_std_centered(CENTRED, REWARDS, GROUPS))
     assert float(with_hole[8]) == 0
 
 
@@ -63,7 +63,9 @@ def test_lone_success_has_the_known_largest_advantage() -> None:
         rewards = torch.zeros(size, dtype=torch.float64)
         rewards[0] = 1
         groups = Groups.from_ids([0] * size)
-        z = normalize.group_std(group_baselines.centre(rewards, groups).advantages_B, rewards, groups, eps=1e-9)
+        z = normalize.group_std(
+            group_baselines.group_mean_baseline(rewards, groups).advantages_B, rewards, groups, eps=1e-9
+        )
         assert float(z[0]) == pytest.approx(expected, abs=0.01)
 
 

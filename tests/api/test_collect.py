@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ascent.api.collect import Asked, Collected, collect
-from ascent.feedback.preference_log import Ledger, read
+from ascent.api.collect import CollectOptions, CollectResult, collect
+from ascent.feedback.preference_log import PreferenceLog, read
 from ascent.feedback.verdicts import Verdict
 from ascent.models.tiny import create
-from ascent.setup.data import loaded
+from ascent.setup.data import load_records
 from ascent.setup.judges import judge_of
 
 COLLECT = importlib.import_module("ascent.api.collect")  # the package holds a function of this name
@@ -31,7 +31,7 @@ def liked(tmp_path: Path) -> str:
     return f"{file}:brief?strength=0.5&noise=0.1"
 
 
-def gathered(asked: Asked, out: Path, judge: str, **options) -> Collected:
+def gathered(asked: CollectOptions, out: Path, judge: str, **options) -> CollectResult:
     found = {"annotator": "sim", "repeat": 0.25, "say": lambda line: None, **options}
     return collect(asked, out, judge=judge_of(judge), **found)
 
@@ -57,7 +57,7 @@ class Person:
 
 
 def test_the_same_seed_gives_the_same_file_and_training_reads_it(model, liked, tmp_path):
-    asked = Asked((model,), "style:10", samples=3, per_prompt=2, max_new_tokens=5)
+    asked = CollectOptions((model,), "style:10", samples=3, per_prompt=2, max_new_tokens=5)
     first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
     found = gathered(asked, first, liked)
     assert found.finished and found.questions == len(read(first)) > 20
@@ -68,17 +68,17 @@ def test_the_same_seed_gives_the_same_file_and_training_reads_it(model, liked, t
     assert plain(other) != plain(first)
     sides = {tuple(row["shown"]) == tuple(sorted(row["shown"])) for row in read(first)}
     assert sides == {True, False}
-    pairs = loaded(str(first), "pairs", seed=0)
+    pairs = load_records(str(first), "pairs", seed=0)
     assert len(pairs.records) + pairs.report.notes.total() == found.questions
     assert pairs.report.notes["rows set aside: asked again"] >= 1
     assert "sim" in found.agreement.itself
 
 
 def test_interrupted_it_goes_on_where_it_stopped(model, liked, tmp_path, monkeypatch):
-    asked = Asked((model,), "style:10", samples=3, max_new_tokens=5)
+    asked = CollectOptions((model,), "style:10", samples=3, max_new_tokens=5)
     calm, wild = tmp_path / "calm.jsonl", tmp_path / "wild.jsonl"
     gathered(asked, calm, liked)
-    append = Ledger.append
+    append = PreferenceLog.append
     monkeypatch.setattr(COLLECT, "AT_ONCE", 4)
 
     def interrupted(self, row):
@@ -86,7 +86,7 @@ def test_interrupted_it_goes_on_where_it_stopped(model, liked, tmp_path, monkeyp
             raise KeyboardInterrupt
         append(self, row)
 
-    monkeypatch.setattr(Ledger, "append", interrupted)
+    monkeypatch.setattr(PreferenceLog, "append", interrupted)
     with pytest.raises(KeyboardInterrupt):
         gathered(asked, wild, liked)
     assert len(read(wild)) == 5
@@ -101,7 +101,7 @@ def test_interrupted_it_goes_on_where_it_stopped(model, liked, tmp_path, monkeyp
 
 def test_sampling_that_was_cut_off_gives_the_same_answers(model, liked, tmp_path, monkeypatch):
     monkeypatch.setattr(COLLECT, "AT_ONCE", 4)
-    asked = Asked((model,), "style:10", samples=2, max_new_tokens=5)
+    asked = CollectOptions((model,), "style:10", samples=2, max_new_tokens=5)
     calm, wild = tmp_path / "calm.jsonl", tmp_path / "wild.jsonl"
     gathered(asked, calm, liked)
     whole = (tmp_path / "calm.samples.jsonl").read_text().splitlines(keepends=True)
@@ -112,7 +112,7 @@ def test_sampling_that_was_cut_off_gives_the_same_answers(model, liked, tmp_path
 
 def test_other_questions_are_refused(model, liked, tmp_path):
     out = tmp_path / "v.jsonl"
-    asked = Asked((model,), "style:4", samples=2, max_new_tokens=5)
+    asked = CollectOptions((model,), "style:4", samples=2, max_new_tokens=5)
     gathered(asked, out, liked)
     for changed, word in ((replace(asked, samples=3), "samples"), (replace(asked, prompts="style:5"), "prompts")):
         with pytest.raises(ValueError, match=f"answers to other questions: {word} was"):
@@ -120,12 +120,12 @@ def test_other_questions_are_refused(model, liked, tmp_path):
     with pytest.raises(ValueError, match="verdicts of sim on other questions"):
         gathered(replace(asked, form="rankings", samples=2, per_prompt=1), out, liked, repeat=0.0)
     with pytest.raises(ValueError, match="one answer to a prompt, which cannot be compared"):
-        Asked((model,), "style:4", samples=1)
+        CollectOptions((model,), "style:4", samples=1)
 
 
 def test_a_second_annotator_answers_the_same_questions_in_an_order_of_its_own(model, liked, tmp_path):
     out = tmp_path / "v.jsonl"
-    asked = Asked((model,), "style:24", samples=2, max_new_tokens=5)
+    asked = CollectOptions((model,), "style:24", samples=2, max_new_tokens=5)
     gathered(asked, out, liked, repeat=0.0)
     found = gathered(asked, out, liked, annotator="other", repeat=0.0)
     rows = read(out)
@@ -137,7 +137,7 @@ def test_a_second_annotator_answers_the_same_questions_in_an_order_of_its_own(mo
 
 def test_a_person_may_take_back_skip_and_leave(model, tmp_path):
     out = tmp_path / "v.jsonl"
-    asked = Asked((model,), "style:6", samples=2, max_new_tokens=5)
+    asked = CollectOptions((model,), "style:6", samples=2, max_new_tokens=5)
     person = Person("undo", Verdict("first"), Verdict("tie"), "undo", "undo", "undo", Verdict("second"), "quit")
     found = collect(asked, out, annotator="ann", person=person, repeat=0.0, say=lambda line: None)
     assert [row["verdict"] for row in read(out)] == ["second"]
@@ -155,6 +155,6 @@ def test_a_person_may_take_back_skip_and_leave(model, tmp_path):
 def test_two_models_are_set_against_each_other_and_hidden(model, liked, tmp_path):
     other = str(create(tmp_path / "other", seed=1))
     out = tmp_path / "v.jsonl"
-    gathered(Asked((model, other), "style:6", samples=1, max_new_tokens=5), out, liked)
+    gathered(CollectOptions((model, other), "style:6", samples=1, max_new_tokens=5), out, liked)
     assert all(set(row["models"]) == {model, other} for row in read(out))
     assert all(model not in str(row.get(name)) for row in read(out) for name in ("prompt", "chosen", "answers"))

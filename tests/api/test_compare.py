@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.api.compare import Compared, Pairing, compare, summed_up
+from ascent.api.compare import CompareResult, Pairing, compare, summed_up
 from ascent.feedback.verdicts import Unjudged, Verdict
 from ascent.models.tiny import create
 from ascent.setup.judges import judge_of, rollout_of
@@ -35,7 +35,7 @@ class Judge:
         pass
 
 
-def compared(pairs: list[tuple[str, str]], decide: Callable[[str, str], str | None]) -> Compared:
+def compared(pairs: list[tuple[str, str]], decide: Callable[[str, str], str | None]) -> CompareResult:
     pairings = [Pairing(prompt(str(n)), rollout_of(prompt(str(n)), a), rollout_of(prompt(str(n)), b))
                 for n, (a, b) in enumerate(pairs)]  # fmt: skip
     return summed_up(pairings, Judge(decide), a="A", b="B", data="d", samples=0, settings={})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ascent
-from ascent.api.evaluate import Evaluated, evaluate, figures, judge_of, lengths, prompts_of, suited
+from ascent.api.evaluate import EvalResult, evaluate, figures, judge_of, lengths, prompts_of, suited
 from ascent.records import Completion, Message, Prompt, Rollout, Stop, Turn
 from ascent.rewards.outcome import Tally
 from ascent.rollouts.generate import GREEDY
@@ -140,7 +140,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_model_on_a_task_and_on_a_file(model: str, tmp_path: Path) -> None:
     drawn = {"samples": 2, "limit": 3, "max_new_tokens": 4}
     found = evaluate(model, "arithmetic", **drawn)  # type: ignore[arg-type]
-    assert isinstance(found, Evaluated) and (found.prompts, found.samples) == (3, 2)
+    assert isinstance(found, EvalResult) and (found.prompts, found.samples) == (3, 2)
     assert found == evaluate(model, "arithmetic", **drawn)  # type: ignore[arg-type]
     assert {"greedy/correct", "mean@2/correct", "pass@1", "pass@2", "greedy/digits"} <= set(found.figures)
     assert found.figures["pass@1"].value == pytest.approx(found.figures["mean@2/correct"].value)

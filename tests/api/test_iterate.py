@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from ascent.api.iterate import COMPARISONS, MEASURED, Folders, _plans, _refuse_collect, _refuse_measure, rounds
-from ascent.api.stages import Stopped
-from ascent.config.iterate import Rounds, rounds_from
+from ascent.api.iterate import COMPARISONS, MEASURED, Folders, _plans, _refuse_collect, _refuse_measure, iterate
+from ascent.api.stages import StageStopped
+from ascent.config.iterate import IterateConfig, iterate_config
 from ascent.models.tiny import create
 from tests.end_to_end.test_rounds import recipe
 
 
-def of(**changes: Any) -> Rounds:
-    return rounds_from(recipe(**changes), "r")
+def of(**changes: Any) -> IterateConfig:
+    return iterate_config(recipe(**changes), "r")
 
 
 def test_models_data_and_seeds_come_from_the_rounds():
@@ -50,13 +50,13 @@ def test_what_the_rounds_decide_cannot_be_set(stage, section, key, value):
 def test_everything_is_checked_before_the_first_stage(tmp_path):
     bad = recipe()["policy"] | {"rollouts": {"prompts_per_step": 4, "temprature": 1}}
     with pytest.raises(ValueError, match=r"policy: rollouts.temprature is not a key"):
-        rounds(of(policy=bad), tmp_path / "r")
+        iterate(of(policy=bad), tmp_path / "r")
     assert not (tmp_path / "r").exists()
     with pytest.raises(ValueError, match="nobody is there to be asked"):
-        rounds(of(collect={"prompts": "style:4"}), tmp_path / "r")
+        iterate(of(collect={"prompts": "style:4"}), tmp_path / "r")
 
 
-def changed(section: str, **values: Any) -> Rounds:
+def changed(section: str, **values: Any) -> IterateConfig:
     return of(**{section: recipe()[section] | values})
 
 
@@ -75,7 +75,7 @@ JUDGES = {
 @pytest.mark.parametrize(("section", "key"), [("collect", "annotator"), ("measure", "judge")])
 def test_who_is_not_there_is_told_before_the_first_stage(tmp_path, section, key, name, words):
     with pytest.raises(ValueError, match=rf"^{section}\.{key}: .*{words}"):
-        rounds(changed(section, **{key: name}), tmp_path / "r")
+        iterate(changed(section, **{key: name}), tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
@@ -95,7 +95,7 @@ def test_who_is_not_there_is_told_before_the_first_stage(tmp_path, section, key,
 )
 def test_what_a_later_stage_would_refuse_is_refused_before_the_first(tmp_path, section, values, words):
     with pytest.raises(ValueError, match=f"^{words}"):
-        rounds(changed(section, **values), tmp_path / "r")
+        iterate(changed(section, **values), tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
@@ -104,7 +104,7 @@ def test_a_simulated_judge_needs_prompts_with_answers(tmp_path, section, key):
     file = tmp_path / "prompts.jsonl"
     file.write_text(NO_ANSWER)
     with pytest.raises(ValueError, match=rf"{section}\.{key}: prompt .* has no answer; style verifies"):
-        rounds(changed(section, prompts=str(file), **{key: "simulated:style"}), tmp_path / "r")
+        iterate(changed(section, prompts=str(file), **{key: "simulated:style"}), tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
@@ -139,15 +139,15 @@ def test_a_person_may_leave_and_come_back_and_the_recipe_must_stay(tmp_path):
     collect = {"prompts": "style:4", "samples": 2, "max_new_tokens": 5}
     found = of(rounds=1, reward_model=None, sft=model, policy=dpo, collect=collect, measure=None)
     quiet = {"say": lambda line: None}
-    with pytest.raises(Stopped, match="2 of 4 questions of round 1 are answered"):
-        rounds(found, tmp_path / "r", person=Person(Verdict("first"), Verdict("tie"), "quit"), **quiet)
+    with pytest.raises(StageStopped, match="2 of 4 questions of round 1 are answered"):
+        iterate(found, tmp_path / "r", person=Person(Verdict("first"), Verdict("tie"), "quit"), **quiet)
     other = found.model_copy(update={"seed": 1})
     with pytest.raises(ValueError, match="is another recipe: seed was 0 and is 1"):
-        rounds(other, tmp_path / "r", person=Person(), **quiet)
-    (done,) = rounds(found, tmp_path / "r", person=Person(Verdict("first"), Verdict("second")), **quiet)
+        iterate(other, tmp_path / "r", person=Person(), **quiet)
+    (done,) = iterate(found, tmp_path / "r", person=Person(Verdict("first"), Verdict("second")), **quiet)
     assert done.policy == tmp_path / "r/round-1/policy" and done.figures is None
     more = found.model_copy(update={"rounds": 2})
-    with pytest.raises(Stopped, match="0 of"):
-        rounds(more, tmp_path / "r", person=Person("quit"), **quiet)
+    with pytest.raises(StageStopped, match="0 of"):
+        iterate(more, tmp_path / "r", person=Person("quit"), **quiet)
     with pytest.raises(ValueError, match="rounds can only be added"):
-        rounds(found, tmp_path / "r", **quiet, person=Person())
+        iterate(found, tmp_path / "r", **quiet, person=Person())

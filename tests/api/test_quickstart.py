@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ascent.api import quickstart
-from ascent.api.stages import Stopped, stage
+from ascent.api.stages import StageStopped, stage
 from ascent.checkpoints.resume import newest
 from ascent.config.load import load_config, shipped_recipes
 from ascent.plan.resolve import resolve
@@ -71,7 +71,7 @@ def test_a_stage_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 
     whole = training.loop.run
     monkeypatch.setattr(training.loop, "run", lambda *given, **named: whole(*given, **{**named, "stop": lambda: True}))
-    with pytest.raises(Stopped, match="after step 1"):
+    with pytest.raises(StageStopped, match="after step 1"):
         stage(plan, tmp_path / "run", lambda line: None)
     monkeypatch.undo()
     stage(plan, tmp_path / "run", lambda line: None)

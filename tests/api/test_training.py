@@ -37,7 +37,7 @@ def test_every_row_that_learns_from_files_trains_and_resumes_to_the_same_bits(na
     assert run.state == "finished" and run.checkpoints == [2, 4]
     assert len(run.metrics) == 4
     assert weights_of(folder, 2) != weights_of(folder, 4)
-    assert any(key.startswith("evaluate/") for key in run.metrics[1])
+    assert any(key.startswith("eval/") for key in run.metrics[1])
     assert (folder / "curves.png").stat().st_size > 0
     final = weights_of(folder, 4)
     shutil.rmtree(folder / "checkpoints" / "4")
@@ -119,7 +119,7 @@ def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_p
     said: list[str] = []
     train(tiny_plan(update={"learning_rate": 0.3}, run=run), tmp_path / "run", say=said.append)
     found = read_run(tmp_path / "run")
-    losses = {int(row["step"]): row["evaluate/loss"] for row in found.metrics}
+    losses = {int(row["step"]): row["eval/loss"] for row in found.metrics}
     best = sorted(losses, key=lambda step: losses[step])[:2]
     assert set(found.checkpoints) == {*best, 6}
     assert 6 not in best
@@ -131,17 +131,17 @@ def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_p
 
 
 @pytest.mark.slow
-def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centred(tmp_path: Path) -> None:
+def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centered(tmp_path: Path) -> None:
     run = {"steps": 5, "save_every": 1, "evaluate_every": 1, "keep": 1, "keep_best": 1, "best_metric": "accuracy"}
     folder = tmp_path / "run"
     train(tiny_plan(algorithm="reward_model", run=run), folder, say=quiet)
     found = read_run(folder)
-    accuracies = {int(row["step"]): row["evaluate/accuracy"] for row in found.metrics}
+    accuracies = {int(row["step"]): row["eval/accuracy"] for row in found.metrics}
     best = max(accuracies, key=lambda step: (accuracies[step], step))
     assert set(found.checkpoints) == {best, 5}
     for step in found.checkpoints:
         config = json.loads((folder / f"checkpoints/{step}/model/config.json").read_text())
-        assert config["score_normalisation"]["records"] == 64
+        assert config["score_normalization"]["records"] == 64
 
 
 @pytest.mark.slow
@@ -325,8 +325,8 @@ def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_metric: str
         say=said.append,
     )
     rows = read_run(tmp_path / "run").metrics
-    found = {name.removeprefix("evaluate/") for row in rows for name in row if name.startswith("evaluate/")}
+    found = {name.removeprefix("eval/") for row in rows for name in row if name.startswith("eval/")}
     assert {name for name in found if not name.startswith(("reward/", "env/"))} == OF_ANSWERS
-    scores = {int(row["step"]): row[f"evaluate/{best_metric}"] for row in rows}
+    scores = {int(row["step"]): row[f"eval/{best_metric}"] for row in rows}
     best = max((1, 2), key=lambda step: (scores[step], step))
     assert f"kept for evaluate/{best_metric}: {tmp_path / 'run' / 'checkpoints' / str(best)}" in said

@@ -18,7 +18,7 @@ import torch
 from ascent.checkpoints import disk
 from ascent.checkpoints.manifest import CheckpointError
 from ascent.checkpoints.resume import newest, read_state
-from ascent.checkpoints.save import Keep, save
+from ascent.checkpoints.save import RetentionPolicy, save
 
 
 def state_of(mark: int) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def model_writer(mark: int) -> Any:
 
 
 def save_mark(root: Path, step: int, mark: int, keep: int) -> None:
-    save(root, step, state_of(mark), {"model": model_writer(mark)}, keep=Keep(last=keep))
+    save(root, step, state_of(mark), {"model": model_writer(mark)}, keep=RetentionPolicy(last=keep))
 
 
 def killer(at: int, torn: bool) -> Any:

@@ -21,7 +21,7 @@ from tokenizers.models import BPE
 from ascent.checkpoints import disk
 from ascent.checkpoints.manifest import CheckpointError
 from ascent.checkpoints.resume import newest
-from ascent.checkpoints.save import Keep, save, steps_in
+from ascent.checkpoints.save import RetentionPolicy, save, steps_in
 from tests.checkpoints.crashing import mark_found, model_writer, save_mark, state_of
 
 ROOT = Path(__file__).parents[2]
@@ -124,19 +124,22 @@ def test_the_layout(tmp_path: Path) -> None:
 def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     scores = {10: 0.2, 20: 0.9, 30: 0.1, 40: None, 50: 0.3, 60: math.nan}
     deleted = {
-        step: save(tmp_path, step, {}, {}, keep=Keep(last=2, best=1), score=score).deleted
+        step: save(tmp_path, step, {}, {}, keep=RetentionPolicy(last=2, best=1), score=score).deleted
         for step, score in scores.items()
     }
     assert steps_in(tmp_path) == [20, 50, 60]
     assert deleted == {10: (), 20: (), 30: (10,), 40: (), 50: (30,), 60: (40,)}
-    save(tmp_path, 70, {}, {}, keep=Keep(last=1, best=1, larger_is_better=False), score=0.5)
+    save(tmp_path, 70, {}, {}, keep=RetentionPolicy(last=1, best=1, larger_is_better=False), score=0.5)
     assert steps_in(tmp_path) == [50, 70]
 
 
 def test_checkpoints_of_an_abandoned_future_go_once_the_new_one_is_whole(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         save_mark(tmp_path, step, step, keep=3)
-    assert save(tmp_path, 15, state_of(15), {"model": model_writer(15)}, keep=Keep(last=2)).deleted == (20, 30)
+    assert save(tmp_path, 15, state_of(15), {"model": model_writer(15)}, keep=RetentionPolicy(last=2)).deleted == (
+        20,
+        30,
+    )
     assert mark_found(tmp_path) == 15
 
 
@@ -181,7 +184,7 @@ def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a checkpoint of step -1"):
         save(tmp_path, -1, {}, {})
     with pytest.raises(ValueError, match="keep last=0"):
-        Keep(last=0)
+        RetentionPolicy(last=0)
     with pytest.raises(ValueError, match="'x' in the state is a set"):
         save(tmp_path, 1, {"x": {1}}, {})
     assert not list(tmp_path.iterdir())

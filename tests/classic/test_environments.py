@@ -32,8 +32,8 @@ def test_unknown_names(name, words):
 
 
 def test_unknown_options():
-    with pytest.raises(ValueError, match=r"does not take the options \['colour'\]"):
-        open_env("ascent/Maze-v0", {"colour": "red"})
+    with pytest.raises(ValueError, match=r"does not take the options \['color'\]"):
+        open_env("ascent/Maze-v0", {"color": "red"})
 
 
 def test_a_bad_map_keeps_its_own_message():

@@ -113,8 +113,8 @@ def test_importance_weights_remove_the_bias_that_the_wrong_samples_have():
     rows = by_name(estimation.importance(shift=1.0, samples=100, repetitions=20_000, generator=generator()))
     assert rows["unweighted"].bias == pytest.approx(1.0, abs=0.02)  # E[z^2] under N(1, 1) is 2
     assert unbiased(rows["weighted"])
-    assert not unbiased(rows["self-normalised"]) and abs(rows["self-normalised"].bias) < 0.05
-    assert rows["self-normalised"].std < rows["weighted"].std
+    assert not unbiased(rows["self-normalized"]) and abs(rows["self-normalized"].bias) < 0.05
+    assert rows["self-normalized"].std < rows["weighted"].std
 
 
 def test_off_policy_values():

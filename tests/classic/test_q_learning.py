@@ -132,5 +132,5 @@ def test_environments_that_do_not_fit():
         q_learning.train("CartPole-v1", Settings(), seed=0)
     with pytest.raises(ValueError, match="lists all actions"):
         q_learning.train("Pendulum-v1", Settings(), seed=0)
-    with pytest.raises(ValueError, match=r"does not take the options \['colour'\]"):
-        q_learning.train("ascent/Maze-v0", Settings(), seed=0, env_options={"colour": 1})
+    with pytest.raises(ValueError, match=r"does not take the options \['color'\]"):
+        q_learning.train("ascent/Maze-v0", Settings(), seed=0, env_options={"color": 1})

@@ -153,7 +153,7 @@ def test_no_advantage_means_no_step():
 
 def test_a_larger_penalty_keeps_the_policy_nearer():
     moved = [
-        trpo.penalised_steps(small_problem(ACTIONS[0]), trpo.Settings(form="penalty", beta=beta, penalty_lr=1e-2))
+        trpo.penalized_steps(small_problem(ACTIONS[0]), trpo.Settings(form="penalty", beta=beta, penalty_lr=1e-2))
         for beta in (1.0, 100.0)
     ]
     assert moved[0]["kl"] > 3 * moved[1]["kl"] > 0

@@ -1,4 +1,4 @@
-"""Samples on a terminal: chosen, coloured by advantage, and harmless."""
+"""Samples on a terminal: chosen, colored by advantage, and harmless."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from ascent.cli.main import app
-from ascent.cli.samples import background, chosen, coloured, left_out, print_one, visible
+from ascent.cli.samples import background, chosen, colored, left_out, print_one, visible
 from ascent.runs.folder import RunFolder
 
 
@@ -29,7 +29,7 @@ def test_tokens_are_green_above_zero_red_below_and_brighter_the_larger() -> None
     assert background(-2.0, 2.0) == "white on rgb(175,0,0)"
     assert background(1.0, 2.0) == "white on rgb(0,118,0)"
     assert background(0.0, 2.0) == background(0.0, 0.0) == ""
-    text = coloured(sample(advantages=[1.0, -1.0, 0.0]), 1.0)
+    text = colored(sample(advantages=[1.0, -1.0, 0.0]), 1.0)
     assert text.plain == "1 2<eos>"
     assert [(span.start, span.end, str(span.style)) for span in text.spans] == [
         (0, 1, "white on rgb(0,175,0)"), (1, 3, "white on rgb(175,0,0)"),
@@ -40,12 +40,12 @@ def test_what_was_not_learnt_from_is_dim_and_said() -> None:
     stream = io.StringIO()
     print_one(Console(file=stream, width=200), sample(advantages=None, reward=None), 1.0)
     assert "not learnt from" in stream.getvalue() and "reward unscored" in stream.getvalue()
-    assert {str(span.style) for span in coloured(sample(advantages=None), 1.0).spans} == {"dim"}
+    assert {str(span.style) for span in colored(sample(advantages=None), 1.0).spans} == {"dim"}
 
 
 def test_no_policy_can_drive_the_terminal() -> None:
     assert visible("a\x1b[31mb\r\n") == "a␛[31mb␍␊\n"
-    assert "\x1b" not in coloured(sample(tokens=["\x1b[2J", "x", "y"]), 1.0).plain
+    assert "\x1b" not in colored(sample(tokens=["\x1b[2J", "x", "y"]), 1.0).plain
 
 
 def test_choosing_by_step_reward_and_prompt() -> None:

@@ -13,7 +13,7 @@ def names(text):
     ("text", "first"),
     [
         ("entropy bonus", "skywork_or1"),
-        ("length normalised DPO", "dpo_norm"),
+        ("length normalized DPO", "dpo_norm"),
         ("thumbs up", "kto"),
         ("critic reward model KL", "rlhf"),
         ("pass@k", "grpo_passk"),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.config.iterate import rounds_from
+from ascent.config.iterate import iterate_config
 from ascent.config.load import load_config, read_recipe
 
 LEAST = {"rounds": 1, "sft": "m", "collect": {"prompts": "style:4"}, "policy": {"algorithm": "dpo"}}
 
 
 def test_the_least_and_the_shipped():
-    assert rounds_from(LEAST, "r").collect.annotator == "person"
-    assert rounds_from(read_recipe("rlhf_iterated"), "r").rounds >= 2
+    assert iterate_config(LEAST, "r").collect.annotator == "person"
+    assert iterate_config(read_recipe("rlhf_iterated"), "r").rounds >= 2
 
 
 @pytest.mark.parametrize(
@@ -27,11 +27,11 @@ def test_the_least_and_the_shipped():
 )
 def test_wrong_keys_are_named(change, words):
     with pytest.raises(ValueError, match=words):
-        rounds_from(LEAST | change, "r")
+        iterate_config(LEAST | change, "r")
 
 
 def test_the_two_kinds_of_recipe_are_not_confused():
     with pytest.raises(ValueError, match="rlhf_iterated is a recipe of rounds; run it with ascent rounds"):
         load_config("rlhf_iterated")
     with pytest.raises(ValueError, match="sft is no recipe of rounds"):
-        rounds_from(read_recipe("sft"), "sft")
+        iterate_config(read_recipe("sft"), "sft")

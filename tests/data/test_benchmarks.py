@@ -9,7 +9,7 @@ import pytest
 
 from ascent.data.benchmarks import BOXED, HASHES, layouts_of
 from ascent.data.load import load
-from ascent.data.schemas import LAYOUTS
+from ascent.data.schemas import SCHEMAS
 from ascent.records import Example, Message, Pair, Prompt
 from tests.data import files
 
@@ -121,8 +121,8 @@ def test_tldr_as_trl_publishes_it(tmp_path: Path) -> None:
 
 
 def test_other_names_stay_what_they_are() -> None:
-    assert layouts_of("openai/gsm8k:main@test") == (LAYOUTS, "openai/gsm8k:main@test")
-    assert layouts_of("gsm8k:") == (LAYOUTS, "gsm8k:")
+    assert layouts_of("openai/gsm8k:main@test") == (SCHEMAS, "openai/gsm8k:main@test")
+    assert layouts_of("gsm8k:") == (SCHEMAS, "gsm8k:")
     assert layouts_of("gsm8k:a/b:main@test")[1] == "a/b:main@test"
 
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from ascent.data.convert import CONVERSIONS, converted
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking
+from ascent.data.convert import CONVERSIONS, convert
+from ascent.records import Example, Message, Pair, Prompt, Ranking, UnpairedExample
 
 PROMPT = Prompt("p", (Message("user", "q"),))
 A, B, C = ((Message("assistant", word),) for word in "abc")
@@ -15,21 +15,21 @@ PAIR, RANKING = Pair(PROMPT, A, B), Ranking(PROMPT, (A, B, C))
 
 
 def test_a_ranking_becomes_all_its_pairs() -> None:
-    assert converted(RANKING, "rankings", "pairs") == [
+    assert convert(RANKING, "rankings", "pairs") == [
         Pair(PROMPT, won, lost) for won, lost in itertools.combinations((A, B, C), 2)
     ]
 
 
 def test_a_pair_as_ranking_thumbs_example_and_prompt() -> None:
-    assert converted(PAIR, "pairs", "rankings") == [Ranking(PROMPT, (A, B))]
-    assert converted(PAIR, "pairs", "unpaired") == [Judged(PROMPT, A, True), Judged(PROMPT, B, False)]
-    assert converted(PAIR, "pairs", "examples") == [Example("p", (*PROMPT.messages, *A))]
-    assert converted(PAIR, "pairs", "prompts") == [PROMPT]
-    assert converted(RANKING, "rankings", "examples") == [Example("p", (*PROMPT.messages, *A))]
+    assert convert(PAIR, "pairs", "rankings") == [Ranking(PROMPT, (A, B))]
+    assert convert(PAIR, "pairs", "unpaired") == [UnpairedExample(PROMPT, A, True), UnpairedExample(PROMPT, B, False)]
+    assert convert(PAIR, "pairs", "examples") == [Example("p", (*PROMPT.messages, *A))]
+    assert convert(PAIR, "pairs", "prompts") == [PROMPT]
+    assert convert(RANKING, "rankings", "examples") == [Example("p", (*PROMPT.messages, *A))]
 
 
 def test_the_same_kind_passes_through() -> None:
-    assert converted(PAIR, "pairs", "pairs") == converted(PAIR, "pairs", None) == [PAIR]
+    assert convert(PAIR, "pairs", "pairs") == convert(PAIR, "pairs", None) == [PAIR]
 
 
 @pytest.mark.parametrize("way", [("unpaired", "examples"), ("unpaired", "pairs"), ("examples", "pairs")])

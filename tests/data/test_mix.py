@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascent.data.mix import Drawn, Mixture, Stream, order_of
+from ascent.data.mix import DrawnBatch, Mixture, Stream, order_of
 
 sizes = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
@@ -70,7 +70,12 @@ def test_orders_are_uniform() -> None:
 
 
 def test_without_shuffling_the_file_order_is_kept() -> None:
-    assert mixture([3], shuffle=False).take(4) == [Drawn(0, 0, 0), Drawn(0, 1, 0), Drawn(0, 2, 0), Drawn(0, 0, 1)]
+    assert mixture([3], shuffle=False).take(4) == [
+        DrawnBatch(0, 0, 0),
+        DrawnBatch(0, 1, 0),
+        DrawnBatch(0, 2, 0),
+        DrawnBatch(0, 0, 1),
+    ]
 
 
 def test_epochs_are_told_with_their_fraction() -> None:

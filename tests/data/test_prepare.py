@@ -8,7 +8,7 @@ from ascent.data.errors import Report, RowError
 from ascent.data.load import from_records
 from ascent.data.prepare import Limits, item_of, prepare, prepare_prompts, shortened
 from ascent.data.render import Renderer
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
+from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample, UnpairedExample
 from ascent.tasks import TASKS
 from tests.data import chat
 
@@ -28,7 +28,7 @@ def test_a_pair_is_two_sequences_with_one_prompt() -> None:
 
 def test_rankings_thumbs_and_examples() -> None:
     assert len(item_of(Ranking(PROMPT, (A, B)), RENDERER, ROOM).sequences) == 2
-    assert item_of(Judged(PROMPT, A, False), RENDERER, ROOM).good is False
+    assert item_of(UnpairedExample(PROMPT, A, False), RENDERER, ROOM).good is False
     assert item_of(Example("e", (*PROMPT.messages, *A)), RENDERER, ROOM).kind == "examples"
     with pytest.raises(ValueError, match="a prompt alone"):
         item_of(PROMPT, RENDERER, ROOM)
@@ -44,7 +44,7 @@ def test_a_gold_answer_comes_third_where_one_is_wanted() -> None:
 
 
 def test_judged_steps_are_one_sequence() -> None:
-    item = item_of(Steps(PROMPT, ("1 2", "3"), (1.0, None)), RENDERER, ROOM)
+    item = item_of(StepExample(PROMPT, ("1 2", "3"), (1.0, None)), RENDERER, ROOM)
     assert (item.kind, len(item.sequences), len(item.ends), item.labels) == ("steps", 1, 2, (1.0, None))
 
 

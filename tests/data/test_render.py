@@ -84,7 +84,7 @@ def test_tokens_equal_transformers_own_up_to_the_last_end() -> None:
 
 
 def test_an_answer_that_would_merge_with_the_prompt_stays_apart() -> None:
-    """Tokenised whole, a token would lie across the border, and the prompt would not be what a sampler is given."""
+    """Tokenized whole, a token would lie across the border, and the prompt would not be what a sampler is given."""
     asked, answered = Message("user", "ques"), Message("assistant", "tion")
     apart = [BASE.tokenizer.encode(text, add_special_tokens=False) for text in ("ques", "tion")]
     assert BASE.tokenizer.encode("question", add_special_tokens=False) != apart[0] + apart[1]
@@ -145,7 +145,7 @@ def test_a_base_model_gets_bos_contents_and_eos() -> None:
     assert any("no chat template" in line for line in renderer.describe())
 
 
-def test_a_tokenizer_that_writes_a_space_first_is_tokenised_whole() -> None:
+def test_a_tokenizer_that_writes_a_space_first_is_tokenized_whole() -> None:
     renderer = Renderer(chat.spaced())
     messages = conversation([("sort 3 1", "1 3"), ("list", "the digits")])
     turns = [{"role": message.role, "content": message.content} for message in messages]

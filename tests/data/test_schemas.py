@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ascent.data.columns import Fields
-from ascent.data.convert import recognise
+from ascent.data.columns import Columns
+from ascent.data.convert import detect_schema
 from ascent.data.errors import RowError
-from ascent.data.schemas import LAYOUTS, Record
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking, Steps
+from ascent.data.schemas import SCHEMAS, Record
+from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample, UnpairedExample
 
 U, A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 B = {"role": "assistant", "content": "b"}
@@ -29,7 +29,7 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("pairs", {"prompt": [U], "chosen": [A], "rejected": [B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
     ("pairs", {"chosen": [U, A], "rejected": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
     ("pairs", {"prompt": "q", "chosen": [U, A], "rejected": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
-    ("unpaired", {"prompt": "q", "completion": "a", "label": True}, Judged(PROMPT, (ANSWERED,), True)),
+    ("unpaired", {"prompt": "q", "completion": "a", "label": True}, UnpairedExample(PROMPT, (ANSWERED,), True)),
     (
         "pairs",
         {"prompt": "q", "chosen": "a", "rejected": "b", "reference": "g"},
@@ -43,12 +43,12 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     (
         "steps",
         {"prompt": "q", "completions": ["a", "b"], "labels": [True, False]},
-        Steps(PROMPT, ("a", "b"), (1.0, 0.0)),
+        StepExample(PROMPT, ("a", "b"), (1.0, 0.0)),
     ),
     (
         "steps",
         {"problem": "q", "completions": ["a", "b", "c"], "labels": [0.75, None, 0]},
-        Steps(PROMPT, ("a", "b", "c"), (0.75, None, 0.0)),
+        StepExample(PROMPT, ("a", "b", "c"), (0.75, None, 0.0)),
     ),
     ("prompts", {"prompt": "q"}, PROMPT),
     # verl
@@ -62,7 +62,7 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     # OpenRLHF
     ("examples", {"input": "q", "output": "a"}, Example("id", (ASKED, ANSWERED))),
     ("prompts", {"input": "q", "label": "7"}, Prompt("id", (ASKED,), "7")),
-    ("unpaired", {"instruction": "q", "response": "a", "score": 0.0}, Judged(PROMPT, (ANSWERED,), False)),
+    ("unpaired", {"instruction": "q", "response": "a", "score": 0.0}, UnpairedExample(PROMPT, (ANSWERED,), False)),
     (
         "pairs",
         {"prompt": "q", "chosen": "a", "rejected": "b", "margin": 2},
@@ -95,7 +95,7 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
         Pair(Prompt("id", (SAID, ASKED)), (ANSWERED,), (OTHER,)),
     ),
     ("pairs", {"messages": [U, A], "rejected_messages": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
-    ("unpaired", {"messages": [U, A], "label": False}, Judged(PROMPT, (ANSWERED,), False)),
+    ("unpaired", {"messages": [U, A], "label": False}, UnpairedExample(PROMPT, (ANSWERED,), False)),
     ("prompts", {"messages": [U], "solution": "7"}, Prompt("id", (ASKED,), "7")),
     # rankings and ratings
     ("rankings", {"prompt": "q", "ranked": ["a", "b"]}, Ranking(PROMPT, ((ANSWERED,), (OTHER,)))),
@@ -128,20 +128,20 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
 
 
 def read(row: dict[str, Any], want: Any = None) -> Record:
-    return recognise(row, want).read(Fields("id", row))
+    return detect_schema(row, want).read(Columns("id", row))
 
 
 @pytest.mark.parametrize(
     ("kind", "row", "record"), CASES, ids=lambda case: ",".join(case) if isinstance(case, dict) else ""
 )
 def test_layouts(kind: str, row: dict[str, Any], record: Record) -> None:
-    assert recognise(row, kind).kind == kind  # type: ignore[arg-type]
+    assert detect_schema(row, kind).kind == kind  # type: ignore[arg-type]
     assert read(row, kind) == record
 
 
 @pytest.mark.parametrize(("kind", "row", "record"), [case for case in CASES if "extra_info" not in case[1]])
-def test_layouts_are_recognised_without_a_hint(kind: str, row: dict[str, Any], record: Record) -> None:
-    assert recognise(row).kind == kind
+def test_layouts_are_recognized_without_a_hint(kind: str, row: dict[str, Any], record: Record) -> None:
+    assert detect_schema(row).kind == kind
 
 
 def test_the_same_columns_as_a_prompt_and_as_an_example() -> None:
@@ -158,16 +158,16 @@ def test_thumbs_are_not_imitated() -> None:
     """Half of them are bad answers."""
     for row in ({"prompt": "q", "completion": "a", "label": False}, {"messages": [U, A], "label": True}):
         with pytest.raises(ValueError, match=r"this is unpaired .* cannot be used as examples"):
-            recognise(row, "examples")
+            detect_schema(row, "examples")
 
 
 def test_unknown_columns_are_told_what_would_fit() -> None:
     with pytest.raises(
         ValueError, match="columns foo fit no known layout; rename them to one of: pairs: chosen and rej"
     ):
-        recognise({"foo": 1}, "pairs")
+        detect_schema({"foo": 1}, "pairs")
     with pytest.raises(ValueError, match="want='pears'"):
-        recognise({"prompt": "q"}, "pears")  # type: ignore[arg-type]
+        detect_schema({"prompt": "q"}, "pears")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -197,15 +197,15 @@ def test_unknown_columns_are_told_what_would_fit() -> None:
 )  # fmt: skip
 def test_bad_values(row: dict[str, Any], kind: str, words: str) -> None:
     with pytest.raises(RowError, match=words) as caught:
-        layout = next(each for each in LAYOUTS if each.fits(row))
+        layout = next(each for each in SCHEMAS if each.fits(row))
         if "messages" in row:
-            layout = next(each for each in LAYOUTS if each.name == "messages")
-        layout.read(Fields("id", row))
+            layout = next(each for each in SCHEMAS if each.name == "messages")
+        layout.read(Columns("id", row))
     assert caught.value.kind == kind
 
 
 def test_columns_that_change_the_meaning_are_refused() -> None:
-    fields = Fields("id", {"messages": [U, A], "images": ["a.png"]})
+    fields = Columns("id", {"messages": [U, A], "images": ["a.png"]})
     with pytest.raises(RowError, match="column 'images' is set"):
         fields.refuse_what_we_cannot_hold()
-    Fields("id", {"messages": [U, A], "images": [], "tools": None}).refuse_what_we_cannot_hold()
+    Columns("id", {"messages": [U, A], "images": [], "tools": None}).refuse_what_we_cannot_hold()

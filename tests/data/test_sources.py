@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from ascent.data.errors import Report
 from ascent.data.load import load
-from ascent.data.prepare import Item, Limits, Prepared, prepare
+from ascent.data.prepare import Item, Limits, PreparedData, prepare
 from ascent.data.render import Renderer
 from ascent.data.sources import FileSource, once
 from ascent.protocols import Source
 from tests.data import chat, files, made
 
 
-def prepared(items: list[Item], name: str = "made") -> Prepared:
-    return Prepared(name, tuple(items), Report())
+def prepared(items: list[Item], name: str = "made") -> PreparedData:
+    return PreparedData(name, tuple(items), Report())
 
 
-def source(parts: list[Prepared], **changes: Any) -> FileSource:
+def source(parts: list[PreparedData], **changes: Any) -> FileSource:
     settings_ = {"batch_size": 4, "tokens_per_microbatch": 60, "max_tokens": 60, "seed": 1}
     return FileSource(parts, **(settings_ | changes))
 

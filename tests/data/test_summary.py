@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascent.data import summary
-from ascent.records import Example, Judged, Message, Pair, Prompt, Ranking
+from ascent.records import Example, Message, Pair, Prompt, Ranking, UnpairedExample
 
 PROMPT = Prompt("p", (Message("user", "what"),))
 A, B = (Message("assistant", "yes it is"),), (Message("assistant", "no"),)
@@ -14,7 +14,7 @@ A, B = (Message("assistant", "yes it is"),), (Message("assistant", "no"),)
 def test_parts_and_lengths() -> None:
     records = [
         Pair(PROMPT, A, B), Example("e", (*PROMPT.messages, *A)), Example("t", A),
-        Judged(PROMPT, B, False), Ranking(PROMPT, (A, B)), PROMPT,
+        UnpairedExample(PROMPT, B, False), Ranking(PROMPT, (A, B)), PROMPT,
     ]  # fmt: skip
     assert summary.lengths(records, len) == {
         "prompt": [4] * 5, "chosen": [9], "rejected": [2], "SFT": [9, 9], "bad": [2], "best": [9], "others": [2],

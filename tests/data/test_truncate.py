@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascent.data.truncate import Cut, fit, fit_messages
+from ascent.data.truncate import Truncation, fit, fit_messages
 from ascent.records import Message
 
 
@@ -16,11 +16,11 @@ def at_most(length: int):
 
 def test_worked_cuts() -> None:
     text = "one two\n\nthree\nfour five"
-    assert fit(text, at_most(100)) == Cut(text, 0, 0)
-    assert fit(text, at_most(22)) == Cut("one two\n\nthree", 1, 0)
-    assert fit(text, at_most(13)) == Cut("one two", 2, 0)
-    assert fit(text, at_most(4)) == Cut("one ", 2, 3)
-    assert fit("\n\nlong first\nx", at_most(10)) == Cut("long first", 1, 0)
+    assert fit(text, at_most(100)) == Truncation(text, 0, 0)
+    assert fit(text, at_most(22)) == Truncation("one two\n\nthree", 1, 0)
+    assert fit(text, at_most(13)) == Truncation("one two", 2, 0)
+    assert fit(text, at_most(4)) == Truncation("one ", 2, 3)
+    assert fit("\n\nlong first\nx", at_most(10)) == Truncation("long first", 1, 0)
 
 
 def test_the_end_is_kept() -> None:

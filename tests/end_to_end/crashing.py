@@ -51,8 +51,10 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "rlhf": (
         "ppo",
         {
-            "update.critic_learning_rate": 1e-2, "update.critic_warmup_steps": 1, "rollouts.truncated_reward": "bootstrap",
-            "cells.reward_shaping.eos_replace": False, "cells.kl_controller": {"use": "ziegler_sequence", "horizon": 16},
+            "update.critic_learning_rate": 1e-2, "update.critic_warmup_steps": 1,
+            "rollouts.truncated_reward": "bootstrap",
+            "cells.reward_shaping.eos_replace": False, "cells.kl_controller": {"use": "ziegler_sequence",
+            "horizon": 16},
         },
     ),
     "ptx": ("instructgpt", {"model.critic": "head", "data.pretraining": "arithmetic:20", "data.batch_size": 3}),
@@ -278,7 +280,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     return {
         "weights": hashlib.sha256(weights).hexdigest(),
         "files": last["files"],
-        "metrics": [{name: value for name, value in line.items() if name != "time"} for line in lines],
+        "metrics": [{name: value for name, value in line.items() if not name.startswith("time")} for line in lines],
     }
 
 

@@ -25,7 +25,7 @@ from ascent.config.load import merged, nested, read_recipe
 from ascent.config.validate import validate
 from ascent.plan import resolve
 from ascent.records import Prompt
-from ascent.rollouts.generate import GREEDY, Settings
+from ascent.rollouts.generate import GREEDY, SamplingParams
 from ascent.tasks import TASKS
 from ascent.tasks.sort_digits import SORT_DIGITS, between
 from ascent.tasks.task import Split
@@ -301,7 +301,7 @@ def solvable_prompts(root: Path, start: Path, seed: int, solvable: Solvable) -> 
             return str(path)
         task = replace(SORT_DIGITS, draw=between(*solvable.lengths))
         asked = {each.messages[0].content: each for each in task.prompts("train", solvable.candidates, seed)}
-        settings = Settings(max_new_tokens=14, seed=seed)
+        settings = SamplingParams(max_new_tokens=14, seed=seed)
         right = dict.fromkeys(asked, 0.0)
         for each in answered(str(start), list(asked.values()), solvable.samples, settings):
             if each.sample != GREEDY:

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from ascent.api.collect import Asked, collect
+from ascent.api.collect import CollectOptions, collect
 from ascent.api.compare import compare
 from ascent.api.evaluate import answered, evaluate
 from ascent.config.load import merged, nested, read_recipe
 from ascent.models.load import load
 from ascent.records import Prompt, Rollout
-from ascent.rollouts.batch import packed
-from ascent.rollouts.generate import GREEDY, Settings
+from ascent.rollouts.batch import pack_rollouts
+from ascent.rollouts.generate import GREEDY, SamplingParams
 from ascent.runs.folder import read_run
 from ascent.setup.judges import judge_of
 from ascent.setup.rewards import ModelScorer
@@ -58,14 +58,14 @@ def learned(folder: Path, recipe: str, steps: int, changes: Changes) -> Path:
 
 def said(model: Path, prompts: Sequence[Prompt], seed: int) -> list[Rollout]:
     """One drawn answer to every prompt."""
-    found = answered(str(model), prompts, 1, Settings(LONGEST, seed))
+    found = answered(str(model), prompts, 1, SamplingParams(LONGEST, seed))
     return [each for each in found if each.sample != GREEDY]
 
 
 @torch.no_grad()
 def nats(answers: Sequence[Rollout], start: Path) -> float:
     """KL to the start, in nats an answer: the mean over drawn answers of log pi - log start, as sampled."""
-    batch = packed(answers)
+    batch = pack_rollouts(answers)
     ref_logprobs_T = load(start).outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"]
     return float((batch["sampler_logprobs_T"] - ref_logprobs_T)[batch["loss_mask_T"]].sum() / len(answers))
 
@@ -143,7 +143,7 @@ def followed(root: Path, seed: int, name: str) -> dict[str, float]:
         "win": found.win_rate.value,
         "win_low": found.win_rate.low,
         "win_high": found.win_rate.high,
-        "agreement": read_run(judge).metrics[-1]["evaluate/accuracy"],
+        "agreement": read_run(judge).metrics[-1]["eval/accuracy"],
         **{f"before_{name}": value for name, value in before.items() if name != "kl"},
         **after,
     }
@@ -155,7 +155,7 @@ def labelled(root: Path, seed: int, study: Followed, mix: Sequence[Changes] = ()
     shown = {"seed": seed, "data.train": "contrary:8192", "data.mix": list(mix)}
     start = learned(root / f"shown-{name}", "quickstart_demonstrations", study.shown_steps, shown)
     pairs = root / f"pairs-{name}.jsonl"
-    asked = Asked((str(start),), f"contrary:{study.asked}", max_new_tokens=LONGEST, seed=seed)
+    asked = CollectOptions((str(start),), f"contrary:{study.asked}", max_new_tokens=LONGEST, seed=seed)
     with alone(pairs.with_suffix(".lock")):
         who = judge_of(study.labeller, seed=seed)
         collect(asked, pairs, annotator="simulated", judge=who, repeat=0.0, say=lambda line: None)

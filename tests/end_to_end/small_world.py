@@ -21,11 +21,11 @@ from transformers import PreTrainedTokenizerFast
 
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
-from ascent.models.hf_logging import quiet
+from ascent.models.hf_logging import quiet_transformers
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import tiny_model
 from ascent.records import Message, Prompt, Rollout
-from ascent.rollouts.generate import Asked, Settings
+from ascent.rollouts.generate import RenderedPrompt, SamplingParams
 
 WORDS = ("<pad>", "<eos>", "a", "b", "c", "d", "e", "f")
 END, BUDGET = 1, 4
@@ -38,7 +38,7 @@ def create(folder: Path, *, hidden: int = 32, seed: int = 0) -> Path:
     module = tiny_model("llama", len(WORDS), hidden=hidden, seed=seed)
     with torch.no_grad():
         module.get_output_embeddings().weight.mul_(10)
-    with quiet():
+    with quiet_transformers():
         module.save_pretrained(folder)
     words = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<pad>"))
     words.pre_tokenizer = Whitespace()
@@ -55,12 +55,12 @@ def scored(rollouts: Sequence[Rollout]) -> list[Rollout]:
     return [replace(each, reward=worth(each.turns[0].completion.tokens)) for each in rollouts]
 
 
-def asked() -> list[Asked]:
-    return [Asked(Prompt(f"p{n}", (Message("user", "?"),)), tokens) for n, tokens in enumerate(PROMPTS)]
+def asked() -> list[RenderedPrompt]:
+    return [RenderedPrompt(Prompt(f"p{n}", (Message("user", "?"),)), tokens) for n, tokens in enumerate(PROMPTS)]
 
 
-def settings(seed: int = 0) -> Settings:
-    return Settings(max_new_tokens=BUDGET, seed=seed)
+def settings(seed: int = 0) -> SamplingParams:
+    return SamplingParams(max_new_tokens=BUDGET, seed=seed)
 
 
 def engine(model: LanguageModel) -> NativeEngine:
@@ -76,7 +76,7 @@ def packed(sequences: Sequence[Said]) -> dict[str, Any]:
     return {
         "segments": segments,
         "tokens_T": torch.tensor([token for each in sequences for token in each]),
-        "positions_T": torch.arange(segments.total) - segments.spread(segments.offsets[:-1]),
+        "positions_T": torch.arange(segments.total) - segments.broadcast(segments.offsets[:-1]),
     }
 
 

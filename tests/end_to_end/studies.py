@@ -22,7 +22,7 @@ from ascent.data.render import Renderer
 from ascent.engines.hf import HFSampler
 from ascent.models import tiny
 from ascent.models.load import load
-from ascent.records import Judged, Pair, Prompt, Ranking, Request
+from ascent.records import Pair, Prompt, Ranking, Request, UnpairedExample
 from ascent.runs.folder import read_run
 from ascent.tasks.noise import Noise
 from ascent.tasks.sort_digits import SORT_DIGITS
@@ -94,7 +94,7 @@ def trained(
 
 
 def evaluated(folder: Path, name: str) -> list[float]:
-    return [line[f"evaluate/{name}"] for line in read_run(folder).metrics if f"evaluate/{name}" in line]
+    return [line[f"eval/{name}"] for line in read_run(folder).metrics if f"eval/{name}" in line]
 
 
 def answers(policy: Path, prompts: Sequence[Prompt], *, greedy: bool, seed: int, sample: int = 0) -> list[str]:
@@ -206,7 +206,7 @@ def gaps_of(folder: Path, pairs: Sequence[Pair]) -> list[float]:
     return found
 
 
-# --- stage: preference optimisation ----------------------------------------------------------------------------------
+# --- stage: preference optimization ----------------------------------------------------------------------------------
 
 _PREFERENCE = Recipe(steps=48, learning_rate=1e-4, records=1024, batch_size=32)
 PREFERENCES = {
@@ -300,7 +300,7 @@ def ranking_row(ranking: Ranking) -> dict[str, Any]:
     return {"prompt": asked(ranking.prompt), "ranked": [answer[0].content for answer in ranking.answers]}
 
 
-def judged_row(judged: Judged) -> dict[str, Any]:
+def judged_row(judged: UnpairedExample) -> dict[str, Any]:
     return {"prompt": asked(judged.prompt), "completion": judged.answer[0].content, "label": judged.good}
 
 

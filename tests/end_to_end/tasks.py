@@ -1,7 +1,7 @@
 """Small studies of tasks that no other study trains on: can their rewards be learnt, and what becomes of every part?
 
 `practised`: imitation, then a row on the task's own verifier: countdown, and tagged sums with three rewards at once.
-`summarised`: imitation of summaries of mixed quality, a reward model of the task's preferences, PPO. `iterated`: the
+`summarized`: imitation of summaries of mixed quality, a reward model of the task's preferences, PPO. `iterated`: the
 shipped recipe of rounds as it is. Every figure comes from held-out prompts. A study is a pure function of its seed;
 several processes may run studies in one folder.
 """
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascent.api.evaluate import answered, evaluate
-from ascent.api.iterate import rounds
-from ascent.config.iterate import rounds_from
+from ascent.api.iterate import iterate
+from ascent.config.iterate import iterate_config
 from ascent.config.load import merged, read_recipe
 from ascent.models import tiny
-from ascent.rollouts.generate import GREEDY, Settings
+from ascent.rollouts.generate import GREEDY, SamplingParams
 from ascent.runs.folder import read_run
 from ascent.setup.rewards import ModelScorer
 from ascent.tasks import TASKS
@@ -115,7 +115,7 @@ def practised(root: Path, name: str, seed: int, *, shuffled: bool = False) -> Fo
 
 
 @dataclass(frozen=True)
-class Summarised:
+class Summarized:
     """Imitation of the task's attempts, as people write; a reward model from the same; PPO held near them by KL."""
 
     begun: Begun
@@ -127,7 +127,7 @@ class Summarised:
     max_new_tokens: int = 40
 
 
-DIGESTED = Summarised(
+DIGESTED = Summarized(
     Begun("digest", Recipe(450, 3e-3, 16384, batch_size=32), vocabulary=400, attempts=True),
     judge=Recipe(80, 1e-3, 2560, batch_size=32),
     steps=20,
@@ -137,7 +137,7 @@ DIGESTED = Summarised(
 )
 
 
-def summarised(root: Path, seed: int, study: Summarised = DIGESTED) -> Found:
+def summarized(root: Path, seed: int, study: Summarized = DIGESTED) -> Found:
     """Truth, proxy, KL to the start in nats an answer and the truth's parts, before and after PPO on a reward model."""
     start = begin(root, study.begun, seed)
     task, name = TASKS[study.begun.task], study.begun.task
@@ -160,16 +160,16 @@ def summarised(root: Path, seed: int, study: Summarised = DIGESTED) -> Found:
     before, after = (
         scored(each, name, study.max_new_tokens) | told(each, study, judge, start, seed) for each in (start, folder)
     )
-    agreement = read_run(judge).metrics[-1]["evaluate/accuracy"]
+    agreement = read_run(judge).metrics[-1]["eval/accuracy"]
     bayes = task.bayes_accuracy(task.pairs("heldout", 512), strength=4.0)
     return {**both(before, after), "agreement": agreement, "bayes": bayes, "training_cpu_seconds": spent}
 
 
-def told(model: Path, study: Summarised, judge: Path, start: Path, seed: int) -> Found:
+def told(model: Path, study: Summarized, judge: Path, start: Path, seed: int) -> Found:
     """What the truth and the reward model think of one drawn answer to each prompt, and how far they are from start."""
     task = TASKS[study.begun.task]
     prompts = task.prompts("heldout", PROMPTS, seed)
-    found = answered(str(model), prompts, 1, Settings(study.max_new_tokens, seed))
+    found = answered(str(model), prompts, 1, SamplingParams(study.max_new_tokens, seed))
     answers = [each for each in found if each.sample != GREEDY]
     scores = ModelScorer(str(judge), together=True).score(answers)
     return {
@@ -186,9 +186,9 @@ ROUNDS = "rlhf_iterated"
 
 def iterated(root: Path, seed: int) -> Found:
     """The truth of the first policy and after every round, and the win rates over the first policy."""
-    recipe = rounds_from(merged(read_recipe(ROUNDS), {"seed": seed}), ROUNDS)
+    recipe = iterate_config(merged(read_recipe(ROUNDS), {"seed": seed}), ROUNDS)
     with contextlib.redirect_stderr(io.StringIO()):
-        done = rounds(recipe, root / f"rounds-{seed}", say=lambda line: None)
+        done = iterate(recipe, root / f"rounds-{seed}", say=lambda line: None)
     found: Found = {}
     for number, each in enumerate(done, 1):
         assert each.figures is not None

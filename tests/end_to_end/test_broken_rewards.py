@@ -58,7 +58,7 @@ def run(folder: Path, url: str, steps: int = 3, **reward: Any) -> Run:
 
 
 def unscored(metrics: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name.startswith("unscored/")}
+    return {name: value for name, value in metrics.items() if name.startswith("reward/failures/")}
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -75,7 +75,7 @@ def test_half_of_a_step_fails_and_the_run_goes_on(kind: str, tmp_path: Path) -> 
     with misbehaving(answer) as server:
         done = run(tmp_path / "run", server.url)
     assert done.state == "finished"
-    assert [unscored(line) for line in done.metrics] == [{}, {f"unscored/remote/{kind}": PIECE}, {}]
+    assert [unscored(line) for line in done.metrics] == [{}, {f"reward/failures/remote/{kind}": PIECE}, {}]
     assert [line["unscored"] for line in done.metrics] == [0, 0.5, 0]
     lost = [each for each in done.samples if each["reward"] is None]
     assert len(lost) == PIECE and {each["step"] for each in lost} == {2}
@@ -93,7 +93,7 @@ def test_a_reply_of_the_wrong_length_scores_nobody_of_its_request(tmp_path: Path
 
     with misbehaving(answer) as server:
         done = run(tmp_path / "run", server.url)
-    assert [unscored(line) for line in done.metrics] == [{}, {"unscored/remote/bad_reply": PIECE}, {}]
+    assert [unscored(line) for line in done.metrics] == [{}, {"reward/failures/remote/bad_reply": PIECE}, {}]
 
 
 @pytest.mark.parametrize("policy", ["bugs", "failures", "never"])
@@ -111,7 +111,7 @@ def test_a_server_killed_in_the_middle_of_a_run(policy: str, tmp_path: Path) -> 
         if policy == "never":
             done = run(tmp_path / "run", server.url, on_error=policy)
             assert done.state == "finished"
-            down = {"unscored/remote/server_down": 2 * PIECE}
+            down = {"reward/failures/remote/server_down": 2 * PIECE}
             assert [unscored(line) for line in done.metrics] == [{}, down, down]
             assert [line["updates"] for line in done.metrics][1:] == [0, 0]  # nothing was learnt from silence
         else:
@@ -176,6 +176,6 @@ def test_a_judge_that_is_down_never_looks_like_a_wrong_answer(tmp_path: Path) ->
         train(resolve(validate(nested(settings))), tmp_path / "run", say=lambda line: None)
     done = read_run(tmp_path / "run")
     for line in done.metrics:
-        assert unscored(line) == {"unscored/judge/server_error": 4}
+        assert unscored(line) == {"reward/failures/judge/server_error": 4}
         assert line["reward"] == 0.75  # two 1.0 and two .5; with zeros for the silence it would be .375
     assert sorted({each["reward"] for each in done.samples if each["reward"] is not None}) == [0.5, 1.0]

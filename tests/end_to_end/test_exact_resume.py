@@ -46,7 +46,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Und
             assert crashing.ended(child) == 0, said(folder)
             known[row] = Undisturbed(outcome(folder), time.monotonic() - began)
             # A run that learns nothing would end alike whatever was lost.
-            assert sum(line.get("grad_norm", 0) > 0 for line in known[row].outcome["metrics"]) > STEPS / 2
+            assert sum(line.get("optim/grad_norm", 0) > 0 for line in known[row].outcome["metrics"]) > STEPS / 2
         return known[row]
 
     return of

@@ -1,4 +1,4 @@
-"""Faults of runs that learn from rewards: each has a named behaviour (docs/rollouts.md), shown in a run of its own."""
+"""Faults of runs that learn from rewards: each has a named behavior (docs/rollouts.md), shown in a run of its own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_now_and_then_unscored_is_counted_told_once_and_left_out(tmp_path: Path,
     done = run(tmp_path / "run", faulty(name, timeout=0.5))
     assert done.state == "finished"
     first = done.metrics[0]
-    assert first[f"unscored/{name}/{reason}"] == 2  # one of each group's four
+    assert first[f"reward/failures/{name}/{reason}"] == 2  # one of each group's four
     assert first["unscored"] == 0.25
     assert first["reward"] in {n / 6 for n in range(7)}  # a mean over those that were scored
     missing = [each for each in done.samples if each["step"] == 1 and each["sample"] == 0]
@@ -80,7 +80,7 @@ def test_a_bug_in_a_reward_ends_the_run_with_its_name_and_place(tmp_path: Path, 
 
 def test_a_bug_can_be_told_to_be_left_out(tmp_path: Path) -> None:
     done = run(tmp_path / "run", faulty("infinite", on_error="never"))
-    assert done.state == "finished" and done.metrics[0]["unscored/infinite/infinite"] == 2
+    assert done.state == "finished" and done.metrics[0]["reward/failures/infinite/infinite"] == 2
 
 
 def test_equal_rewards_train_nothing_and_end_the_run_after_twenty_steps(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_equal_rewards_without_a_filter_leave_the_weights_to_the_other_terms_and
     done = run(tmp_path / "run", faulty("equal"), algorithm="dr_grpo", run__steps=6, run__save_every=6,
                update__learning_rate=0.01)  # fmt: skip
     assert "zero_variance" in [each["name"] for each in done.warnings]
-    assert all(line["advantage_largest"] == 0 and line["grad_norm"] == 0 for line in done.metrics)
+    assert all(line["advantage/abs_max"] == 0 and line["optim/grad_norm"] == 0 for line in done.metrics)
     before = load(tmp_path / "run/initial/llama").module.state_dict()
     after = load(tmp_path / "run/checkpoints/6/model").module.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -110,7 +110,7 @@ def test_without_held_out_prompts_the_run_says_so_and_goes_on(tmp_path: Path) ->
     said: list[str] = []
     done = run(tmp_path / "run", EVEN, said)
     assert any(line.startswith("no held-out prompts") for line in said)
-    assert done.answers == [] and not any(name.startswith("evaluate/") for name in done.metrics[-1])
+    assert done.answers == [] and not any(name.startswith("eval/") for name in done.metrics[-1])
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_where_cut_answers_are_masked_and_all_are_cut_nothing_changes(tmp_path: 
     done = run(tmp_path / "run", EVEN, model__policy=endless, rollouts__max_new_tokens=1, algorithm="dr_grpo",
                cells__filter={"not_truncated": {}}, update__learning_rate=0.01)  # fmt: skip
     assert done.state == "finished"
-    assert all(line["trained_tokens"] == 0 and line["skipped"] == 0 for line in done.metrics)
+    assert all(line["tokens/trained"] == 0 and line["skipped"] == 0 for line in done.metrics)
     assert all(each["advantages"] is None for each in done.samples)
     before = load(endless).module.state_dict()
     after = load(tmp_path / "run/checkpoints/3/model").module.state_dict()

@@ -41,7 +41,8 @@ FEATURES: dict[str, dict[str, Any]] = {
     "refills": {"algorithm": "rlvr", "rollouts.group_size": 2, "rollouts.dynamic_sampling_tries": 2},
     "half": {"model.dtype": "bfloat16"},
     "best": {
-        "data.evaluate": "sort_digits@heldout:2", "run.evaluate_every": 1, "run.keep_best": 1, "run.best_metric": "reward",
+        "data.evaluate": "sort_digits@heldout:2", "run.evaluate_every": 1, "run.keep_best": 1,
+        "run.best_metric": "reward",
     },
     "kl_controller": {"cells.kl_controller": {"use": "ziegler_sequence", "horizon": 16}},
     "updates": {"update.epochs": 2, "update.minibatches": 2},

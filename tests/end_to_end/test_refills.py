@@ -15,8 +15,8 @@ from ascent.config.schema import Cells
 from ascent.models.tiny import create
 from ascent.plan.overrides import with_cells
 from ascent.records import Rollout
-from ascent.rollouts.advantages import credited
-from ascent.rollouts.batch import cut, packed
+from ascent.rollouts.advantages import add_advantages
+from ascent.rollouts.batch import pack_rollouts, split_microbatches
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import LOSS_SLOTS, objective_of
 from tests.rollouts.test_source import PLAN, assert_goes_on, make
@@ -78,15 +78,15 @@ def test_groups_of_several_draws_train_like_groups_of_one(folder: Path, row: Row
     trained = [each for each, own in zip(source.rollouts, source.advantages, strict=True) if own is not None]
     names = [each.prompt.id for each in trained]
     assert len(trained) == 11 and len(set(names)) == 3
-    whole = packed(trained)
+    whole = pack_rollouts(trained)
     assert whole["groups"].ids_B.tolist() == [0] * 3 + [1] * 4 + [2] * 4
     whole["old_logprobs_T"] = whole["sampler_logprobs_T"]
     if "reference" in row.needs:
         assert source.models.reference is not None
         whole["ref_logprobs_T"] = source.models.reference.infer(whole, frozenset({"logprobs_T"}))["logprobs_T"]
-    batch, _ = credited(whole, row)
+    batch, _ = add_advantages(whole, row)
     _, other = make(folder, "rlvr")
-    other.step(cut(batch, [[place] for place in range(len(trained))], plan.budget), objective_of(row))
+    other.step(split_microbatches(batch, [[place] for place in range(len(trained))], plan.budget), objective_of(row))
     ours, theirs = gradient(learner), gradient(other)
     assert float(theirs.norm()) > 0
     assert float((ours - theirs).norm() / theirs.norm()) < 1e-5

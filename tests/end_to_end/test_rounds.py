@@ -14,8 +14,8 @@ from typing import Any
 import ascent.runs.folder
 from ascent.api import iterate as building
 from ascent.checkpoints import disk
-from ascent.config.iterate import rounds_from
-from ascent.feedback.preference_log import Ledger
+from ascent.config.iterate import iterate_config
+from ascent.feedback.preference_log import PreferenceLog
 from ascent.feedback.samples import Samples
 from tests.end_to_end import crashing
 
@@ -92,13 +92,13 @@ def writing(name: str) -> None:
 FAULTS: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
     "the first policy's second checkpoint": (saving, ("sft", 4)),
     "sampling": (at_call, (Samples, "put", 4)),
-    "a verdict": (at_call, (Ledger, "append", 6)),
+    "a verdict": (at_call, (PreferenceLog, "append", 6)),
     "the comparisons": (writing, ("round-1/comparisons.jsonl",)),
     "the reward model's first checkpoint": (saving, ("round-1/reward_model", 2)),
     "the reward model's last checkpoint": (saving, ("round-1/reward_model", 4)),
     "the policy's second checkpoint": (saving, ("round-1/policy", 4)),
     "what was measured": (writing, ("round-1/measured.json",)),
-    "a verdict of the second round": (at_call, (Ledger, "append", 3)),
+    "a verdict of the second round": (at_call, (PreferenceLog, "append", 3)),
     "the second policy's first checkpoint": (saving, ("round-2/policy", 2)),
 }
 
@@ -108,7 +108,7 @@ def _work(folder: Path, fault: tuple[Callable[..., None], tuple[Any, ...]] | Non
     ascent.runs.folder.draw = lambda *_, **__: None  # the pictures take longer than the training
     if fault is not None:
         fault[0](*fault[1])
-    building.rounds(rounds_from(recipe(), "test"), folder)
+    building.iterate(iterate_config(recipe(), "test"), folder)
 
 
 def finish(folder: Path, fault: tuple[Callable[..., None], tuple[Any, ...]] | None = None) -> int:
@@ -126,7 +126,7 @@ def outcome(folder: Path) -> dict[str, str]:
     for path in sorted(folder.rglob("*.jsonl")):
         if path.name in ("feedback.jsonl", "feedback.samples.jsonl", "comparisons.jsonl"):
             rows = [json.loads(line) for line in path.read_text().splitlines()]
-            shown = [{k: v for k, v in row.items() if k not in ("time", "models", "model")} for row in rows[1:]]
+            shown = [{k: v for k, v in row.items() if k not in ("timestamp", "models", "model")} for row in rows[1:]]
             found[str(path.relative_to(folder))] = json.dumps(
                 [[{k: v for k, v in a.items() if k != "model"} for a in row.get("answers", []) if isinstance(a, dict)]
                  or row for row in shown]
@@ -175,7 +175,7 @@ def test_what_is_truly_liked_rises_over_two_rounds(tmp_path: Path) -> None:
         },
         "measure": {"prompts": "style@heldout:64", "judge": LIKED, "max_new_tokens": 12},
     }  # fmt: skip
-    found = building.rounds(rounds_from(recipe(**changes), "test"), tmp_path / "rounds", say=lambda line: None)
+    found = building.iterate(iterate_config(recipe(**changes), "test"), tmp_path / "rounds", say=lambda line: None)
     (one, two) = (each.figures for each in found)
     assert one is not None and two is not None
     start, first, second = one["scores"][1], one["scores"][0], two["scores"][0]

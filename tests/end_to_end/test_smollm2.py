@@ -75,7 +75,7 @@ def test_conversations_are_rendered_as_transformers_renders_them(name: str) -> N
 
 
 def test_an_answer_that_starts_with_a_space_still_follows_the_prompt_a_sampler_gets() -> None:
-    """Tokenised as one text, line end and spaces would become one token that no sampler could have been given."""
+    """Tokenized as one text, line end and spaces would become one token that no sampler could have been given."""
     tokenizer = load_tokenizer(SMOLLM2)
     renderer = Renderer(tokenizer, train_on="assistant")
     turns = [Message("user", "Name a prime number."), Message("assistant", "  11")]
@@ -116,11 +116,11 @@ def test_a_few_steps_lower_the_held_out_loss(tmp_path: Path) -> None:
         f"run: {{steps: 4, save_every: 4, evaluate_every: 2}}\n"
     )
     training = assemble(resolve(load_config(str(recipe))), tmp_path / "before")
-    losses = [evaluated(training.learner, training.heldout, training.objective)["evaluate/loss"]]
+    losses = [evaluated(training.learner, training.heldout, training.objective)["eval/loss"]]
     del training
     done = CliRunner().invoke(app, ["train", str(recipe), "--run", str(tmp_path / "run")], catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
-    losses += [row["evaluate/loss"] for row in read_run(tmp_path / "run").metrics if "evaluate/loss" in row]
+    losses += [row["eval/loss"] for row in read_run(tmp_path / "run").metrics if "eval/loss" in row]
     print(f"held-out loss after 0, 2 and 4 steps: {', '.join(f'{loss:.3f}' for loss in losses)}")
     assert len(losses) == 3
     assert losses[0] > losses[1] > losses[2]

@@ -54,7 +54,7 @@ def test_a_reward_model_of_summaries_raises_the_truth(root):
     On seed 0, from a start that cannot copy yet (220 steps), with a KL weight of .05 and 40 steps, the truth rose by
     .13 (of 1.07) while less of what was named was true (.514 to .446): two places and two days hacked the reward model.
     """
-    found = [tasks.summarised(root, seed) for seed in tasks.SEEDS]
+    found = [tasks.summarized(root, seed) for seed in tasks.SEEDS]
     assert gain(found, "proxy") > 0 and gain(found, "truth") >= 0.15, found
     assert all(each["after_truth"] > each["before_truth"] for each in found), found
     assert gain(found, "faithful") >= -0.05, found  # naming more is no way to be paid

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascent.engines.geometric_mixture import MixtureSampler
+from ascent.engines.geometric_mixture import GeometricMixtureSampler
 from ascent.engines.hf import HFSampler, stock_attention
 from ascent.models import lora
 from ascent.models.load import load
@@ -59,7 +59,7 @@ def mixed(two: tuple[LanguageModel, LanguageModel], tokens: tuple[int, ...], sha
 
 @pytest.mark.parametrize(("share", "temperature"), [(0.5, 1.0), (0.2, 0.7)])
 def test_recorded_log_probs_are_those_of_the_averaged_logits(two, share: float, temperature: float) -> None:
-    found = answers(MixtureSampler(*two, {1}, share=share), temperature=temperature)
+    found = answers(GeometricMixtureSampler(*two, {1}, share=share), temperature=temperature)
     for request in requests():
         done, start = found[request.prompt_id], len(request.tokens) - 1
         exact_LV = mixed(two, request.tokens + done.tokens, share, temperature)[start:-1]
@@ -77,7 +77,7 @@ def test_tokens_are_drawn_as_often_as_the_mixture_says(two) -> None:
     bin_V = torch.empty_like(likeliest_V)
     bin_V[likeliest_V] = (chance_V[likeliest_V].cumsum(0) * 8 - 1e-9).long().clamp(max=7)
     asked = [Request("p", n, prompt, 1, seed=11) for n in range(draws)]
-    drawn = torch.tensor([each.tokens[0] for each in MixtureSampler(*two, {1}).sample(asked)])
+    drawn = torch.tensor([each.tokens[0] for each in GeometricMixtureSampler(*two, {1}).sample(asked)])
     seen = torch.bincount(bin_V[drawn], minlength=8).double()
 
     def distance(chance_V: Tensor) -> float:
@@ -91,24 +91,24 @@ def test_tokens_are_drawn_as_often_as_the_mixture_says(two) -> None:
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_mixture_of_one_is_that_one(two, share: float) -> None:
     one = HFSampler(two[int(share)], {1})
-    assert {name: each.tokens for name, each in answers(MixtureSampler(*two, {1}, share=share)).items()} == {
+    assert {name: each.tokens for name, each in answers(GeometricMixtureSampler(*two, {1}, share=share)).items()} == {
         name: each.tokens for name, each in answers(one).items()
     }
 
 
 def test_composition_does_not_change_what_is_sampled(two) -> None:
-    together = {name: each.tokens for name, each in answers(MixtureSampler(*two, {1})).items()}
-    alone = MixtureSampler(*two, {1}, batch_size=1).sample(reversed(requests()))
+    together = {name: each.tokens for name, each in answers(GeometricMixtureSampler(*two, {1})).items()}
+    alone = GeometricMixtureSampler(*two, {1}, batch_size=1).sample(reversed(requests()))
     assert {each.prompt_id: each.tokens for each in alone} == together
 
 
 def test_the_policy_is_asked_as_it_is_now(folder: Path) -> None:
     policy, reference = louder(load(folder)), load(folder)
-    sampler = MixtureSampler(policy, reference, {1})
+    sampler = GeometricMixtureSampler(policy, reference, {1})
     before = answers(sampler)
     louder(policy, 1.3)
     fresh = louder(louder(load(folder)), 1.3)
-    assert before != answers(sampler) == answers(MixtureSampler(fresh, reference, {1}))
+    assert before != answers(sampler) == answers(GeometricMixtureSampler(fresh, reference, {1}))
 
 
 def test_without_its_adapter_the_policy_is_its_own_reference(folder: Path) -> None:
@@ -116,8 +116,8 @@ def test_without_its_adapter_the_policy_is_its_own_reference(folder: Path) -> No
     with torch.no_grad():
         for weight in policy.parameters():
             weight.add_(0.3)
-    shared = answers(MixtureSampler(policy, lora.WithoutAdapter(policy), {1}))
-    apart = answers(MixtureSampler(policy, louder(load(folder)), {1}))
+    shared = answers(GeometricMixtureSampler(policy, lora.WithoutAdapter(policy), {1}))
+    apart = answers(GeometricMixtureSampler(policy, louder(load(folder)), {1}))
     assert {name: each.tokens for name, each in shared.items()} == {name: each.tokens for name, each in apart.items()}
     for name, each in shared.items():
         assert each.logprobs == pytest.approx(apart[name].logprobs, abs=1e-5)
@@ -126,10 +126,10 @@ def test_without_its_adapter_the_policy_is_its_own_reference(folder: Path) -> No
 
 def test_both_models_have_their_own_attention_back_afterwards(two) -> None:
     before = [each.module.config._attn_implementation for each in two]
-    answers(MixtureSampler(*two, {1}))
+    answers(GeometricMixtureSampler(*two, {1}))
     assert [each.module.config._attn_implementation for each in two] == before
 
 
 def test_a_share_is_a_share(two) -> None:
     with pytest.raises(ValueError, match=r"share=1\.5, but the reference's part of a mixture lies between 0 and 1"):
-        MixtureSampler(*two, {1}, share=1.5)
+        GeometricMixtureSampler(*two, {1}, share=1.5)

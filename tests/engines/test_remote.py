@@ -31,7 +31,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from ascent.engines.native.engine import NativeEngine
-from ascent.engines.remote import RetryPolicy, RemoteError, RemoteSampler
+from ascent.engines.remote import RemoteError, RemoteSampler, RetryPolicy
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascent.feedback.comparisons import Answer, Question, Shown
+from ascent.feedback.comparisons import Answer, Comparison, ShownComparison
 from ascent.records import Message, Prompt
 
 
@@ -16,13 +16,13 @@ def answers(*texts: str, model: str = "m", place: int = 0) -> list[Answer]:
     return [Answer(f"{place}.{number}", model, text, len(text)) for number, text in enumerate(texts)]
 
 
-def question(*texts: str, name: str = "p") -> Question:
-    return Question(f"{name}#q", prompt(name), tuple(answers(*texts)))
+def question(*texts: str, name: str = "p") -> Comparison:
+    return Comparison(f"{name}#q", prompt(name), tuple(answers(*texts)))
 
 
-def shown(*texts: str, name: str = "p", swapped: bool = False, repeat: int = 0) -> Shown:
+def shown(*texts: str, name: str = "p", swapped: bool = False, repeat: int = 0) -> ShownComparison:
     order = tuple(range(len(texts)))
-    return Shown(question(*texts, name=name), order[::-1] if swapped else order, repeat)
+    return ShownComparison(question(*texts, name=name), order[::-1] if swapped else order, repeat)
 
 
 def choice(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.feedback.comparisons import GAP, questions_of, shown_to
+from ascent.feedback.comparisons import GAP, make_comparisons, shown_to
 from tests.feedback.made import answers, prompt, question
 
 
 def test_blank_and_equal_answers_are_not_asked_about_and_are_counted():
     prompts = [prompt("a"), prompt("b")]
     said = {"a": answers("x", " x ", "", "y"), "b": answers("same", "same")}
-    found, left = questions_of(prompts, said, "pairs", seed=0, per_prompt=9)
+    found, left = make_comparisons(prompts, said, "pairs", seed=0, per_prompt=9)
     assert [each.id for each in found] == ["a#0.0-0.3"]
     assert left == {
         "empty answers": 1,
@@ -22,7 +22,7 @@ def test_blank_and_equal_answers_are_not_asked_about_and_are_counted():
 
 def test_with_several_models_pairs_cross_them():
     said = {"a": [*answers("x", "y", model="old"), *answers("z", "w", model="new", place=1)]}
-    found, _ = questions_of([prompt("a")], said, "pairs", seed=0, per_prompt=99)
+    found, _ = make_comparisons([prompt("a")], said, "pairs", seed=0, per_prompt=99)
     assert len(found) == 4
     assert all({a.model for a in each.answers} == {"old", "new"} for each in found)
 
@@ -31,14 +31,14 @@ def test_pairs_are_drawn_by_the_seed():
     said = {"a": answers(*"abcdefgh")}
 
     def drawn(seed: int) -> list[str]:
-        return [each.id for each in questions_of([prompt("a")], said, "pairs", seed=seed, per_prompt=5)[0]]
+        return [each.id for each in make_comparisons([prompt("a")], said, "pairs", seed=seed, per_prompt=5)[0]]
 
     assert drawn(0) == drawn(0) != drawn(1)
     assert len(set(drawn(0))) == 5
 
 
 def test_rankings_ask_about_all_answers_at_once_up_to_nine():
-    found, left = questions_of([prompt("a")], {"a": answers(*"abcdefghijk")}, "rankings", seed=0)
+    found, left = make_comparisons([prompt("a")], {"a": answers(*"abcdefghijk")}, "rankings", seed=0)
     assert len(found) == 1 and len(found[0].answers) == 9
     assert left == {"answers beyond nine": 2}
 
@@ -72,4 +72,4 @@ def test_a_share_is_a_share(repeat):
 
 def test_an_unknown_form_is_refused():
     with pytest.raises(ValueError, match="form='thumbs', but it must be one of pairs, rankings, ratings"):
-        questions_of([], {}, "thumbs", seed=0)
+        make_comparisons([], {}, "thumbs", seed=0)

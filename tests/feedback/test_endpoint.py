@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ascent.feedback.endpoint import Comparing, read_verdict
+from ascent.feedback.endpoint import ComparisonEndpoint, read_verdict
 from ascent.feedback.verdicts import Unjudged, Verdict
 from tests.feedback.made import shown
 from tests.rewards.servers import NO_HTTP, misbehaving, raw
@@ -21,7 +21,7 @@ def saying(text):
 
 def test_what_is_sent_hides_the_models_and_keeps_the_order():
     with misbehaving(saying("Hm.\nVerdict: 2")) as server:
-        judge = Comparing(url=f"{server.url}/v1", model="j", rubric="Be strict.", retry=PATIENCE)
+        judge = ComparisonEndpoint(url=f"{server.url}/v1", model="j", rubric="Be strict.", retry=PATIENCE)
         assert judge.verdicts([shown("apple", "pear", swapped=True)]) == [Verdict("second")]
     path, body, _ = server.requests[0]
     rules, case = (message["content"] for message in body["messages"])
@@ -41,7 +41,7 @@ def test_words():
 
 
 def test_nobody_there():
-    judge = Comparing(url="http://127.0.0.1:9/v1", model="j", retry=PATIENCE)
+    judge = ComparisonEndpoint(url="http://127.0.0.1:9/v1", model="j", retry=PATIENCE)
     assert judge.verdicts([shown("a", "b")]) == [Unjudged("server_down")]
 
 
@@ -49,5 +49,5 @@ def test_nobody_there():
 def test_odd_replies_give_no_verdict(case):
     reply, kind = NO_HTTP[case]
     with raw(reply) as server:
-        judge = Comparing(url=server.url, model="j", retry={**PATIENCE, "timeout": 0.5})
+        judge = ComparisonEndpoint(url=server.url, model="j", retry={**PATIENCE, "timeout": 0.5})
         assert judge.verdicts([shown("a", "b")]) == [Unjudged(kind)]

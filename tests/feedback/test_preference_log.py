@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ascent.feedback.preference_log import Ledger, read
+from ascent.feedback.preference_log import PreferenceLog, read
 from tests.feedback.made import choice
 
 
 def test_each_line_is_synced_before_append_returns(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
-    with Ledger(tmp_path / "v.jsonl") as ledger:
+    with PreferenceLog(tmp_path / "v.jsonl") as ledger:
         ledger.append(choice("p", "ann", "first"))
         ledger.append(choice("q", "ann", "tie"))
     size = (tmp_path / "v.jsonl").stat().st_size
@@ -24,11 +24,11 @@ def test_each_line_is_synced_before_append_returns(tmp_path, monkeypatch):
 
 def test_half_a_line_is_cut_off_and_the_rest_stays(tmp_path):
     path = tmp_path / "v.jsonl"
-    with Ledger(path) as ledger:
+    with PreferenceLog(path) as ledger:
         ledger.append(choice("p", "ann", "first"))
     with path.open("a") as file:
         file.write('{"id": "q", "annot')
-    with Ledger(path) as ledger:
+    with PreferenceLog(path) as ledger:
         assert ledger.done_by("ann") == {("p", 0)}
         ledger.append(choice("q", "ann", "second"))
     assert [row["id"] for row in read(path)] == ["p", "q"]
@@ -36,10 +36,10 @@ def test_half_a_line_is_cut_off_and_the_rest_stays(tmp_path):
 
 def test_undo_takes_back_what_this_session_said_and_nothing_older(tmp_path):
     path = tmp_path / "v.jsonl"
-    with Ledger(path) as ledger:
+    with PreferenceLog(path) as ledger:
         ledger.append(choice("p", "ann", "first"))
     before = path.read_bytes()
-    with Ledger(path) as ledger:
+    with PreferenceLog(path) as ledger:
         ledger.append(choice("q", "ann", "tie"))
         ledger.append(choice("r", "ann", "tie"))
         assert [(ledger.undo() or {}).get("id") for _ in range(3)] == ["r", "q", None]
@@ -48,13 +48,13 @@ def test_undo_takes_back_what_this_session_said_and_nothing_older(tmp_path):
 
 
 def test_one_writer(tmp_path):
-    with Ledger(tmp_path / "v.jsonl"), pytest.raises(ValueError, match="being written by another process"):
-        Ledger(tmp_path / "v.jsonl")
-    Ledger(tmp_path / "v.jsonl").close()
+    with PreferenceLog(tmp_path / "v.jsonl"), pytest.raises(ValueError, match="being written by another process"):
+        PreferenceLog(tmp_path / "v.jsonl")
+    PreferenceLog(tmp_path / "v.jsonl").close()
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path):
     path = tmp_path / "v.jsonl"
     path.write_text(json.dumps({"prompt": "x", "chosen": "y", "rejected": "z"}) + "\n")
     with pytest.raises(ValueError, match="a line that collect did not write"):
-        Ledger(path)
+        PreferenceLog(path)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from ascent.data.load import load
-from ascent.feedback.comparisons import Question, Shown
+from ascent.feedback.comparisons import Comparison, ShownComparison
 from ascent.feedback.verdicts import Verdict, order_of, row_of
 from ascent.records import Message, Pair, Prompt, Ranking
 from tests.feedback.made import answers, shown
 
 
-def row(each: Shown, verdict: Verdict, form="pairs"):
+def row(each: ShownComparison, verdict: Verdict, form="pairs"):
     return row_of(each, verdict, form=form, annotator="ann", time="now")
 
 
@@ -93,7 +93,7 @@ def test_a_conversation_and_an_answer_that_looks_like_a_transcript_survive(tmp_p
         Message("user", "?"),
     )
     texts = "\n\nHuman: no\n\nAssistant: yes", "fine"
-    asked = Shown(Question("p#q", Prompt("p", messages), tuple(answers(*texts))), (0, 1))
+    asked = ShownComparison(Comparison("p#q", Prompt("p", messages), tuple(answers(*texts))), (0, 1))
     (pair,) = load(written(tmp_path, row(asked, Verdict("first"))), "pairs").records
     assert isinstance(pair, Pair)
     assert pair.prompt.messages == messages

@@ -55,7 +55,7 @@ class Convention(Enum):
     GSPO_CAP = "GSPO's mean log-ratio is held at 10 from above (verl); ours is not"
     AFTER_BASELINE = "clipping and KL come after the group's baseline (OpenRLHF); ours before"
     OBSERVATIONS = "discounts run through observations (OpenRLHF); ours steps over them"
-    CENTRED_ONLY = "advantages centred over tokens and not scaled (OpenRLHF); refused: none or both"
+    CENTRED_ONLY = "advantages centered over tokens and not scaled (OpenRLHF); refused: none or both"
     PARTLY_SCORED = "an unscored part is left out of a reward's sum (TRL, ms-swift); ours is then unscored"
     UNJUDGED_LEAVE = "a row without a scored sibling leaves the batch's statistics (TRL); ours is a 0 in them"
     REQUESTED_TWICE = "a request that occurs twice counts once in its group (ms-swift); ours has no such rows"
@@ -104,7 +104,7 @@ def rounding_of_flat_groups(advantages_B: Tensor, rewards_B: Tensor, groups: Gro
     """
     scored_B = group_baselines.scored(rewards_B)
     flat_G = groups.spans_nothing(rewards_B, scored_B) & (groups.sum(scored_B) > 1)
-    flat_B = groups.spread(flat_G) & scored_B
+    flat_B = groups.broadcast(flat_G) & scored_B
     if not bool((advantages_B[flat_B] == 0).all()):
         raise AssertionError(f"an all-equal group must get exactly 0: {advantages_B[flat_B].tolist()}")
     rounds_B = flat_B & (rewards_B * 1024 % 1 != 0)
@@ -124,6 +124,8 @@ def room_for_flat_parts(
     """The same for rewards in parts: their rounding is added up and then shifts every row through the batch's mean."""
     room = usual.absolute
     for part_B, weight in zip(reward_components_BK.unbind(1), weights, strict=True):
-        rounding_B = rounding_of_flat_groups(group_baselines.centre(part_B, groups).advantages_B, part_B, groups, eps)
+        rounding_B = rounding_of_flat_groups(
+            group_baselines.group_mean_baseline(part_B, groups).advantages_B, part_B, groups, eps
+        )
         room = room + abs(weight) * float(rounding_B.max())
     return Tolerance(usual.relative, room, usual.of_largest)

@@ -63,9 +63,12 @@ def _has_a_group_of_one(case: Case) -> bool:
 def _not_zero_when_alone(case: Case, ours: Ours) -> list[str]:
     """Our estimators, without the adapter's raw rewards: an exact 0 in groups of one, and only there."""
     rewards_B, groups = _rewards_and_groups(case)
-    alone_B = groups.spread(groups.sum(torch.ones_like(groups.ids_B))) == 1
+    alone_B = groups.broadcast(groups.sum(torch.ones_like(groups.ids_B))) == 1
     wrong = []
-    for credit in (group_baselines.centre(rewards_B, groups), group_baselines.leave_one_out(rewards_B, groups)):
+    for credit in (
+        group_baselines.group_mean_baseline(rewards_B, groups),
+        group_baselines.leave_one_out(rewards_B, groups),
+    ):
         if not bool((credit.advantages_B[alone_B] == 0).all()) or bool((credit.advantages_B[~alone_B] == 0).any()):
             wrong.append(f"a group of one must get an advantage of exactly 0: {credit.advantages_B.tolist()}")
         if credit.metrics["groups_of_one"].value() == 0:

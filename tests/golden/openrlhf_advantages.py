@@ -90,11 +90,11 @@ def _against_group(kind: str, rewards_B: Tensor, groups: Groups) -> Tensor:
         return rewards_B
     if kind == "rloo":
         return group_baselines.leave_one_out(rewards_B, groups).advantages_B
-    centred_B = group_baselines.centre(rewards_B, groups).advantages_B
+    centered_B = group_baselines.group_mean_baseline(rewards_B, groups).advantages_B
     if kind in ("reinforce_baseline", "dr_grpo"):
-        return centred_B
+        return centered_B
     if kind == "group_norm":
-        return normalize.group_std(centred_B, rewards_B, groups, eps=GROUP_EPS)
+        return normalize.group_std(centered_B, rewards_B, groups, eps=GROUP_EPS)
     raise KeyError(f"estimator {kind!r} is not one this adapter knows")
 
 

@@ -26,7 +26,7 @@ from ascent.losses import (
     supervised,
     values,
 )
-from ascent.losses.loss import Each, Loss, summed
+from ascent.losses.loss import ItemLosses, Loss, summed
 from ascent.losses.objective import policy_terms
 from ascent.maths import masked
 from ascent.maths.logprobs import next_token_logprobs
@@ -188,7 +188,7 @@ def _sums(case: Case) -> tuple[Tensor, Tensor, dict[str, Any]]:
     return chosen, rejected, known
 
 
-def _judged(case: Case, each: Each, chosen: Tensor, rejected: Tensor, known: dict[str, Any]) -> Ours:
+def _judged(case: Case, each: ItemLosses, chosen: Tensor, rejected: Tensor, known: dict[str, Any]) -> Ours:
     loss = mean_of(summed(each))
     reward_B = case.params["beta"] * (known["logprobs_B"] - known["ref_logprobs_B"])
     return Ours(

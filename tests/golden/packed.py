@@ -42,7 +42,7 @@ class Rows:
         """Per-token numbers, from a rectangle or from one number per row."""
         if x.ndim == 2 and x.shape[1] == 1:
             x = x.squeeze(1)
-        return self.segments.spread(x) if x.ndim == 1 else pack(x, self.keep_BL)
+        return self.segments.broadcast(x) if x.ndim == 1 else pack(x, self.keep_BL)
 
     def unpack(self, x_T: Tensor, fill: float = 0.0) -> Tensor:
         return unpack(x_T, self.keep_BL, fill)

@@ -23,7 +23,7 @@ def _options(setting: str, *entries: tuple[str, ...]) -> tuple[Option, ...]:
 
 
 EMPTY_ROWS = "fully masked rows are not counted (loss .053, gradient .029 apart on one batch); from Python count_empty"
-LONE = "a group of one gets 0; its raw reward from Python (`credit.centre.lone_reward`)"
+LONE = "a group of one gets 0; its raw reward from Python (`advantage.group_mean_baseline.lone_reward`)"
 CAP = "no cap at 10, which zeroes the gradient where drift is worst; from Python (`kl.k3.cap`)"
 TIES = "answers of equal reward form no pair; TRL takes one of the two for the better"
 EMPTY_PAIRS = "an empty response is skipped; TRL divides by its length of 0 (NaN)"
@@ -57,7 +57,11 @@ TRL = (
             "f_divergence_type reverse_kl, forward_kl, js_divergence, alpha_divergence",
             "`row f_dpo`, `loss.dpo.divergence`",
         ),
-        ("ld_alpha", "`row ld_dpo`, `focus.shared_length`", "with every loss of pairs, CPO's, SimPO's and ORPO's too"),
+        (
+            "ld_alpha",
+            "`row ld_dpo`, `token_weights.length_desensitized`",
+            "with every loss of pairs, CPO's, SimPO's and ORPO's too",
+        ),
         ("use_weighting (WPO)", "`row wpo`", "works with hinge too, where TRL raises"),
         ("loss_weights (MPO)", "`row mpo`", "WPO's weight is on every loss of pairs, never on the chosen's NLL"),
         ("label_smoothing", "`loss.dpo.label_smoothing`, `loss.robust.label_smoothing`, `loss.exo.label_smoothing`"),
@@ -144,20 +148,28 @@ TRL = (
             "`filter.not_truncated`",
             "by how the completion ended, not by its last token's id",
         ),
-        ("scale_rewards group", "`normalise.group_std`", "an all-equal group is exactly 0 (TRL up to 6e-4 in float32)"),
-        ("scale_rewards batch", "`normalise.batch_std_raw`", "`row lite_ppo` divides by the std of centred rewards"),
-        ("scale_rewards none", "`normalise.none`"),
+        ("scale_rewards group", "`normalize.group_std`", "an all-equal group is exactly 0 (TRL up to 6e-4 in float32)"),
+        (
+            "scale_rewards batch",
+            "`advantage_norm.batch_std_raw`",
+            "`row lite_ppo` divides by the std of centered rewards",
+        ),
+        ("scale_rewards none", "`normalize.none`"),
         ("multi_objective_aggregation sum_then_normalize", "`row grpo`: parts are summed first"),
         ("multi_objective_aggregation normalize_then_sum", "`row gdpo`"),
-        ("vllm token_truncate", "`mismatch.token_truncate`"),
-        ("vllm token_mask", "`mismatch.token_mask`"),
-        ("vllm sequence_truncate", "`mismatch.product_truncate`"),
-        ("vllm sequence_mask (default, cap 3)", "`mismatch.product_mask`", "off by default: it mutes long answers"),
+        ("vllm token_truncate", "`rollout_correction.token_truncate`"),
+        ("vllm token_mask", "`rollout_correction.token_mask`"),
+        ("vllm sequence_truncate", "`rollout_correction.product_truncate`"),
+        (
+            "vllm sequence_mask (default, cap 3)",
+            "`rollout_correction.product_mask`",
+            "off by default: it mutes long answers",
+        ),
     ),
     *_options(
         "other trainers",
         ("RLOO", "`row rloo`", "no ratio by default; TRL clips the whole completion's product at .2"),
-        ("RLOO normalize_advantages", "`row rloo` with `normalise.batch_zscore`"),
+        ("RLOO normalize_advantages", "`row rloo` with `advantage_norm.batch_zscore`"),
         ("RLOO reward_clip_range", "`row rloo` with `shape.clip`"),
         ("RLOO with its clipped product", "`ratio.sequence_product` with `gate.clip`"),
         ("PPO (1.12)", "`row ppo`", "score on the EOS token; TRL one place later (advantages .02 to .15 apart)"),
@@ -172,7 +184,7 @@ TRL = (
 VERL = (
     *_options(
         "adv_estimator",
-        ("gae", "`row ppo`, `credit.gae` with `normalise.whiten_token`"),
+        ("gae", "`row ppo`, `credit.gae` with `normalize.whiten_token`"),
         ("grpo, grpo_vectorized", "`row grpo`", "eps 1e-4 for 1e-6; " + LONE),
         ("rloo, rloo_vectorized", "`row rloo`", LONE + "; verl's two disagree"),
         ("opo", "`row opo`", LONE),
@@ -184,7 +196,7 @@ VERL = (
         ("gpg", "`row gpg`", LONE),
         ("optimal_token_baseline", "`row optimal_baseline`", "positions count trained tokens; by columns from Python"),
         ("tir_optimal_token_baseline", "`row optimal_baseline`"),
-        ("norm_adv_by_std_in_grpo true, false", "`normalise.group_std`, `normalise.none`"),
+        ("norm_adv_by_std_in_grpo true, false", "`normalize.group_std`, `normalize.none`"),
         ("handle_zero_tail", "`credit.optimal_token_baseline.lone_tail`: true; false from Python"),
     ),
     *_options(
@@ -204,7 +216,7 @@ VERL = (
         ("bypass_mode ppo_clip", "`mismatch.bypass`", "what is rejected stays in the denominator"),
         (
             "bypass_mode reinforce",
-            "`gate.plain` with `mismatch.token_truncate` (or any other)",
+            "`gate.plain` with `rollout_correction.token_truncate` (or any other)",
             "weights of the policy before the step; verl's of the policy being trained (equal at one update per batch)",
         ),
         ("entropy_coeff", "`entropy.bonus`", "a token mean; verl aggregates it like the policy term"),
@@ -243,18 +255,18 @@ VERL = (
     ),
     *_options(
         "rollout correction",
-        ("rollout_is token, a number", "`mismatch.token_truncate`"),
-        ("rollout_is token, lo_hi (IcePop)", "`mismatch.token_mask`"),
-        ("rollout_is sequence, a number", "`mismatch.product_truncate`"),
-        ("rollout_is sequence, lo_hi", "`mismatch.product_mask`"),
+        ("rollout_is token, a number", "`rollout_correction.token_truncate`"),
+        ("rollout_is token, lo_hi (IcePop)", "`rollout_correction.token_mask`"),
+        ("rollout_is sequence, a number", "`rollout_correction.product_truncate`"),
+        ("rollout_is sequence, lo_hi", "`rollout_correction.product_mask`"),
         (
             "rollout_is_batch_normalize, a number",
-            "`mismatch.token_normalised`, `mismatch.product_normalised`",
+            "`rollout_correction.token_normalized`, `rollout_correction.product_normalized`",
             "mean of the step",
         ),
         (
             "rollout_is_batch_normalize, lo_hi",
-            "`mismatch.token_normalised.reject`, `mismatch.product_normalised.reject`, from Python",
+            "`rollout_correction.token_normalized.reject`, `rollout_correction.product_normalized.reject`, from Python",
             "off: the more is rejected, the larger are the weights left",
         ),
         (
@@ -285,7 +297,7 @@ OPENRLHF = (
         ("rloo", "`row rloo`", "KL enters the reward before the baseline, not after"),
         ("group_norm", "`row grpo`", "eps 1e-4 for 1e-9; an all-equal group is exactly 0 (59.6 in float32 there)"),
         ("dr_grpo", "`row dr_grpo`", "also divides by a constant; OpenRLHF drops the std alone"),
-        ("no_std_norm", "`normalise.none`"),
+        ("no_std_norm", "`normalize.none`"),
     ),
     *_options(
         "policy loss",
@@ -293,8 +305,8 @@ OPENRLHF = (
         ("gspo", "`row gspo`", "with a correction the ratio stays to the old policy, not to the sampler"),
         ("dual_clip", "`gate.dual_clip`"),
         ("token_level_loss true, false", "`aggregate.token_mean`, `aggregate.sequence_mean_token_mean`"),
-        ("vllm tis", "`mismatch.token_truncate`"),
-        ("vllm icepop", "`mismatch.token_mask`"),
+        ("vllm tis", "`rollout_correction.token_truncate`"),
+        ("vllm icepop", "`rollout_correction.token_mask`"),
         (
             "vllm seq-mask-tis",
             "`mismatch.geometric_mask`",
@@ -336,14 +348,14 @@ SWIFT = (
         "advantage_estimator",
         ("grpo", "`row grpo`", "an unscored part is left out; there it counts as 0"),
         ("rloo", "`row rloo`"),
-        ("reinforce_plus_plus", "`credit.centre` with `normalise.batch_std_centred`"),
+        ("reinforce_plus_plus", "`advantage.group_mean_baseline` with `advantage_norm.batch_std_centered`"),
         ("dynamic (ragged groups)", "every group estimator: groups may differ in size"),
     ),
     *_options(
         "scale_rewards",
-        ("group", "`normalise.group_std`"),
-        ("batch", "`normalise.batch_std_raw`"),
-        ("none", "`normalise.none`"),
+        ("group", "`normalize.group_std`"),
+        ("batch", "`advantage_norm.batch_std_raw`"),
+        ("none", "`normalize.none`"),
         ("gdpo", "`row gdpo`", "eps 1e-4 for 1e-8"),
     ),
     *_options(
@@ -368,7 +380,7 @@ SWIFT = (
         ("beta", "`kl.k3`", CAP),
         ("beta with a rollout mode", "`kl.weighted_k3`", "KL is not weighed unless asked (gradient .018 apart)"),
         ("kl_in_reward", "`shape.kl_penalty`"),
-        ("rollout token_truncate, token_mask", "`mismatch.token_truncate`, `mismatch.token_mask`"),
+        ("rollout token_truncate, token_mask", "`rollout_correction.token_truncate`, `rollout_correction.token_mask`"),
         (
             "rollout sequence_truncate",
             "`mismatch.geometric_truncate`",
@@ -392,7 +404,7 @@ SWIFT = (
         "teachers",
         ("RLSD", "`row rlsd`", "lambda is a constant; its warm-up and decay are not here"),
         ("RLSD negative_only", "`focus.teacher_agreement.negative_only`, from Python"),
-        ("teacher log-ratio in the advantage", "`normalise.plus_teacher`"),
+        ("teacher log-ratio in the advantage", "`normalize.plus_teacher`"),
     ),
 )
 

@@ -89,14 +89,14 @@ def dynamic(case: Case) -> Ours:
 
 
 def _scaled(kind: str, scale: str, rewards_B: Tensor, groups: Groups) -> Tensor:
-    """reinforce_plus_plus divides by the std of centred rewards, the others by that of raw ones."""
+    """reinforce_plus_plus divides by the std of centered rewards, the others by that of raw ones."""
     credit = {
         "rloo": group_baselines.leave_one_out,
-        "grpo": group_baselines.centre,
-        "reinforce_plus_plus": group_baselines.centre,
+        "grpo": group_baselines.group_mean_baseline,
+        "reinforce_plus_plus": group_baselines.group_mean_baseline,
     }[kind]
     advantages_B = credit(rewards_B, groups).advantages_B
-    batch = normalize.batch_std_centred if kind == "reinforce_plus_plus" else normalize.batch_std_raw
+    batch = normalize.batch_std_centered if kind == "reinforce_plus_plus" else normalize.batch_std_raw
     known = {"advantages_B": advantages_B, "advantages_T": advantages_B, "rewards_B": rewards_B, "groups": groups}
     scales: Mapping[str, Callable[[], Cell]] = {
         "group": lambda: cell(normalize.group_std, eps=EPS),
@@ -211,7 +211,7 @@ def _known(case: Case, rows: Rows, logprobs: Tensor) -> dict[str, Any]:
 
 def _near(case: Case, rows: Rows, known: Mapping[str, Any], drift: float) -> Tensor:
     """A row's advantage is the mean of its tokens'; without sampler log-probs the old policy's stand in."""
-    advantages_T = rows.segments.spread(rows.segments.mean(known["advantages_T"], rows.loss_mask_T))
+    advantages_T = rows.segments.broadcast(rows.segments.mean(known["advantages_T"], rows.loss_mask_T))
     sampled_T = known.get("sampler_logprobs_T", known["old_logprobs_T"])
     return rows_kept(rows, near_policy(rows, known["logprobs_T"], sampled_T, advantages_T, drift))
 

@@ -42,7 +42,7 @@ def grpo(case: Case) -> Ours:
         known = {
             "rewards_B": rewards_B,
             "groups": groups,
-            "advantages_B": group_baselines.centre(rewards_B, groups).advantages_B,
+            "advantages_B": group_baselines.group_mean_baseline(rewards_B, groups).advantages_B,
         }
         known["advantages_T"] = known["advantages_B"]
         scales = {
@@ -64,7 +64,7 @@ def grpo(case: Case) -> Ours:
     metrics = _reward_metrics(reward_components_BK, rewards_B)
     if scale == "group" and case.params["multi_objective_aggregation"] == "sum_then_normalize":
         metrics["frac_reward_zero_std"] = (
-            group_baselines.centre(rewards_B, groups).metrics["groups_without_signal"].value()
+            group_baselines.group_mean_baseline(rewards_B, groups).metrics["groups_without_signal"].value()
         )
     return Ours(values, metrics, tolerances={"advantages": room})
 
@@ -110,7 +110,7 @@ def consecutive(rows: int, size: int) -> Groups:
 def _has_siblings(rewards_B: Tensor, groups: Groups) -> Tensor:
     """Scored, and not alone: without a second scored member TRL's std is NaN, and the row leaves the statistics."""
     scored_B = group_baselines.scored(rewards_B)
-    return scored_B & (groups.spread(groups.sum(scored_B)) > 1)
+    return scored_B & (groups.broadcast(groups.sum(scored_B)) > 1)
 
 
 def _finished(case: Case, mask_BL: Tensor, values: dict[str, object]) -> Tensor:

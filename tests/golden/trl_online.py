@@ -125,9 +125,9 @@ def a2po(case: Case) -> Ours:
     known["logprobs_T"] = next_token_logprobs(logits.flatten(0, 1), ids.flatten(), segments)
     # The reference is given as one sum per row: all of it on the first scored token.
     first_T = _first(known["loss_mask_T"], segments)
-    known["ref_logprobs_T"] = torch.where(first_T, segments.spread(case.tensor("ref_logps")), 0)
+    known["ref_logprobs_T"] = torch.where(first_T, segments.broadcast(case.tensor("ref_logps")), 0)
     rewards = {"rewards_B": case.tensor("rewards"), "optimal_values_B": case.tensor("v_star")}
-    known["advantages_T"] = segments.spread(cell(group_baselines.against_optimum)(rewards).advantages_B)
+    known["advantages_T"] = segments.broadcast(cell(group_baselines.against_optimum)(rewards).advantages_B)
     terms = policy_terms(
         known,
         rollout_correction=cell(rollout_correction.none),
@@ -140,7 +140,7 @@ def a2po(case: Case) -> Ours:
 
 
 def _first(loss_mask_T: Tensor, segments: Segments) -> Tensor:
-    return loss_mask_T & (torch.cumsum(loss_mask_T, 0) - segments.spread(_before(loss_mask_T, segments)) == 1)
+    return loss_mask_T & (torch.cumsum(loss_mask_T, 0) - segments.broadcast(_before(loss_mask_T, segments)) == 1)
 
 
 def _before(loss_mask_T: Tensor, segments: Segments) -> Tensor:

@@ -146,7 +146,7 @@ def _weights(case: Case, rows: Rows) -> Tensor:
     weight_T = rows.pack(given)
     once = case.params["loss_type"] == "vespo" and given.shape[1] == 1
     if once and case.follows(Convention.ONE_WEIGHT):  # one weight per row enters its product once
-        return torch.where(rows.segments.spread(first_of(rows)) == torch.arange(rows.segments.total), weight_T, 1.0)
+        return torch.where(rows.segments.broadcast(first_of(rows)) == torch.arange(rows.segments.total), weight_T, 1.0)
     return weight_T
 
 

@@ -28,7 +28,7 @@ from ascent.losses.loss import Terms, summed
 from ascent.losses.objective import file_terms, mismatched_score, step_statistics, with_sums
 from ascent.maths import masked
 from ascent.maths.logprobs import next_token_logprobs
-from ascent.maths.metrics import Tally
+from ascent.maths.metrics import Accumulator
 from tests.golden.cases import Case, Ours
 from tests.golden.conventions import Convention
 from tests.golden.packed import Rows, gradient, mean_of, reduced
@@ -45,7 +45,7 @@ def dpo(case: Case) -> Ours:
         known["log_collision_T"] = rows.pack(case.tensor("log_sum_sq_probs"))
         focuses = (cell(token_weights.own_likelihood),)
     if case.params.get("ld_alpha") is not None:
-        focuses += (cell(length_desensitized.shared_length, tail=case.params["ld_alpha"]),)
+        focuses += (cell(length_desensitized.length_desensitized, tail=case.params["ld_alpha"]),)
     terms = [_dpo_term(case, kind, known, focuses) for kind in case.params["loss_type"]]
     loss = sum(weight * reduced(term) for weight, term in zip(case.params["loss_weights"], terms, strict=True))
     sums = {
@@ -246,7 +246,7 @@ SUMS = {"logps/chosen": "logprobs_chosen", "logps/rejected": "logprobs_rejected"
 MEANS = ("ipo", "simpo", "tpo-l")
 
 
-def _pair_metrics(found: Mapping[str, Tally], *, of_means: bool = False) -> dict[str, float]:
+def _pair_metrics(found: Mapping[str, Accumulator], *, of_means: bool = False) -> dict[str, float]:
     """`logps` are sums in ours; where a loss works on means, TRL logs the means under the same name."""
     names = {**REWARDS, "rewards/accuracies": "accuracy", **({} if of_means else SUMS)}
     return {theirs: found[ours].value() for theirs, ours in names.items()}

@@ -38,8 +38,8 @@ def nan_stats(case: Case) -> Ours:
         {
             "nanstd_all": _std(case, values, known),
             "nanstd_dim1": rows,
-            "nanmin": metrics.smallest(values, known).value(),
-            "nanmax": metrics.largest(values, known).value(),
+            "nanmin": metrics.min_of(values, known).value(),
+            "nanmax": metrics.max_of(values, known).value(),
         }
     )
 
@@ -53,7 +53,7 @@ def off_policy_mask(case: Case) -> Ours:
     rows = Rows(case.flags("mask"))
     logprobs_T, sampled_T = (rows.pack(case.tensor(f"{who}per_token_logps")) for who in ("", "sampling_"))
     advantages_B, threshold = case.tensor("advantages").squeeze(1), case.params["off_policy_threshold"]
-    keep_T = near_policy(rows, logprobs_T, sampled_T, rows.segments.spread(advantages_B), threshold)
+    keep_T = near_policy(rows, logprobs_T, sampled_T, rows.segments.broadcast(advantages_B), threshold)
     return Ours({"keep": rows_kept(rows, keep_T).double()[:, None]})
 
 

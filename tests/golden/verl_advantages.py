@@ -28,7 +28,7 @@ EPS = 1e-6
 def grpo(case: Case) -> Ours:
     eps = case.params.get("epsilon", EPS)
     scale = cell(normalize.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalize.none)
-    advantages_BL = _by_group(case, cell(group_baselines.centre, lone_reward=True), scale)
+    advantages_BL = _by_group(case, cell(group_baselines.group_mean_baseline, lone_reward=True), scale)
     rewards_B, groups = case.tensor("token_level_rewards").sum(1), Groups.from_ids(case.ids("index"))
     room = conventions.room_for_flat_groups(case, advantages_BL.abs().amax(1), rewards_B, groups, eps)
     return _same(advantages_BL, {"advantages": room, "returns": room})
@@ -90,12 +90,12 @@ def _token_baseline(case: Case, *, by_position: bool) -> Ours:
     advantages_T = credit(known).advantages_T
     if by_position and not lone_tail and case.follows(Convention.ALONE):
         # A row without siblings keeps its return, but by columns empty rows are siblings too: then it is its own.
-        own_B = groups.spread((groups.sum(~rows.empty_B) == 1) & (groups.sum(torch.ones_like(rows.empty_B)) > 1))
-        advantages_T = torch.where(rows.segments.spread(own_B), 0, advantages_T)
+        own_B = groups.broadcast((groups.sum(~rows.empty_B) == 1) & (groups.sum(torch.ones_like(rows.empty_B)) > 1))
+        advantages_T = torch.where(rows.segments.broadcast(own_B), 0, advantages_T)
     room = EXACT
     if case.follows(Convention.PLUS_1E8):
         # Beside empty rows only, a row is its own baseline, but for the epsilon in it; ours is an exact 0.
-        lone_B = groups.spread(groups.sum(~rows.empty_B)) == 1
+        lone_B = groups.broadcast(groups.sum(~rows.empty_B)) == 1
         largest_B = rows.unpack(to_go_T).abs().amax(1)
         room = Tolerance(EXACT.relative, torch.where(lone_B, 1e-5 * largest_B, EXACT.absolute))
     return Ours(
@@ -105,7 +105,8 @@ def _token_baseline(case: Case, *, by_position: bool) -> Ours:
 
 def reinforce_plus_plus_baseline(case: Case) -> Ours:
     return _same(
-        _by_group(case, cell(group_baselines.centre, lone_reward=True), cell(normalize.whiten_token)), _whitened(case)
+        _by_group(case, cell(group_baselines.group_mean_baseline, lone_reward=True), cell(normalize.whiten_token)),
+        _whitened(case),
     )
 
 

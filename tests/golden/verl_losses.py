@@ -292,7 +292,7 @@ def _capped_rows(known: dict[str, Any]) -> Tensor:
     """gspo holds the mean log-ratio at 10 from above, without gradient: such rows get the constant old + 10 instead."""
     difference_T = ratios.differences(known["logprobs_T"], known["old_logprobs_T"], known["loss_mask_T"]).detach()
     over_B = known["segments"].mean(difference_T, known["loss_mask_T"]) > GSPO_CAP
-    return torch.where(known["segments"].spread(over_B), known["old_logprobs_T"] + GSPO_CAP, known["logprobs_T"])
+    return torch.where(known["segments"].broadcast(over_B), known["old_logprobs_T"] + GSPO_CAP, known["logprobs_T"])
 
 
 def _metrics(row: Row, known: dict[str, Any], policy: Loss) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """verl 0.9.1 rollout correction: importance weights and rejection masks.
 
 verl's conventions: a number is a cap, "lo_hi" bounds outside of which the weight is 0; "sequence" is the product; the
-k1 rejection bounds act on pi_rollout / pi_train, the inverse of the weight; a self-normalised weight is divided by its
+k1 rejection bounds act on pi_rollout / pi_train, the inverse of the weight; a self-normalized weight is divided by its
 mean.
 """
 
@@ -66,7 +66,7 @@ def _rejection(kind: str, threshold: str) -> Cell:
     return cell(rejection_masks.ratio_within, level=BY_RATIO[kind], low=1 / float(high), high=1 / float(low))
 
 
-NORMALISED = {"token": rollout_correction.token_normalised, "sequence": rollout_correction.product_normalised}
+NORMALISED = {"token": rollout_correction.token_normalized, "sequence": rollout_correction.product_normalized}
 
 
 def weights(case: Case) -> Ours:

@@ -80,7 +80,7 @@ def test_of_many_candidates_those_at_zero_are_dropped_in_proportion() -> None:
     assert float((old[dropped] == 0).double().mean()) == pytest.approx(expected, abs=0.1)
 
 
-def gated_of(name: str, now: torch.Tensor, **numbers: float) -> policy_losses.Gated:
+def gated_of(name: str, now: torch.Tensor, **numbers: float) -> policy_losses.PolicyLoss:
     made, level, none = cell(getattr(covariance, name), **numbers), cell(ratios.token), cell(rollout_correction.none)
     known = {
         "logprobs_T": now,

@@ -97,7 +97,7 @@ def test_without_old_log_probs_the_ratio_is_exactly_one() -> None:
     known = batch()
     del known["old_logprobs_T"]
     terms = policy_terms(known, **CELLS)
-    assert terms["policy"].metrics["ratio_largest"].value() == 1.0
+    assert terms["policy"].metrics["policy/ratio_max"].value() == 1.0
     (grad,) = torch.autograd.grad(terms["policy"].numerator, known["logprobs_T"])
     assert grad.tolist() == [-1.0, -1.0, -1.0, 1.0, 1.0]
 
@@ -106,16 +106,20 @@ def test_the_metrics_every_run_logs() -> None:
     metrics = policy_terms(batch(), **CELLS, value_loss=cell(values.mse))["policy"].metrics
     found = {name: tally.value() for name, tally in metrics.items()}
     d = torch.tensor([0.2, -0.3, 0.1, 0.5, -0.1], dtype=torch.float64)
-    assert found["kl_to_old"] == pytest.approx(float((d.exp() - 1 - d).mean()))
-    assert found["ratio_largest"] == pytest.approx(1.648721, abs=1e-6)
-    assert found["ratio_smallest"] == pytest.approx(0.740818, abs=1e-6)
-    assert (found["clipped_high"], found["clipped_low"], found["ratio_guarded"]) == (0.2, 0.0, 0.0)
+    assert found["policy/approx_kl"] == pytest.approx(float((d.exp() - 1 - d).mean()))
+    assert found["policy/ratio_max"] == pytest.approx(1.648721, abs=1e-6)
+    assert found["policy/ratio_min"] == pytest.approx(0.740818, abs=1e-6)
+    assert (found["policy/clip_frac_high"], found["policy/clip_frac_low"], found["policy/ratio_clamped_frac"]) == (
+        0.2,
+        0.0,
+        0.0,
+    )
     assert found["rollout_correction"] == pytest.approx((1.5 + 0.4) / 5)
-    assert found["mismatch_largest"] == pytest.approx(1.5)
-    assert found["kl_to_reference_k1"] == pytest.approx(float((d + 0.1).mean()))
+    assert found["sampler/logprob_diff_max"] == pytest.approx(1.5)
+    assert found["policy/ref_kl_k1"] == pytest.approx(float((d + 0.1).mean()))
     weight = torch.tensor([1.5, 0, 0, 0, -0.4], dtype=torch.float64).exp()  # trainer over sampler
-    assert found["mismatch_weight"] == pytest.approx(float(weight.mean()))
-    assert found["mismatch_effective"] == pytest.approx(float(weight.sum() ** 2 / (5 * (weight**2).sum())))
+    assert found["sampler/is_weight"] == pytest.approx(float(weight.mean()))
+    assert found["sampler/is_ess"] == pytest.approx(float(weight.sum() ** 2 / (5 * (weight**2).sum())))
     assert found["entropy"] == pytest.approx(3.0)
 
 
@@ -123,7 +127,7 @@ def test_explained_variance_is_formed_over_the_step() -> None:
     known = {**batch(), "values_T": torch.tensor([1.0, 0, 0, 0, 0], dtype=torch.float64),
              "returns_T": torch.tensor([2.0, 0, 0, 0, 0], dtype=torch.float64)}  # fmt: skip
     metrics = policy_terms(known, **CELLS, value_loss=cell(values.mse))["value"].metrics
-    assert metrics["explained_variance"].value() == pytest.approx(0.75)
+    assert metrics["critic/explained_variance"].value() == pytest.approx(0.75)
     assert metrics["return"].value() == pytest.approx(0.4)
 
 
@@ -150,7 +154,8 @@ def test_a_focus_weighs_the_policy_term_alone_and_leaves_denominators() -> None:
     known = {**batch(), "sampler_logprobs_T": torch.tensor([-1.0, -1, -1, -1.2, -2.1], dtype=torch.float64)}
     plain, kept = policy_terms(known, **CELLS, **extra), cell(token_weights.near_policy, max_drift=0.1)
     focused = policy_terms(known, **CELLS, **extra, token_weights=(kept,))
-    gated = policy_losses.clip(ratios.token(known["logprobs_T"], known["old_logprobs_T"], known["loss_mask_T"]), known["advantages_T"],
+    gated = policy_losses.clip(ratios.token(known["logprobs_T"], known["old_logprobs_T"], known["loss_mask_T"]),
+    known["advantages_T"],
                        known["loss_mask_T"])  # fmt: skip
     assert focused["policy"].numerator.item() == pytest.approx(gated.loss_T[:3].sum().item())
     assert float(focused["policy"].denominator) == float(plain["policy"].denominator) == 5

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ascent.losses import aggregation, policy_losses, ratios
-from ascent.losses.policy_losses import Gated
+from ascent.losses.policy_losses import PolicyLoss
 from ascent.maths.segments import Segments
 
 SEGMENTS = Segments.from_lengths([3, 2])
@@ -19,7 +19,7 @@ A = torch.tensor([1.0, 1, 1, -1, -1], dtype=torch.float64)
 ALL = torch.ones(5, dtype=torch.bool)
 
 
-def reduced(gated: Gated, mode=aggregation.token_mean, **numbers) -> float:
+def reduced(gated: PolicyLoss, mode=aggregation.token_mean, **numbers) -> float:
     tokens_B = aggregation.tokens_per_sequence(ALL, SEGMENTS, torch.float64)
     weights = mode(tokens_B, **numbers)
     total = aggregation.numerator(gated.loss_T, ALL, weights.weight_B, SEGMENTS)
@@ -165,8 +165,8 @@ def test_gmpo_gradient_is_the_geometric_ratio_over_length_or_zero_where_clipped(
     first = math.exp((0.15 - 0.3 + 0.1) / 3) / 3
     second = math.exp((0.5 - 0.05) / 2) / 2
     assert grad.tolist() == pytest.approx([0, -first, -first, second, 0])
-    assert gated.marks["clipped_high"].tolist() == [True, False, False, False, False]
-    assert gated.marks["clipped_low"].tolist() == [False, False, False, False, True]
+    assert gated.marks["policy/clip_frac_high"].tolist() == [True, False, False, False, False]
+    assert gated.marks["policy/clip_frac_low"].tolist() == [False, False, False, False, True]
 
 
 @pytest.mark.parametrize("name", ["plain", "surrogate", "clip", "dual_clip", "sapo", "gmpo", "gspo", "rloo_product"])

@@ -19,8 +19,8 @@ def test_golden_numbers_g10() -> None:
     assert float(ranking.plackett_luce(SCORES, RANKS, ONE).losses[0]) == pytest.approx(0.834365, abs=1e-6)
     margin = ranking.bradley_terry(SCORES, W, L, torch.tensor([0.5]))
     assert float(margin.losses[0]) == pytest.approx(0.513015, abs=1e-6)
-    centred = ranking.bradley_terry(SCORES, W, L, centering=0.01).losses - ranking.bradley_terry(SCORES, W, L).losses
-    assert float(centred[0]) == pytest.approx(0.0225)
+    centered = ranking.bradley_terry(SCORES, W, L, centering=0.01).losses - ranking.bradley_terry(SCORES, W, L).losses
+    assert float(centered[0]) == pytest.approx(0.0225)
 
 
 def test_two_responses_make_all_three_the_same() -> None:

@@ -90,11 +90,11 @@ def test_weights_carry_no_gradient() -> None:
         assert not correction.weight_T.requires_grad and not correction.anchor_T.requires_grad
 
 
-def test_normalised_weights_average_one_over_the_whole_step() -> None:
+def test_normalized_weights_average_one_over_the_whole_step() -> None:
     known = {"old_logprobs_T": OLD, "sampler_logprobs_T": ROLL, "loss_mask_T": ALL, "segments": SEGMENTS}
     token, product = (
-        cell(rollout_correction.token_normalised, cap=2.0),
-        cell(rollout_correction.product_normalised, cap=2.0),
+        cell(rollout_correction.token_normalized, cap=2.0),
+        cell(rollout_correction.product_normalized, cap=2.0),
     )
     found = token({**known, **step_statistics(known, [token])}).weight_T
     near(found, [2 / 1.134064, 1 / 1.134064, 1 / 1.134064, 1 / 1.134064, 0.67032 / 1.134064])
@@ -105,15 +105,15 @@ def test_normalised_weights_average_one_over_the_whole_step() -> None:
     assert float(step_statistics(nothing, [token])["mean_weight"]) == 1.0
 
 
-def test_normalised_weights_may_reject_and_then_count_what_they_rejected_in_the_mean() -> None:
+def test_normalized_weights_may_reject_and_then_count_what_they_rejected_in_the_mean() -> None:
     """w = (e^1.5, 1, 1 | 1, e^-.4): within [.7, 2] the middle three stay, 3/5 on average; of the products e^1.5, e^-.4
     neither does within [.7, 2], and the second does within [.5, 2]."""
     known = {"old_logprobs_T": OLD, "sampler_logprobs_T": ROLL, "loss_mask_T": ALL, "segments": SEGMENTS}
-    token = cell(rollout_correction.token_normalised, low=0.7, cap=2.0, reject=True)
+    token = cell(rollout_correction.token_normalized, low=0.7, cap=2.0, reject=True)
     found = token({**known, **step_statistics(known, [token])})
     near(found.weight_T, [0, 5 / 3, 5 / 3, 5 / 3, 0])
     assert found.marks["mismatch_rejected"].tolist() == [True, False, False, False, True]
-    product = cell(rollout_correction.product_normalised, low=0.5, cap=2.0, reject=True)
+    product = cell(rollout_correction.product_normalized, low=0.5, cap=2.0, reject=True)
     near(product({**known, **step_statistics(known, [product])}).weight_T, [0, 0, 0, 2, 2])
-    nothing = cell(rollout_correction.product_normalised, low=0.7, cap=2.0, reject=True)
+    nothing = cell(rollout_correction.product_normalized, low=0.7, cap=2.0, reject=True)
     near(nothing({**known, **step_statistics(known, [nothing])}).weight_T, [0, 0, 0, 0, 0])

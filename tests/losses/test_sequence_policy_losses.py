@@ -46,13 +46,14 @@ def test_vespo_takes_the_samplers_weight_into_the_product_and_nowhere_else() -> 
         "loss_mask_T": ALL,
     }
     terms = policy_terms(
-        {**known, "segments": SEGMENTS}, rollout_correction=cell(rollout_correction.token_truncate, cap=10.0), ratio=cell(ratios.none),
+        {**known, "segments": SEGMENTS}, rollout_correction=cell(rollout_correction.token_truncate, cap=10.0),
+        ratio=cell(ratios.none),
         policy_loss=cell(sequence_policy_losses.vespo), aggregation=cell(modes.token_mean),
     )  # fmt: skip
     assert float(terms["policy"].numerator) == pytest.approx(float(gated.loss_T.sum()))
 
 
-def fipo(now: Tensor, a: Tensor = A, **numbers: float) -> policy_losses.Gated:
+def fipo(now: Tensor, a: Tensor = A, **numbers: float) -> policy_losses.PolicyLoss:
     return sequence_policy_losses.fipo(now, OLD, ratios.token(now, OLD, ALL), a, ALL, SEGMENTS, **numbers)
 
 

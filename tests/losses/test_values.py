@@ -38,7 +38,7 @@ def test_finite_differences_masks_and_frozen_targets() -> None:
     assert torch.autograd.gradcheck(lambda x: values.huber(x, TARGET, ALL, delta=0.1), inner)
 
 
-def test_the_entropy_bonus_is_minimised_by_more_entropy_and_has_a_gradient() -> None:
+def test_the_entropy_bonus_is_minimized_by_more_entropy_and_has_a_gradient() -> None:
     h = torch.tensor([0.5, float("nan")], dtype=torch.float64, requires_grad=True)
     loss = entropy.bonus(h, torch.tensor([True, False]))
     assert loss.tolist() == [-0.5, 0.0]

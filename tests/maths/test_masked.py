@@ -46,7 +46,7 @@ def test_whitening_without_the_shift_keeps_the_mean() -> None:
     assert float(kept_mean) == pytest.approx(4)
 
 
-def test_whitening_one_element_or_a_constant_returns_it_centred_and_unscaled() -> None:
+def test_whitening_one_element_or_a_constant_returns_it_centered_and_unscaled() -> None:
     one = torch.tensor([True, False, False, False])
     assert masked.whiten(X, one).tolist() == [0, 0, 0, 0]
     constant = torch.full((5,), 1.1)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascent.maths.reverse_scan import from_the_right, next_in_segment
+from ascent.maths.reverse_scan import next_in_segment, reverse_scan
 from ascent.maths.segments import Segments
 
 
@@ -24,13 +24,13 @@ def test_equals_the_loop(lengths: list[int], seed: int) -> None:
             later = x_T[t] + decay_T[t] * later
             expected[t] = later
         start += length
-    torch.testing.assert_close(from_the_right(x_T, decay_T, segments), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(reverse_scan(x_T, decay_T, segments), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_docstring_example_and_gradient() -> None:
     segments = Segments.from_lengths([3])
     x = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    y = from_the_right(x, 0.5, segments)
+    y = reverse_scan(x, 0.5, segments)
     assert y.tolist() == [1.75, 1.5, 1.0]
     assert torch.autograd.grad(y[0], x)[0].tolist() == [1.0, 0.5, 0.25]
 

@@ -24,7 +24,7 @@ def test_sums_means_and_spread() -> None:
     assert TWO.sum(x > 2).tolist() == [1, 0, 2]
     keep = torch.tensor([True, False, True, False, False])
     assert TWO.mean(x, keep).tolist() == [2, 0, 0]
-    assert TWO.spread(torch.tensor([7, 8, 9])).tolist() == [7, 7, 7, 9, 9]
+    assert TWO.broadcast(torch.tensor([7, 8, 9])).tolist() == [7, 7, 7, 9, 9]
 
 
 def test_mean_does_not_read_what_the_mask_drops() -> None:
@@ -55,7 +55,7 @@ def test_select_closes_holes() -> None:
         (lambda: Segments.from_offsets([0, 4, 2]), "overlap"),
         (lambda: Segments.from_offsets([1, 4]), "start at 0"),
         (lambda: TWO.sum(torch.ones(4)), "mismatched lengths"),
-        (lambda: TWO.spread(torch.ones(2)), "one per segment"),
+        (lambda: TWO.broadcast(torch.ones(2)), "one per segment"),
     ],
 )
 def test_a_wrong_layout_is_refused_in_words(build, says: str) -> None:

@@ -62,7 +62,7 @@ def random_model(family: str, **numbers: Any) -> LanguageModel:
     """A loud tiny model with our seams in it."""
     tokenizer = tiny_tokenizer()
     module = tiny_model(family, len(tokenizer), **{**LOUD, **FAMILIES[family], **numbers})
-    layer_patching.install(module)
+    layer_patching.patch_layers(module)
     return LanguageModel(module, tokenizer)
 
 

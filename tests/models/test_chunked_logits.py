@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ascent.maths.divergence import jensen_shannon
-from ascent.models.chunked_logits import LIVE_TILES, Distributions
+from ascent.models.chunked_logits import LIVE_TILES, ChunkedLogits
 from ascent.models.fused_logprobs import Head
 from tests.models.packing import Meter
 
@@ -29,8 +29,8 @@ def whole(hidden_ND, head, temperature):
 def test_a_few_rows_at_a_time_equal_all_of_them(at_once, bias, scale, softcap):
     hidden_ND, weight_VD, bias_V = case(bias=bias)
     other_ND, others_VD, _ = case(1)
-    head, teacher = Head(weight_VD, bias_V, scale, softcap), Distributions(other_ND, Head(others_VD))
-    ours = Distributions(hidden_ND, head, 1.3, at_once * LIVE_TILES * 11 * 8)
+    head, teacher = Head(weight_VD, bias_V, scale, softcap), ChunkedLogits(other_ND, Head(others_VD))
+    ours = ChunkedLogits(hidden_ND, head, 1.3, at_once * LIVE_TILES * 11 * 8)
     assert ours.rows_at_once == at_once
     found_N = ours.each_row(lambda rows, logits_RV: jensen_shannon(logits_RV, teacher.logits(rows), beta=0.3))
     wanted_N = jensen_shannon(whole(hidden_ND, head, 1.3), (other_ND @ others_VD.mT).detach(), beta=0.3)
@@ -44,13 +44,13 @@ def test_a_few_rows_at_a_time_equal_all_of_them(at_once, bias, scale, softcap):
 
 def test_no_rows_still_have_a_graph():
     hidden_ND, weight_VD, bias_V = case(rows=0)
-    Distributions(hidden_ND, Head(weight_VD, bias_V)).each_row(lambda rows, x_RV: x_RV.sum(1)).sum().backward()
+    ChunkedLogits(hidden_ND, Head(weight_VD, bias_V)).each_row(lambda rows, x_RV: x_RV.sum(1)).sum().backward()
     assert bool((weight_VD.grad == 0).all())
 
 
 def test_narrowed_and_detached():
     hidden_ND, weight_VD, bias_V = case()
-    cut = Distributions(hidden_ND, Head(weight_VD, bias_V)).narrowed(4)
+    cut = ChunkedLogits(hidden_ND, Head(weight_VD, bias_V)).narrowed(4)
     assert cut.vocabulary == 4
     torch.testing.assert_close(cut.logits(slice(0, 7)), whole(hidden_ND, Head(weight_VD, bias_V), 1.0)[:, :4])
     frozen = cut.detach()
@@ -61,8 +61,8 @@ def test_memory_stays_within_the_budget_beside_the_gradients():
     rows, hidden, vocabulary, budget = 512, 16, 4_000, 2**21
     hidden_ND, weight_VD, _ = case(rows=rows, hidden=hidden, vocabulary=vocabulary, bias=False, dtype=torch.float32)
     other_ND, others_VD, _ = case(1, rows=rows, hidden=hidden, vocabulary=vocabulary, dtype=torch.float32)
-    teacher = Distributions(other_ND.detach(), Head(others_VD.detach()))
-    ours = Distributions(hidden_ND, Head(weight_VD), 1.0, budget)
+    teacher = ChunkedLogits(other_ND.detach(), Head(others_VD.detach()))
+    ours = ChunkedLogits(hidden_ND, Head(weight_VD), 1.0, budget)
     with Meter() as meter:
         ours.each_row(lambda rows, x_RV: jensen_shannon(x_RV, teacher.logits(rows))).sum().backward()
     gradients = 4 * hidden * (rows + 3 * vocabulary)  # of the weights: the sum, one piece's share, and what is returned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ascent.models.dropout import silence_modules
+from ascent.models.dropout import disable_dropout
 
 
 class Attention(nn.Module):
@@ -23,7 +23,7 @@ class Attention(nn.Module):
 
 def test_every_rate_becomes_zero_and_nothing_else_changes() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3), Attention(), nn.GRU(4, 4, 2, dropout=0.4)).train()
-    silence_modules(model.modules())
+    disable_dropout(model.modules())
     x = torch.ones(64, 4)
     assert torch.equal(model(x)[0], model(x)[0])
     assert (model[2].rate, model[2].resid_pdrop) == (0.5, 0.0)
@@ -32,5 +32,5 @@ def test_every_rate_becomes_zero_and_nothing_else_changes() -> None:
 
 def test_every_kind_of_dropout_module_is_meant() -> None:
     parts = nn.Sequential(nn.Dropout(0.5), nn.AlphaDropout(0.3), nn.Dropout2d(0.2))
-    silence_modules(parts.modules())
+    disable_dropout(parts.modules())
     assert [part.p for part in parts] == [0, 0, 0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ascent.maths.segments import Segments
-from ascent.models.forward import hidden_states, inside, recompute_activations, token_outputs
+from ascent.models.forward import enable_gradient_checkpointing, hidden_states, inside, token_outputs
 from ascent.models.layer_patching import FAST
 from ascent.models.model import output_head
 from tests.models.packing import FAMILIES, batch_of, one_by_one, random_model, stock_twin
@@ -105,7 +105,7 @@ def test_a_batch_that_trains_nothing_keeps_its_graph():
 
 def test_recomputing_changes_no_gradient():
     plain, saving = random_model("qwen3"), random_model("qwen3")
-    recompute_activations(saving.module)
+    enable_gradient_checkpointing(saving.module)
     batch = batch_of()
     for model in (plain, saving):
         model.train()
@@ -119,7 +119,7 @@ def test_recomputing_keeps_fewer_activations():
     for gradient_checkpointing in (False, True):
         model = random_model("llama", layers=6, hidden=64).train()
         if gradient_checkpointing:
-            recompute_activations(model.module)
+            enable_gradient_checkpointing(model.module)
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x, s=sizes: (s.append(x.nbytes), x)[1], lambda x: x):
             model.outputs(batch_of((200, 100)), frozenset({"logprobs_T"}))
@@ -140,7 +140,7 @@ def test_cuda_equals_cpu(family, gradient_checkpointing):
         model = random_model(family, hidden=128, initializer_range=0.06).train()
         model.module.to("cuda", dtype)
         if gradient_checkpointing:
-            recompute_activations(model.module)
+            enable_gradient_checkpointing(model.module)
         out_T = model.outputs(moved, BOTH)["logprobs_T"]
         out_T.sum().backward()
         assert float((out_T.detach().cpu() - want_T).abs().max()) < slack

@@ -5,7 +5,7 @@ import torch
 
 from ascent.maths.divergence import entropy, log_collision
 from ascent.maths.logprobs import token_logprobs
-from ascent.models.fused_logprobs import Head, TokenScores, tiles, token_scores
+from ascent.models.fused_logprobs import Head, TokenOutputs, fused_logprobs, tiles
 from tests.models.packing import Meter
 
 
@@ -14,7 +14,7 @@ def whole(hidden_ND, tokens_N, head, temperature):
     logits_NV = head.scale * torch.nn.functional.linear(hidden_ND, head.weight_VD, head.bias_V)
     if head.softcap is not None:
         logits_NV = head.softcap * torch.tanh(logits_NV / head.softcap)
-    return TokenScores(
+    return TokenOutputs(
         token_logprobs(logits_NV, tokens_N, temperature=temperature),
         entropy(logits_NV, temperature=temperature),
         log_collision(logits_NV / temperature).detach(),
@@ -45,7 +45,7 @@ def test_tiles_equal_the_whole(budget, bias, scale, softcap):
     hidden_ND, tokens_N, weight_VD, bias_V = case(bias=bias)
     head = Head(weight_VD, bias_V, scale, softcap)
     asked = {"entropy": True, "collision": True, "budget_bytes": budget}
-    ours = token_scores(hidden_ND, tokens_N, head, temperature=0.7, **asked)
+    ours = fused_logprobs(hidden_ND, tokens_N, head, temperature=0.7, **asked)
     theirs = whole(hidden_ND, tokens_N, head, 0.7)
     leaves = [x for x in (hidden_ND, weight_VD, bias_V) if x is not None]
     mix_2N = torch.randn(2, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -63,7 +63,7 @@ def test_gradients_against_finite_differences(wants_entropy):
 
     def scores(hidden_ND, weight_VD, bias_V):
         head = Head(weight_VD, bias_V, 0.8, 4.0)
-        out = token_scores(hidden_ND, tokens_N, head, temperature=1.3, entropy=wants_entropy, budget_bytes=700)
+        out = fused_logprobs(hidden_ND, tokens_N, head, temperature=1.3, entropy=wants_entropy, budget_bytes=700)
         return out[:2] if wants_entropy else out.logprobs_N
 
     assert torch.autograd.gradcheck(scores, (hidden_ND, weight_VD, bias_V), atol=1e-7)
@@ -72,15 +72,15 @@ def test_gradients_against_finite_differences(wants_entropy):
 def test_entropy_has_a_gradient_of_its_own_and_log_probs_do_not_need_it():
     hidden_ND, tokens_N, weight_VD, bias_V = case()
     head = Head(weight_VD, bias_V)
-    token_scores(hidden_ND, tokens_N, head, entropy=True).entropy_N.sum().backward()
+    fused_logprobs(hidden_ND, tokens_N, head, entropy=True).entropy_N.sum().backward()
     assert float(hidden_ND.grad.abs().max()) > 1e-3
-    assert bool((token_scores(hidden_ND, tokens_N, head).entropy_N == 0).all())
+    assert bool((fused_logprobs(hidden_ND, tokens_N, head).entropy_N == 0).all())
 
 
 def test_bfloat16_is_summed_in_float32():
     """With a bfloat16 head the log-probs stay within float32 rounding of those of the same numbers in float64."""
     hidden_ND, tokens_N, weight_VD, _ = case(rows=64, hidden=256, vocabulary=3000, bias=False, dtype=torch.bfloat16)
-    scores = token_scores(hidden_ND, tokens_N, Head(weight_VD), entropy=True, budget_bytes=2**22)
+    scores = fused_logprobs(hidden_ND, tokens_N, Head(weight_VD), entropy=True, budget_bytes=2**22)
     exact = whole(hidden_ND.double(), tokens_N, Head(weight_VD.double()), 1.0)
     assert scores.logprobs_N.dtype == torch.float32
     torch.testing.assert_close(scores.logprobs_N.double(), exact.logprobs_N, rtol=0, atol=1e-4)
@@ -95,7 +95,7 @@ def test_bfloat16_is_summed_in_float32():
 
 def test_weight_gradients_in_bfloat16_are_rounded_once():
     hidden_ND, tokens_N, weight_VD, _ = case(rows=400, hidden=16, vocabulary=50, bias=False, dtype=torch.bfloat16)
-    token_scores(hidden_ND, tokens_N, Head(weight_VD), budget_bytes=20_000).logprobs_N.sum().backward()
+    fused_logprobs(hidden_ND, tokens_N, Head(weight_VD), budget_bytes=20_000).logprobs_N.sum().backward()
     wide = weight_VD.detach().double().requires_grad_()
     whole(hidden_ND.detach().double(), tokens_N, Head(wide), 1.0).logprobs_N.sum().backward()
     # Half a unit in the last of 8 bits.
@@ -104,20 +104,20 @@ def test_weight_gradients_in_bfloat16_are_rounded_once():
 
 def test_extreme_logits_stay_finite():
     hidden_ND, tokens_N = torch.full((2, 1), 300.0), torch.tensor([0, 1])
-    scores = token_scores(hidden_ND, tokens_N, Head(torch.tensor([[1.0], [-1.0]])), entropy=True, collision=True)
+    scores = fused_logprobs(hidden_ND, tokens_N, Head(torch.tensor([[1.0], [-1.0]])), entropy=True, collision=True)
     assert scores.logprobs_N.tolist() == [0.0, -600.0]
     assert scores.entropy_N.tolist() == [0.0, 0.0]
     assert scores.log_collision_N.tolist() == [0.0, 0.0]
 
 
 def test_two_draws_from_four_equal_tokens_agree_a_quarter_of_the_time():
-    scores = token_scores(torch.zeros(1, 2), torch.tensor([0]), Head(torch.ones(4, 2)), collision=True)
+    scores = fused_logprobs(torch.zeros(1, 2), torch.tensor([0]), Head(torch.ones(4, 2)), collision=True)
     assert scores.log_collision_N.exp().tolist() == pytest.approx([0.25])
 
 
 def test_no_rows_still_have_a_graph():
     hidden_ND, tokens_N, weight_VD, bias_V = case(rows=0)
-    scores = token_scores(hidden_ND, tokens_N, Head(weight_VD, bias_V), entropy=True)
+    scores = fused_logprobs(hidden_ND, tokens_N, Head(weight_VD, bias_V), entropy=True)
     (scores.logprobs_N.sum() + scores.entropy_N.sum()).backward()
     assert bool((weight_VD.grad == 0).all())
 
@@ -129,7 +129,7 @@ def above_inputs(tokens: int, vocabulary: int, budget: int, hidden: int = 32) ->
     )
     with Meter() as meter:
         asked = {"entropy": True, "collision": True, "budget_bytes": budget}
-        scores = token_scores(hidden_ND, tokens_N, Head(weight_VD), **asked)
+        scores = fused_logprobs(hidden_ND, tokens_N, Head(weight_VD), **asked)
         (scores.logprobs_N + scores.entropy_N).sum().backward()
     return meter
 
@@ -163,7 +163,7 @@ def test_the_meter_sees_the_textbook_route_break_the_budget():
 def test_impossible_numbers_are_refused(change, words):
     hidden_ND, tokens_N, weight_VD, _ = case()
     with pytest.raises(ValueError, match=words):
-        token_scores(hidden_ND, tokens_N, Head(weight_VD), **change)
+        fused_logprobs(hidden_ND, tokens_N, Head(weight_VD), **change)
 
 
 def test_a_budget_that_the_message_names_is_enough():
@@ -176,6 +176,6 @@ def test_a_budget_that_the_message_names_is_enough():
 def test_tokens_of_another_vocabulary_are_refused():
     hidden_ND, tokens_N, weight_VD, _ = case()
     with pytest.raises(ValueError, match="token 23 in a vocabulary of 23"):
-        token_scores(hidden_ND, torch.full_like(tokens_N, 23), Head(weight_VD))
+        fused_logprobs(hidden_ND, torch.full_like(tokens_N, 23), Head(weight_VD))
     with pytest.raises(ValueError, match="7 hidden states for 3 tokens"):
-        token_scores(hidden_ND, tokens_N[:3], Head(weight_VD))
+        fused_logprobs(hidden_ND, tokens_N[:3], Head(weight_VD))

@@ -7,7 +7,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ascent.models.heads import (
     VALUE_HEAD_FILE,
-    Normalisation,
+    Normalization,
     StepFormat,
     load_value_head,
     save_head,
@@ -129,18 +129,18 @@ def test_a_classifier_of_several_labels_is_refused(tmp_path):
 
 def test_what_demonstrations_score_is_subtracted_and_saved_with_the_model(tmp_path):
     model = load(create(tmp_path / "base", **NUMBERS), head="scalar")
-    assert model.normalisation is None
-    model.normalisation = Normalisation(mean=1.5, std=2.0, records=10)
-    assert model.normalisation(torch.tensor([2.0, 1.5])).tolist() == [0.5, 0.0]
+    assert model.normalization is None
+    model.normalization = Normalization(mean=1.5, std=2.0, records=10)
+    assert model.normalization(torch.tensor([2.0, 1.5])).tolist() == [0.5, 0.0]
     model.save(tmp_path / "saved")
     again = load(tmp_path / "saved", head="scalar")
-    assert again.normalisation == (1.5, 2.0, 10)
+    assert again.normalization == (1.5, 2.0, 10)
     assert torch.equal(  # what the model itself computes is raw
         again.outputs(batch_of((3, 4)), WANT)["scores_B"], model.outputs(batch_of((3, 4)), WANT)["scores_B"]
     )
-    again.normalisation = None
+    again.normalization = None
     again.save(tmp_path / "cleared")
-    assert "score_normalisation" not in (tmp_path / "cleared/config.json").read_text()
+    assert "score_normalization" not in (tmp_path / "cleared/config.json").read_text()
 
 
 def test_how_a_process_reward_model_reads_answers_is_saved_with_it(tmp_path):

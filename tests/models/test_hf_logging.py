@@ -3,7 +3,7 @@
 import pytest
 from transformers.utils import logging
 
-from ascent.models.hf_logging import quiet
+from ascent.models.hf_logging import quiet_transformers
 
 
 @pytest.mark.parametrize("bars", [True, False])
@@ -11,7 +11,7 @@ def test_level_and_bars_come_back(bars):
     was, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
     try:
-        with pytest.raises(KeyError), quiet():
+        with pytest.raises(KeyError), quiet_transformers():
             assert logging.get_verbosity() == logging.ERROR
             assert not logging.is_progress_bar_enabled()
             raise KeyError

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ascent.models import attention, layer_patching
-from ascent.models.layer_patching import FAST, install, wide_product
+from ascent.models.layer_patching import FAST, patch_layers, wide_product
 from tests.models.packing import FAMILIES, batch_of, random_model, stock_twin
 
 WANT = frozenset({"logprobs_T"})
@@ -31,7 +31,7 @@ def test_every_linear_norm_attention_and_head_passes_through(family, monkeypatch
         FAST, linear=spy("linear", FAST.linear), norm=spy("norm", FAST.norm), product=spy("head", FAST.product)
     )
     monkeypatch.setitem(layer_patching.FORMS, "fast", form)
-    installed = install(model.module)
+    installed = patch_layers(model.module)
     with torch.no_grad():
         model.outputs(batch_of(), WANT)
     parts = list(model.module.modules())
@@ -52,7 +52,7 @@ def test_the_modules_stay_what_they_were():
         assert name == other
         assert isinstance(ours, type(theirs))
     assert list(model.module.state_dict()) == list(stock.state_dict())
-    assert install(model.module) == install(model.module)  # once or twice is the same
+    assert patch_layers(model.module) == patch_layers(model.module)  # once or twice is the same
 
 
 def test_a_copy_uses_its_own_weights():
@@ -69,14 +69,14 @@ def test_a_copy_uses_its_own_weights():
 def test_weights_out_of_reach_are_named():
     """GPT-2 keeps its matrices in a class of its own: the fast form works, an exact one would have to refuse it."""
     config = AutoConfig.for_model("gpt2", vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=16)
-    beyond = install(AutoModelForCausalLM.from_config(config)).beyond
+    beyond = patch_layers(AutoModelForCausalLM.from_config(config)).beyond
     assert "transformer.h.0.attn.c_attn.weight" in beyond
     assert not any("wte" in name for name in beyond)
 
 
 def test_a_form_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="form='exact' does not exist; the arithmetic comes in: fast"):
-        install(random_model("llama").module, "exact")
+        patch_layers(random_model("llama").module, "exact")
 
 
 def test_products_of_half_precision_are_wide():

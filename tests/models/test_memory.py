@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ascent.models.forward import recompute_activations
+from ascent.models.forward import enable_gradient_checkpointing
 from ascent.models.memory import Shape, forecast, shape_of, with_critic
 from tests.models.packing import batch_of, random_model
 
@@ -78,7 +78,7 @@ def test_the_forecast_is_near_what_autograd_keeps(family, gradient_checkpointing
     """Between 0.7 and 1.5 times the bytes of distinct tensors kept for the backward pass (float32, CPU)."""
     model = random_model(family, hidden=64, layers=6, sliding_window=None).train()
     if gradient_checkpointing:
-        recompute_activations(model.module)
+        enable_gradient_checkpointing(model.module)
     weights = {weight.untyped_storage().data_ptr() for weight in model.module.parameters()}
     kept = {}
 

@@ -87,7 +87,7 @@ def test_memory_above_the_weights_does_not_grow_with_vocabulary_times_tokens():
     for size in (1_000, vocabulary):
         module = random_model("llama", hidden=hidden, layers=1).module
         module.resize_token_embeddings(size, mean_resizing=False)
-        layer_patching.install(module)
+        layer_patching.patch_layers(module)
         model = LanguageModel(module, tiny_tokenizer(), budget_bytes=budget)
         with Meter() as meter:
             out = model.outputs(batch_of((100,) * 8), ALL)

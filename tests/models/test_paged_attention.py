@@ -11,7 +11,7 @@ import torch
 
 from ascent.models import paged_attention_cpu
 from ascent.models.attention import Call
-from ascent.models.paged_attention import Pool, allocate, new_slots
+from ascent.models.paged_attention import KVCache, allocate, new_slots
 from ascent.models.paged_attention_cpu import CompiledDecode
 from ascent.models.paged_attention_sdpa import by_block, rounded
 
@@ -19,7 +19,7 @@ LENGTHS = [1, 5, 31, 32, 33, 64, 100, 257]
 CPU = torch.device("cpu")
 
 
-def compiled(pool: Pool, table_BP: torch.Tensor, lengths_B: torch.Tensor) -> CompiledDecode:
+def compiled(pool: KVCache, table_BP: torch.Tensor, lengths_B: torch.Tensor) -> CompiledDecode:
     return CompiledDecode(pool, table_BP, lengths_B, int(lengths_B.sum()))
 
 

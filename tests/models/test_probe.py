@@ -16,7 +16,7 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "v
 def made(model_type, **numbers):
     torch.manual_seed(0)
     module = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**SMALL, **numbers}))
-    layer_patching.install(module)
+    layer_patching.patch_layers(module)
     return module
 
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ascent.maths.segments import Segments
 from ascent.models import layer_patching, shared_prefix
 from ascent.models.attention import attending, packed
-from ascent.models.forward import hidden_states, recompute_activations
+from ascent.models.forward import enable_gradient_checkpointing, hidden_states
 from ascent.models.model import LanguageModel
 from ascent.models.probe import check_routing
 from ascent.models.routing import Recording, Replay, missing, routing
@@ -101,7 +101,7 @@ def test_with_the_same_weights_nothing_changes_and_with_other_routers_the_route_
     experts_TLC = recorded(model, batch)
     kept = model.outputs({**batch, EXPERTS: experts_TLC}, WANT)
     assert torch.equal(kept["logprobs_T"], plain_T)
-    assert kept["routes_changed"].tolist() == [0, experts_TLC.numel()]
+    assert kept["policy/routes_changed_frac"].tolist() == [0, experts_TLC.numel()]
     shake(model)
     assert not torch.equal(recorded(model, batch), experts_TLC)
     replay = Replay(experts_TLC)
@@ -117,7 +117,7 @@ def test_tokens_without_a_route_go_where_they_would() -> None:
     nobody_TLC = torch.full_like(experts_TLC, NONE)
     found = model.outputs({**batch, EXPERTS: nobody_TLC}, WANT)
     assert torch.equal(found["logprobs_T"], model.outputs(batch, WANT)["logprobs_T"])
-    assert found["routes_changed"].tolist() == [0, 0]
+    assert found["policy/routes_changed_frac"].tolist() == [0, 0]
     first_TLC = experts_TLC.clone()
     first_TLC[7:] = NONE  # the first sequence has 7 tokens
     found_T = model.outputs({**batch, EXPERTS: first_TLC}, WANT)["logprobs_T"]
@@ -178,7 +178,7 @@ def test_gradients_are_those_of_a_function_whose_routes_stand_still(family: str)
 def test_recomputed_activations_take_the_same_route() -> None:
     batch = batch_of()
     plain, saving = (replayed("mixtral").train() for _ in range(2))
-    recompute_activations(saving.module)
+    enable_gradient_checkpointing(saving.module)
     routes = {EXPERTS: (recorded(plain, batch) + 1) % 4}
     for model in (plain, saving):
         model.outputs({**batch, **routes}, WANT)["logprobs_T"].sum().backward()
@@ -206,9 +206,11 @@ def test_what_is_shared_is_shared_only_where_the_experts_are_too() -> None:
         return found_TLC
 
     batch, lengths = group(experts)
-    find = shared_prefix.find(batch["tokens_T"], batch["segments"])
+    find = shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"])
     assert find is not None and find.taken == [0, 20, 20]
-    assert shared_prefix.find(batch["tokens_T"], batch["segments"], batch[EXPERTS]) is None  # 4 tokens are not worth it
+    assert (
+        shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"], batch[EXPERTS]) is None
+    )  # 4 tokens are not worth it
     found_T = model.outputs(batch, WANT)["logprobs_T"]
     alone = []
     for place, length in enumerate(lengths):
@@ -224,10 +226,10 @@ def test_shared_prompts_keep_their_experts(monkeypatch: pytest.MonkeyPatch) -> N
     )
     model = replayed("qwen3_moe")
     shared = model.outputs(batch, WANT)
-    assert shared["routes_changed"][1] == (80 - 40) * 4  # the prompt was run once
+    assert shared["policy/routes_changed_frac"][1] == (80 - 40) * 4  # the prompt was run once
     monkeypatch.setattr(shared_prefix, "WORTH", 2.0)
     alone = model.outputs(batch, WANT)
-    assert alone["routes_changed"][1] == 80 * 4
+    assert alone["policy/routes_changed_frac"][1] == 80 * 4
     torch.testing.assert_close(shared["logprobs_T"], alone["logprobs_T"], rtol=0, atol=1e-5)
 
 
@@ -247,7 +249,7 @@ SMALL = {
 )
 def test_families_that_cannot_be_replayed_are_refused_by_name(model_type: str, words: str) -> None:
     module = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **SMALL)).eval()
-    layer_patching.install(module)
+    layer_patching.patch_layers(module)
     with pytest.raises(ValueError, match=words):
         check_routing(module)
 

@@ -23,7 +23,7 @@ def packed(*sequences: list[int]) -> tuple[Tensor, Segments]:
 
 
 def test_what_is_run_and_where_it_lies() -> None:
-    found = shared_prefix.find(*packed([*PROMPT, 1, 2], [*PROMPT, 3], [*PROMPT, 1, 4], OTHER))
+    found = shared_prefix.find_shared_prefixes(*packed([*PROMPT, 1, 2], [*PROMPT, 3], [*PROMPT, 1, 4], OTHER))
     assert found is not None
     assert found.taken == [
         0,
@@ -55,7 +55,7 @@ def test_what_is_run_and_where_it_lies() -> None:
     ],
 )  # fmt: skip
 def test_runs(sequences: list[list[int]], taken: list[int] | None) -> None:
-    found = shared_prefix.find(*packed(*sequences))
+    found = shared_prefix.find_shared_prefixes(*packed(*sequences))
     assert (None if found is None else found.taken) == taken
 
 
@@ -79,7 +79,7 @@ def group() -> dict[str, Any]:
     """Two groups and a lone sequence, ragged, one of them the same to the end as another."""
     endings = [[1, 2, 3], [1, 2, 4, 5, 6], [7], [1, 2, 3]]
     tokens_T, segments = packed(*([*PROMPT, *end] for end in endings), *([*OTHER, *end] for end in endings), [40, 41])
-    positions_T = torch.arange(segments.total) - segments.spread(segments.offsets[:-1])
+    positions_T = torch.arange(segments.total) - segments.broadcast(segments.offsets[:-1])
     loss_mask_T = positions_T >= 9
     return {"tokens_T": tokens_T, "positions_T": positions_T, "segments": segments, "loss_mask_T": loss_mask_T}
 
@@ -107,11 +107,11 @@ def test_the_same_numbers_and_gradients_as_without(
     if model.module.config._experts_implementation != "eager":
         model.module.set_experts_implementation("eager")  # the grouped product takes no float64
     batch = group()
-    found = shared_prefix.find(batch["tokens_T"], batch["segments"])
+    found = shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"])
     assert found is not None and found.kept_U.numel() < 0.55 * batch["segments"].total
     together = outputs(model, batch)
     monkeypatch.setattr(shared_prefix, "WORTH", 2.0)
-    assert shared_prefix.find(batch["tokens_T"], batch["segments"]) is None
+    assert shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"]) is None
     apart = outputs(model, batch)
     for name, expected in apart.items():
         assert float((together[name] - expected).abs().max()) <= 1e-6 * float(expected.abs().max()), name

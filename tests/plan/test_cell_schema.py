@@ -3,20 +3,20 @@ import re
 
 from ascent.algorithms import TABLE, VOCABULARY
 from ascent.cells import recipe_numbers
-from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, Mixed, Reward, leaves
+from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, MixEntry, Reward, leaves
 from ascent.config.show import json_schema
-from ascent.plan.cell_schema import described
+from ascent.plan.cell_schema import cell_schema
 
 
 def test_ranges_become_json_schema():
-    low = described()["policy_loss"]["clip"]["numbers"]["low"]
+    low = cell_schema()["policy_loss"]["clip"]["numbers"]["low"]
     assert low == {"type": "number", "minimum": 0.0, "default": 0.2}
-    length = described()["aggregation"]["sequence_mean_token_scaled"]["numbers"]["length"]
+    length = cell_schema()["aggregation"]["sequence_mean_token_scaled"]["numbers"]["length"]
     assert length == {"type": "integer", "minimum": 1.0}
 
 
 def test_every_function_is_described():
-    for slot, functions in described().items():
+    for slot, functions in cell_schema().items():
         for name, each in functions.items():
             assert len(each["description"]) > 10, f"{slot}.{name}"
 
@@ -26,7 +26,7 @@ def test_config_and_table_agree_on_the_slots():
 
 
 def test_the_schema_of_recipes_is_whole():
-    text = json.dumps(json_schema(TABLE, described()))
+    text = json.dumps(json_schema(TABLE, cell_schema()))
     schema = json.loads(text)
     assert {name.rpartition("/")[2] for name in re.findall(r'"\$ref": "([^"]+)"', text)} <= set(schema["$defs"])
     gates = schema["$defs"]["Cells"]["properties"]["policy_loss"]["anyOf"]
@@ -35,7 +35,7 @@ def test_the_schema_of_recipes_is_whole():
 
 def test_fewer_than_150_keys_with_every_number_of_every_cell():
     """Every dotted key a recipe can write; a function that takes no numbers is itself a key in the slots of several."""
-    lists = {"rewards": Reward, "data.mix": Mixed}
+    lists = {"rewards": Reward, "data.mix": MixEntry}
     keys = {key for key in leaves() if key not in lists and key.removeprefix("cells.") not in SEVERAL_SLOTS}
     keys |= {f"{key}.{name}" for key, entry in lists.items() for name in entry.model_fields}
     for slot, known in VOCABULARY.items():

@@ -53,8 +53,8 @@ def test_what_rescales_answers_is_not_given_tokens(credit):
     assert words.startswith(
         "cells.advantage_norm group_std rescales one advantage an answer, but cells.advantage " + credit
     )
-    for normalise in ("whiten_token", "none"):
-        cells = {"advantage": {"use": credit}, "advantage_norm": {"use": normalise}}
+    for normalize in ("whiten_token", "none"):
+        cells = {"advantage": {"use": credit}, "advantage_norm": {"use": normalize}}
         assert resolve(validate({**least("grpo"), "cells": cells}))
 
 
@@ -79,7 +79,7 @@ def test_a_kl_that_multiplies_by_the_ratio_has_one(kl):
     assert "max_staleness 1" in refusal("dro", cells=cells, update=once, rollouts={"max_staleness": 1})
 
 
-@pytest.mark.parametrize("use", ["product_truncate", "product_mask", "product_normalised"])
+@pytest.mark.parametrize("use", ["product_truncate", "product_mask", "product_normalized"])
 def test_vespo_multiplies_weights_of_tokens_and_not_of_sequences(use):
     assert "each of them would be the whole sequence's" in refusal("vespo", cells={"rollout_correction": {"use": use}})
     assert resolve(validate({**least("vespo"), "cells": {"rollout_correction": {"use": "token_truncate"}}}))
@@ -104,18 +104,20 @@ def test_pairs_are_not_weighed_by_tokens():
 
 @pytest.mark.parametrize("algorithm", [name for name, row in TABLE.items() if "rejected_P" in row.inputs])
 def test_what_exceeds_the_shared_length_may_count_less_in_every_loss_of_pairs_of_log_probs(algorithm):
-    cells = {"token_weights": {"shared_length": {"tail": 0.3}}}
+    cells = {"token_weights": {"length_desensitized": {"tail": 0.3}}}
     if "score_head" not in TABLE[algorithm].needs:
         assert resolve(validate({**least(algorithm), "cells": cells})).row.token_weights[-1].numbers == {"tail": 0.3}
     else:
         words = refusal(algorithm, cells=cells)
-        assert words.startswith("cells.token_weights.shared_length weighs tokens in a response's sum of log-probs, but")
+        assert words.startswith(
+            "cells.token_weights.length_desensitized weighs tokens in a response's sum of log-probs, but"
+        )
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "kto", "bco", "grpo", "gkd", "prm", "reward_model_kwise"])
 def test_and_nowhere_else(algorithm):
-    words = refusal(algorithm, cells={"token_weights": {"shared_length": {}}})
-    assert words.startswith("cells.token_weights: shared_length needs chosen_P, which comes with")
+    words = refusal(algorithm, cells={"token_weights": {"length_desensitized": {}}})
+    assert words.startswith("cells.token_weights: length_desensitized needs chosen_P, which comes with")
 
 
 def test_k1_in_the_loss_is_refused():
@@ -144,7 +146,7 @@ def test_a_critic_is_trained_or_absent():
         "cells.advantage gae needs a critic, but no cells.value_loss"
     )
     words = refusal("grpo", cells={"value_loss": {"use": "mse", "weight": 1.0}})
-    assert words.startswith("cells.value_loss has no effect: cells.advantage centre uses no critic")
+    assert words.startswith("cells.value_loss has no effect: cells.advantage group_mean_baseline uses no critic")
     assert "'bootstrap' asks a critic" in refusal("grpo", rollouts={"truncated_reward": "bootstrap"})
     bootstrapped = {"rollouts": {"truncated_reward": "bootstrap"}}
     assert resolve(validate({**least("vpg"), **bootstrapped}))
@@ -168,12 +170,12 @@ def test_old_rollouts_need_a_ratio():
         (
             "ppo",
             {"kl_controller": {"use": "ppo_penalty"}},
-            "looks at KL to the sampling policy, but ppo penalises KL to the",
+            "looks at KL to the sampling policy, but ppo penalizes KL to the",
         ),
         (
             "ppo_penalty",
             {"kl_controller": {"use": "ziegler_token"}},
-            "looks at KL to the reference, but ppo_penalty penalises",
+            "looks at KL to the reference, but ppo_penalty penalizes",
         ),
         ("grpo", {"kl_controller": {"use": "ppo_penalty"}}, "use ziegler_sequence"),
         (

@@ -2,7 +2,7 @@ import pytest
 
 from ascent.algorithms import TABLE, VOCABULARY
 from ascent.config.schema import SEVERAL_SLOTS, Cells
-from ascent.plan.overrides import OPTIONAL_SLOTS, spelled_out, with_cells
+from ascent.plan.overrides import OPTIONAL_SLOTS, resolved_cells, with_cells
 
 
 def changed(algorithm, **cells):
@@ -59,7 +59,7 @@ def test_false_empties_a_slot_or_removes_a_cell():
 
 def test_what_was_removed_is_written_as_false():
     row = changed("ppo", reward_shaping={"eos_replace": False}, kl_controller=False)
-    section = spelled_out(row, TABLE["ppo"])
+    section = resolved_cells(row, TABLE["ppo"])
     assert section["shape"] == {"kl_penalty": {"beta": 0.05}, "eos_replace": False}
     assert section["kl_controller"] is False
 
@@ -81,7 +81,7 @@ def test_what_was_removed_is_written_as_false():
         (
             "grpo",
             {"advantage": {"gamma": 1}},
-            "cells.advantage.gamma has no effect: centre has no number 'gamma'; it takes no",
+            "cells.advantage.gamma has no effect: group_mean_baseline has no number 'gamma'; it takes no",
         ),
         ("grpo", {"policy_loss": {"low": -0.1}}, "cells.policy_loss: clip: low=-0.1, but it must be at least 0"),
         ("grpo", {"policy_loss": {"low": "x"}}, "cells.policy_loss: clip: low='x', but it must be a number"),

@@ -50,7 +50,7 @@ def test_its_numbers_are_checked_like_any_others(mine: str) -> None:
 def test_the_documented_row_trains_and_resumes(mine: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(tiny_plan(algorithm=mine), run, say=lambda text: None) == 4
-    assert "evaluate/cooled_nll" in read_run(run).metrics[-1]
+    assert "eval/cooled_nll" in read_run(run).metrics[-1]
     final = weights_of(run, 4)
     assert final != weights_of(run, 2)
     shutil.rmtree(run / "checkpoints" / "4")
@@ -76,7 +76,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
         (
             HEAD + "ROW = replace(TABLE['grpo'], policy_loss=None)",
             "ROW",
-            "must fill credit, normalise, mismatch, ratio, gate, aggregate and leave loss empty; it has no gate",
+            "must fill credit, normalize, mismatch, ratio, gate, aggregate and leave loss empty; it has no gate",
         ),
         (
             HEAD + "ROW = replace(TABLE['dpo'], loss=None)",

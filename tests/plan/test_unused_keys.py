@@ -4,7 +4,7 @@ from ascent.algorithms import TABLE
 from ascent.config.schema import leaves
 from ascent.config.validate import validate
 from ascent.plan import resolve
-from ascent.plan.unused_keys import RULES, ineffective
+from ascent.plan.unused_keys import RULES, unused_keys
 from tests.recipes import least
 
 
@@ -147,5 +147,5 @@ def test_every_rule_names_keys_that_exist_and_matters_for_some_row():
 
 def test_reasons_carry_the_rows_name():
     values = {key: field.get_default() for key, field in leaves().items()}
-    assert "sft" in ineffective(TABLE["sft"], values)["rollouts.group_size"]
-    assert "rollouts.group_size" not in ineffective(TABLE["grpo"], values)
+    assert "sft" in unused_keys(TABLE["sft"], values)["rollouts.group_size"]
+    assert "rollouts.group_size" not in unused_keys(TABLE["grpo"], values)

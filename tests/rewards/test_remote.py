@@ -29,7 +29,9 @@ def right(path, body):
 def counted(reward, rollouts=FOUR):
     tally = Tally()
     found = score_all({"r": reward}, rollouts, timeout=30, tally=tally)
-    return found, tally.counters()
+    scored = {f"rewards/{name}/scored": count for name, count in tally.scored.items()}
+    unscored = {f"rewards/{name}/unscored/{kind}": count for (name, kind), count in tally.unscored.items()}
+    return found, {**scored, **unscored}
 
 
 def test_scores_arrive_in_order_and_in_batches(tmp_path):

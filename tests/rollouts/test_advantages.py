@@ -12,8 +12,8 @@ from ascent.advantages.estimate import estimate
 from ascent.cells import cell
 from ascent.maths.segments import Segments
 from ascent.records import StepReward
-from ascent.rollouts.advantages import bootstrapped, step_rewards
-from ascent.rollouts.batch import packed
+from ascent.rollouts.advantages import bootstrap_truncated, step_rewards
+from ascent.rollouts.batch import pack_rollouts
 from tests.rollouts.test_batch import rollout
 
 
@@ -22,7 +22,7 @@ def test_the_critic_stands_in_where_a_budget_cut() -> None:
 
     Of the second, the score of the half answer is dropped and what follows is worth .6: TD [.1, .4], returns [.2, .6].
     """
-    whole = bootstrapped(
+    whole = bootstrap_truncated(
         {
             "segments": Segments.from_lengths([2, 2, 2]),
             "loss_mask_T": torch.ones(6, dtype=torch.bool),
@@ -47,16 +47,16 @@ def test_step_rewards_are_there_or_nothing_was_scored() -> None:
         for reward, given in ((1.0, ()), (None, ()), (1.0, (StepReward(0, 1.0),)))
     )
     with pytest.raises(ValueError, match="learns from a reward at every step, but the rewards gave one number"):
-        step_rewards(packed([scored]), [scored])
-    nothing = step_rewards(packed([unscored]), [unscored])
+        step_rewards(pack_rollouts([scored]), [scored])
+    nothing = step_rewards(pack_rollouts([unscored]), [unscored])
     assert nothing["step_rewards_T"].tolist() == [0, 0] and not nothing["step_ends_T"].any()
     both = [unscored, stepwise]
-    assert step_rewards(packed(both), both)["step_rewards_T"].tolist() == [0, 0, 0, 1]
+    assert step_rewards(pack_rollouts(both), both)["step_rewards_T"].tolist() == [0, 0, 0, 1]
 
 
 def test_steps_that_had_ended_before_a_budget_cut_keep_their_rewards() -> None:
     """Steps 1 and .4, the second one cut; the critic values what follows at .6. Values 0: TD [0, 1, .6], no .4."""
-    whole = bootstrapped(
+    whole = bootstrap_truncated(
         {
             "segments": Segments.from_lengths([3, 2]),
             "loss_mask_T": torch.ones(5, dtype=torch.bool),

@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from ascent.records import Completion, Message, Prompt, Rollout, RoutedExperts, StepReward, Turn
-from ascent.rollouts.batch import counted_parts, cut, joined, packed, parts_of, pick, steps_of
+from ascent.rollouts.batch import (
+    concat,
+    pack_rollouts,
+    place_step_rewards,
+    reward_components,
+    select,
+    split_microbatches,
+    weighted_components,
+)
 
 
 def completion(tokens: tuple[int, ...], stop: str = "eos") -> Completion:
@@ -33,7 +41,7 @@ THREE = [
 
 
 def test_sampled_tokens_alone_are_trained_turn_by_turn() -> None:
-    batch = packed(THREE)
+    batch = pack_rollouts(THREE)
     assert batch["tokens_T"].tolist() == [1, 2, 3, 4, 5, 6, 1, 2, 7, 8, 9, 10, 11]
     assert batch["loss_mask_T"].int().tolist() == [0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 1]
     assert batch["sampler_logprobs_T"].tolist() == pytest.approx(
@@ -44,32 +52,32 @@ def test_sampled_tokens_alone_are_trained_turn_by_turn() -> None:
 
 
 def test_unscored_is_nan_and_correctness_is_a_part_of_its_own() -> None:
-    batch = packed(THREE)
+    batch = pack_rollouts(THREE)
     assert batch["rewards_B"][0] == 1.0
     assert math.isnan(batch["rewards_B"][1])
     assert batch["correct_B"][2] == 0.0  # the part, not the reward of .5
     assert math.isnan(batch["correct_B"][1])
-    plain = packed([rollout("a", ((1,), (2,)), reward=0.5)])
+    plain = pack_rollouts([rollout("a", ((1,), (2,)), reward=0.5)])
     assert plain["correct_B"].tolist() == [0.5]
-    penalised = packed([rollout("a", ((1,), (2,)), reward=0.95, parts={"length": -0.5, "exact": 1.0})])
-    assert penalised["correct_B"].tolist() == [1.0]
+    penalized = pack_rollouts([rollout("a", ((1,), (2,)), reward=0.95, parts={"length": -0.5, "exact": 1.0})])
+    assert penalized["correct_B"].tolist() == [1.0]
 
 
 def test_a_reward_that_failed_leaves_gaps_in_its_parts_and_no_part_of_its_own() -> None:
     weights = {"check/correct": 1.0, "check/form": 0.5}
     scored = rollout("a", ((1,), (2,)), parts={"check/correct": 1.0, "check/form": 0.0, "seen": 3.0}, weights=weights)
     failed = rollout("a", ((1,), (3,)), reward=None, parts={"check": None, "seen": 4.0})
-    parts = parts_of([scored, failed])
+    parts = reward_components([scored, failed])
     assert list(parts) == ["check/correct", "check/form", "seen"]
     assert parts["seen"].tolist() == [3, 4] and math.isnan(parts["check/form"][1])
-    found = counted_parts([scored, failed], ["check/correct", "check/form"])
+    found = weighted_components([scored, failed], ["check/correct", "check/form"])
     assert found["reward_components_BK"][0].tolist() == [1, 0] and found["reward_components_BK"][1].isnan().all()
     assert found["component_weights_BK"].tolist() == [[1, 0.5], [1, 0.5]]
 
 
 def test_step_rewards_lie_on_the_sampled_tokens_they_name() -> None:
     one = rollout("a", ((1, 2), (3,)), ((4,), (5, 6)), steps=(StepReward(0, 0.5), StepReward(2, 1.0)))
-    batch = steps_of([one], packed([one]))
+    batch = place_step_rewards([one], pack_rollouts([one]))
     assert batch["step_rewards_T"].tolist() == [0, 0, 0.5, 0, 0, 1.0]
     assert batch["step_ends_T"].tolist() == [False, False, True, False, False, True]
 
@@ -90,7 +98,7 @@ def test_a_token_has_the_experts_that_it_took_when_it_was_first_run(width: int, 
     first = [0, 1, 2, 3]
     second = [90, 91, 92, 93, 4, 5, 6, 7, 8, 9, 10, 11]
     rollouts = [THREE[1], routed(THREE[2], first, second, width=width)]
-    batch = packed(rollouts)
+    batch = pack_rollouts(rollouts)
     found_TLC = batch["routed_experts_TLC"]
     assert found_TLC.dtype == dtype and found_TLC.shape == (9, 1, 2)
     missing = [none, none]
@@ -98,35 +106,35 @@ def test_a_token_has_the_experts_that_it_took_when_it_was_first_run(width: int, 
         *[missing, missing],  # of the other nothing is known
         *[[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], missing],
     ]
-    assert torch.equal(pick(batch, [1])["routed_experts_TLC"], found_TLC[2:])
-    assert torch.equal(joined(batch, batch)["routed_experts_TLC"], torch.cat([found_TLC, found_TLC]))
-    assert "routed_experts_TLC" not in packed(THREE)
+    assert torch.equal(select(batch, [1])["routed_experts_TLC"], found_TLC[2:])
+    assert torch.equal(concat(batch, batch)["routed_experts_TLC"], torch.cat([found_TLC, found_TLC]))
+    assert "routed_experts_TLC" not in pack_rollouts(THREE)
 
 
 def test_picking_rows_equals_packing_those_rollouts() -> None:
-    whole, some = packed(THREE), packed([THREE[2], THREE[0]])
-    picked = pick(whole, [2, 0])
+    whole, some = pack_rollouts(THREE), pack_rollouts([THREE[2], THREE[0]])
+    picked = select(whole, [2, 0])
     for name in ("tokens_T", "loss_mask_T", "sampler_logprobs_T", "positions_T", "rewards_B", "correct_B"):
         assert torch.equal(picked[name], some[name]), name
     assert picked["segments"].lengths_B.tolist() == some["segments"].lengths_B.tolist()
     assert picked["groups"].ids_B.tolist() == [0, 0]
     with pytest.raises(ValueError, match="oddly cannot be cut"):
-        pick({**whole, "oddly": torch.zeros(3)}, [0])
+        select({**whole, "oddly": torch.zeros(3)}, [0])
 
 
 def test_batches_join_to_what_their_rollouts_pack_to() -> None:
     other = [rollout("c", ((5,), (6,))), rollout("d", ((1, 2), (7,)))]
-    both, whole = joined(packed(THREE), packed(other)), packed(THREE + other)
+    both, whole = concat(pack_rollouts(THREE), pack_rollouts(other)), pack_rollouts(THREE + other)
     for name in ("tokens_T", "loss_mask_T", "positions_T", "rewards_B", "correct_B"):
         assert torch.equal(both[name].nan_to_num(-1), whole[name].nan_to_num(-1)), name
     assert both["groups"].ids_B.tolist() == whole["groups"].ids_B.tolist()
 
 
 def test_every_row_is_in_exactly_one_micro_batch_under_the_budget() -> None:
-    whole = packed(THREE * 5)
-    pieces = cut(whole, [[row] for row in range(15)], budget=16)
+    whole = pack_rollouts(THREE * 5)
+    pieces = split_microbatches(whole, [[row] for row in range(15)], budget=16)
     assert sum(piece["segments"].count for piece in pieces) == 15
     assert all(piece["segments"].total <= 16 for piece in pieces)
     assert sorted(torch.cat([piece["tokens_T"] for piece in pieces]).tolist()) == sorted(whole["tokens_T"].tolist())
     with pytest.raises(ValueError, match=r"7 tokens, more than update\.tokens_per_microbatch=6"):
-        cut(whole, [[0], [1], [2]], budget=6)
+        split_microbatches(whole, [[0], [1], [2]], budget=6)

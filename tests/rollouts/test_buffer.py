@@ -10,7 +10,7 @@ from ascent.checkpoints.resume import read_state
 from ascent.checkpoints.save import save
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
-from ascent.rollouts.buffer import Waiting
+from ascent.rollouts.buffer import RolloutBuffer
 
 
 def batch(number: int) -> dict[str, object]:
@@ -21,13 +21,13 @@ def batch(number: int) -> dict[str, object]:
 
 
 def test_first_in_first_out_and_saved_to_the_bit(tmp_path: Path) -> None:
-    waiting = Waiting()
+    waiting = RolloutBuffer()
     for each in (batch(1), None, batch(3)):
         waiting.add(each)
     assert waiting.drawn == 3
     assert waiting.pop() is not None
     save(tmp_path, 1, {"waiting": waiting.state()}, {})
-    again = Waiting()
+    again = RolloutBuffer()
     again.load_state(read_state(tmp_path / "1")["waiting"])
     assert again.drawn == 3
     assert again.pop() is None

@@ -10,7 +10,7 @@ from ascent.algorithms.row import Row
 from ascent.config.schema import Cells
 from ascent.maths.segments import Segments
 from ascent.plan.overrides import with_cells
-from ascent.rollouts.kl_control import Steering, to_old, to_reference
+from ascent.rollouts.kl_control import KLController, to_old, to_reference
 
 # Two completions of two tokens behind a prompt of one. Log-probs apart by .2 -.5 | 0 .3; the second half as old.
 BATCH = {
@@ -41,13 +41,13 @@ def test_kl_from_the_policy_that_sampled() -> None:
 
 
 def test_a_fixed_coefficient_stays_and_measures_nothing() -> None:
-    steering = Steering(TABLE["ppo"])
+    steering = KLController(TABLE["ppo"])
     steering.after(lambda: pytest.fail("nobody asked"))
     assert (steering.moves, steering.value, steering.row) == (False, 0.05, TABLE["ppo"])
 
 
 def test_ziegler_moves_the_penalty_of_the_reward() -> None:
-    steering = Steering(
+    steering = KLController(
         row("ppo", kl_controller={"use": "ziegler_sequence", "target_per_sequence": 2.0, "horizon": 100})
     )
     steering.after(lambda: {"kl_per_sequence": 2.2, "kl_per_token": 9.0, "sequences": 50})
@@ -59,7 +59,7 @@ def test_ziegler_moves_the_penalty_of_the_reward() -> None:
 
 def test_a_term_of_the_loss_is_steered_through_the_weights_it_shares() -> None:
     weights = {"policy": 1.0, "kl": 0.04}
-    steering = Steering(row("grpo", kl_controller={"use": "ziegler_token", "horizon": 10}), weights)
+    steering = KLController(row("grpo", kl_controller={"use": "ziegler_token", "horizon": 10}), weights)
     steering.after(lambda: {"kl_per_sequence": 0.0, "kl_per_token": 1.0, "sequences": 10})
     assert weights["kl"] == steering.value == pytest.approx(0.04 * 1.2)
     assert not steering.looks_back
@@ -67,7 +67,7 @@ def test_a_term_of_the_loss_is_steered_through_the_weights_it_shares() -> None:
 
 def test_ppo_penalty_doubles_and_halves_and_looks_at_the_finished_update() -> None:
     weights = dict(TABLE["ppo_penalty"].weights)
-    steering = Steering(TABLE["ppo_penalty"], weights)
+    steering = KLController(TABLE["ppo_penalty"], weights)
     assert steering.looks_back
     for kl, value in ((0.1, 2.0), (0.1, 4.0), (0.01, 4.0), (0.001, 2.0)):
         steering.after(lambda kl=kl: {"kl_per_token": kl})  # type: ignore[misc]
@@ -76,5 +76,5 @@ def test_ppo_penalty_doubles_and_halves_and_looks_at_the_finished_update() -> No
 
 def test_a_restored_coefficient_reaches_the_loss() -> None:
     weights = dict(TABLE["ppo_penalty"].weights)
-    Steering(TABLE["ppo_penalty"], weights).set(0.1 + 0.2)
+    KLController(TABLE["ppo_penalty"], weights).set(0.1 + 0.2)
     assert weights["kl"] == 0.1 + 0.2

@@ -20,10 +20,10 @@ from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
 from ascent.protocols import Env
 from ascent.records import Completion, Message, Prompt, Reply, Request, Rollout
-from ascent.rollouts.batch import packed
-from ascent.rollouts.episode_metrics import told
-from ascent.rollouts.generate import Arriving, Asked, Settings, ask, collect
-from ascent.rollouts.multi_turn import Limits, Talk
+from ascent.rollouts.batch import pack_rollouts
+from ascent.rollouts.episode_metrics import episode_metrics
+from ascent.rollouts.generate import RenderedPrompt, RolloutStream, SamplingParams, generate, generate_stream
+from ascent.rollouts.multi_turn import EnvSession, Limits
 from tests.data.chat import CHATML, FORGETFUL, tokenizer
 
 
@@ -51,17 +51,20 @@ class Scripted:
         """Nothing is held."""
 
 
-def talk_with(renderer: Renderer, make: Callable[[Prompt], Env], **limits: Any) -> Talk:
-    return Talk(make, renderer.between, renderer.harmless, Limits(**limits))
+def talk_with(renderer: Renderer, make: Callable[[Prompt], Env], **limits: Any) -> EnvSession:
+    return EnvSession(make, renderer.between, renderer.harmless, Limits(**limits))
 
 
 def one(question: str, answer: str | None = None, name: str = "p") -> Prompt:
     return Prompt(name, (Message("user", question),), answer)
 
 
-def opened(renderer: Renderer, talk: Talk, *prompts: Prompt) -> list[Asked]:
+def opened(renderer: Renderer, talk: EnvSession, *prompts: Prompt) -> list[RenderedPrompt]:
     begun = [talk.make(prompt).first() for prompt in prompts]
-    return [Asked(each, renderer.prompt(each.messages), prompt) for each, prompt in zip(begun, prompts, strict=True)]
+    return [
+        RenderedPrompt(each, renderer.prompt(each.messages), prompt)
+        for each, prompt in zip(begun, prompts, strict=True)
+    ]
 
 
 def scripted(
@@ -69,9 +72,9 @@ def scripted(
 ) -> tuple[Rollout, Scripted, Renderer]:
     renderer = Renderer(tokenizer(template))
     talk, sampler = talk_with(renderer, make, **limits), Scripted(renderer, turns)
-    settings = Settings(budget, seed=0, talk=talk)
+    settings = SamplingParams(budget, seed=0, talk=talk)
     decode = lambda ids: str(renderer.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    (rollout,) = collect(sampler, opened(renderer, talk, one("6*7-2=?")), [0], settings, occasion="1", text=decode)
+    (rollout,) = generate(sampler, opened(renderer, talk, one("6*7-2=?")), [0], settings, occasion="1", text=decode)
     return rollout, sampler, renderer
 
 
@@ -101,7 +104,7 @@ def test_two_calls_of_a_tool_token_by_token(template: str | None) -> None:
     """What was read and what was sampled alternate; sampled tokens alone are trained; the reward is at the last."""
     rollout, sampler, renderer = scripted(CALLS, find("tools", tools=["calculator"], announce=False), template)
     encoded = [renderer.tokenizer.encode(piece, add_special_tokens=False) for piece in TRANSCRIPTS[template]]
-    batch = packed([replace(rollout, reward=1.0)])
+    batch = pack_rollouts([replace(rollout, reward=1.0)])
     assert batch["tokens_T"].tolist() == [token for piece in encoded for token in piece]
     assert batch["loss_mask_T"].tolist() == [n % 2 == 1 for n, piece in enumerate(encoded) for _ in piece]
     expected = [
@@ -160,7 +163,7 @@ def test_a_tool_that_raises_or_hangs_is_an_observation_and_counted(
     assert rollout.turns[1].heard == f"<result>{heard}</result>"
     assert rollout.episode is not None and rollout.episode.ended == "over"
     assert rollout.episode.counts == {f"{name}/calls": 1, f"{name}/{kind}": 1}
-    figures = {key: each.value() for key, each in told([rollout]).items()}
+    figures = {key: each.value() for key, each in episode_metrics([rollout]).items()}
     assert figures == {"env/turns": 2, "env/ended/over": 1, f"env/{name}/calls": 1, f"env/{name}/{kind}": 1}
 
 
@@ -184,7 +187,7 @@ def test_limits_end_an_episode_by_name(turns: list[str], limits: dict[str, Any],
     room, prompt = limits.get("max_tokens", 10**6), len(rollout.turns[0].observed)
     used = sum(len(turn.observed) + len(turn.completion.tokens) for turn in rollout.turns) - prompt
     assert used <= room
-    assert packed([rollout])["loss_mask_T"][-1]  # whatever ended it, the policy's token comes last
+    assert pack_rollouts([rollout])["loss_mask_T"][-1]  # whatever ended it, the policy's token comes last
 
 
 def test_an_episode_ends_where_the_model_holds_no_more() -> None:
@@ -193,7 +196,7 @@ def test_an_episode_ends_where_the_model_holds_no_more() -> None:
     talk = replace(talk_with(renderer, make, max_turns=8), context=150)
     sampler, (asked,) = Scripted(renderer, MANY), opened(renderer, talk, one("6*7-2=?"))
     decode = lambda ids: str(renderer.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    (rollout,) = collect(sampler, [asked], [0], Settings(40, seed=0, talk=talk), occasion="1", text=decode)
+    (rollout,) = generate(sampler, [asked], [0], SamplingParams(40, seed=0, talk=talk), occasion="1", text=decode)
     assert rollout.episode is not None and rollout.episode.ended == "tokens" and len(sampler.asked) > 1
     assert max(len(each.tokens) + each.max_new_tokens for each in sampler.asked) <= 150
 
@@ -271,7 +274,7 @@ def rollouts_of(model: LanguageModel, kind: str, wait: Callable[[], float], samp
     else:
         sampler = NativeEngine(model, renderer.stop_ids, rows=int(kind), longest_sequence=160)
     text = lambda ids: str(model.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    return collect(sampler, asked, range(samples), Settings(24, seed=5, talk=talk), occasion="1", text=text)
+    return generate(sampler, asked, range(samples), SamplingParams(24, seed=5, talk=talk), occasion="1", text=text)
 
 
 def test_nothing_depends_on_who_replies_first(folder: Path) -> None:
@@ -316,9 +319,9 @@ def test_sixty_four_waits_of_a_second_take_about_a_second_a_turn(folder: Path, k
     engine: Any = NativeEngine(model, renderer.stop_ids, rows=64, longest_sequence=100)
     sampler = HFSampler(model, renderer.stop_ids) if kind == "hf" else engine
     text = lambda ids: str(model.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    settings = Settings(1, seed=5, talk=talk)
+    settings = SamplingParams(1, seed=5, talk=talk)
     start = time.monotonic()
-    found = collect(sampler, asked, range(64), settings, occasion="1", text=text)
+    found = generate(sampler, asked, range(64), settings, occasion="1", text=text)
     spent = time.monotonic() - start
     print(f"{kind}: 64 rollouts waited 1 s each: {spent:.2f} s")
     assert len(found) == 64 and spent < 3.0  # one after another: 64 s
@@ -332,10 +335,10 @@ class Sleepy(Counting):
 def test_arriving_can_be_gone_through_in_order_or_as_it_comes() -> None:
     rollout, _, _ = scripted(["x"], find("single_turn"), CHATML)
     placed = [(2, replace(rollout, sample=2)), (0, rollout), (1, replace(rollout, sample=1))]
-    assert [each.sample for each in Arriving(iter(placed), 3)] == [0, 1, 2]
-    assert [place for place, _ in Arriving(iter(placed), 3).as_they_come()] == [2, 0, 1]
+    assert [each.sample for each in RolloutStream(iter(placed), 3)] == [0, 1, 2]
+    assert [place for place, _ in RolloutStream(iter(placed), 3).as_they_come()] == [2, 0, 1]
     with pytest.raises(RuntimeError, match="lost 1 of 4 requests"):
-        list(Arriving(iter(placed), 4))
+        list(RolloutStream(iter(placed), 4))
 
 
 def test_one_turn_with_an_environment_is_one_turn_without(folder: Path) -> None:
@@ -345,7 +348,7 @@ def test_one_turn_with_an_environment_is_one_turn_without(folder: Path) -> None:
     engine = NativeEngine(model, renderer.stop_ids, rows=8, longest_sequence=64)
     asked, text = opened(renderer, talk, one("say")), lambda ids: " ".join(map(str, ids))
     plain, talked = (
-        list(ask(engine, asked, range(4), Settings(8, seed=1, talk=each), occasion="1", text=text))
+        list(generate_stream(engine, asked, range(4), SamplingParams(8, seed=1, talk=each), occasion="1", text=text))
         for each in (None, talk)
     )
     assert [each.turns for each in plain] == [each.turns for each in talked]

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from ascent.algorithms import TABLE
-from ascent.engines.geometric_mixture import MixtureSampler
+from ascent.engines.geometric_mixture import GeometricMixtureSampler
 from ascent.engines.native.engine import NativeEngine
 from ascent.models.load import load
 from ascent.models.tiny import create
 from ascent.records import Request, Rollout
 from ascent.rollouts.evaluate import Evaluation
-from ascent.rollouts.generate import Settings
-from ascent.rollouts.nash_md import OpponentSource, chances
-from ascent.rollouts.source import Models, Plan
+from ascent.rollouts.generate import SamplingParams
+from ascent.rollouts.nash_md import NashMDSource, win_probabilities
+from ascent.rollouts.source import Models, RolloutConfig
 from ascent.update.learner import LocalLearner
 from ascent.update.schedule import Schedule
 from tests.rollouts.test_source import asked, assert_goes_on, even, train
@@ -35,18 +35,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return create(tmp_path_factory.mktemp("model") / "tiny", seed=0)
 
 
-def make(folder: Path, score: Any = even, **plan: Any) -> tuple[OpponentSource, LocalLearner]:
+def make(folder: Path, score: Any = even, **plan: Any) -> tuple[NashMDSource, LocalLearner]:
     """A policy that has left its reference."""
     model, frozen = load(folder), load(folder)
     with torch.no_grad():
         for weight in model.module.parameters():
             weight.mul_(1.5)
     learner, reference = (LocalLearner(each, Schedule(1e-2, "constant", 0, 100)) for each in (model, frozen))
-    return OpponentSource(
+    return NashMDSource(
         asked(), NativeEngine(model, {1}, rows=16, longest_sequence=64), score,
-        Models(learner, reference, None, recorded=True), TABLE["nash_md"],
-        Plan(prompts=4, samples=plan.pop("samples", SAMPLES), **plan), Settings(6, seed=3),
-        text=lambda tokens: " ".join(map(str, tokens)), other=MixtureSampler(model, frozen, {1}),
+        Models(learner, reference, None, trust_sampler_logprobs=True), TABLE["nash_md"],
+        RolloutConfig(prompts=4, samples=plan.pop("samples", SAMPLES), **plan), SamplingParams(6, seed=3),
+        text=lambda tokens: " ".join(map(str, tokens)), other=GeometricMixtureSampler(model, frozen, {1}),
     ), learner  # fmt: skip
 
 
@@ -59,12 +59,14 @@ def by_sample(*rewards: float | None) -> Any:
     return score
 
 
-def said(source: OpponentSource) -> dict[str, float]:
+def said(source: NashMDSource) -> dict[str, float]:
     return {name: each.value() for name, each in source.report().items()}
 
 
 def test_chances_by_hand() -> None:
-    found_B = chances(torch.tensor([1.0, 0.0, 1.0, 0.0, NAN, 1.0]), torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, NAN]))
+    found_B = win_probabilities(
+        torch.tensor([1.0, 0.0, 1.0, 0.0, NAN, 1.0]), torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, NAN])
+    )
     assert found_B[:4].tolist() == pytest.approx([0.731059, 0.268941, 0.5, 0.5], abs=1e-6)
     assert found_B[4:].isnan().all()
 
@@ -106,7 +108,7 @@ def test_opponents_are_drawn_from_the_mixture_each_with_noise_of_its_own(folder:
     assert first != [each.turns[0].completion.tokens for each in source.rollouts[::4]]
 
 
-def _request(rollout: Rollout, settings: Settings) -> Request:
+def _request(rollout: Rollout, settings: SamplingParams) -> Request:
     return Request(rollout.prompt.id, rollout.sample, rollout.turns[0].observed, settings.max_new_tokens, settings.seed)
 
 
@@ -118,7 +120,7 @@ def test_what_an_answer_learns_is_its_chance_above_a_half_less_each_tokens_own_k
     reference = source.models.reference
     assert reference is not None
     kl_T = batch["sampler_logprobs_T"] - reference.infer(batch, LOGPROBS)["logprobs_T"]
-    expected_T = batch["segments"].spread(lead_B) - 0.1 * kl_T
+    expected_T = batch["segments"].broadcast(lead_B) - 0.1 * kl_T
     loss_mask_T = batch["loss_mask_T"]
     assert float(kl_T[loss_mask_T].abs().max()) > 0.1
     torch.testing.assert_close(batch["advantages_T"][loss_mask_T], expected_T[loss_mask_T], atol=1e-5, rtol=0)
@@ -128,7 +130,7 @@ def test_rewards_are_the_policys_and_what_opponents_earn_is_told_apart(folder: P
     source, _ = make(folder, by_sample(1.0, 0.25, 0.0, 0.25))
     source.next(1)
     told = said(source)
-    assert (told["reward"], told["reward_of_opponent"]) == (0.625, 0.125)
+    assert (told["reward"], told["reward/opponent"]) == (0.625, 0.125)
     assert (told["tied"], told["won"], told["unscored"]) == (0.5, 1.0, 0.0)
 
 
@@ -149,7 +151,7 @@ def test_without_both_scores_an_answer_is_unscored_and_not_trained(folder: Path)
     assert [own is not None for own in source.advantages] == [False, False, True, False] * 4
     silent, _ = make(folder, by_sample(None, None, 1.0, 1.0))
     assert silent.next(1) == []
-    assert math.isnan(said(silent)["won"]) and said(silent)["reward_of_opponent"] == 1.0
+    assert math.isnan(said(silent)["won"]) and said(silent)["reward/opponent"] == 1.0
 
 
 def test_opponents_carry_the_version_of_the_policy_that_they_were_mixed_from(folder: Path) -> None:
@@ -170,5 +172,5 @@ def test_an_evaluation_has_no_opponent(folder: Path) -> None:
     source, _ = make(folder)
     score = by_sample(*[0.0] * 2 * SAMPLES, 0.75)  # the last is the greedy answer's
     found = Evaluation(asked(), source.sampler, score, source.settings, source.text)(0)
-    assert found["evaluate/reward"] == 0.75
-    assert "evaluate/reward_of_opponent" not in found
+    assert found["eval/reward"] == 0.75
+    assert "eval/reward/opponent" not in found

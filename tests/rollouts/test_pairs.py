@@ -17,10 +17,10 @@ from ascent.maths.groups import Groups
 from ascent.models.load import load
 from ascent.models.tiny import create
 from ascent.records import Rollout
-from ascent.rollouts.batch import cut
-from ascent.rollouts.generate import Settings
+from ascent.rollouts.batch import split_microbatches
+from ascent.rollouts.generate import SamplingParams
 from ascent.rollouts.pairs import PairSource, best_and_worst, sides
-from ascent.rollouts.source import MOST_IDLE, Models, Plan
+from ascent.rollouts.source import MOST_IDLE, Models, RolloutConfig
 from ascent.update.learner import LocalLearner
 from ascent.update.schedule import Schedule
 from tests.rollouts.test_source import asked, assert_goes_on, equal, even
@@ -43,8 +43,10 @@ def make(folder: Path, row: str, score: Any = even, **plan: Any) -> tuple[PairSo
     engine = {"rows": 16, "longest_sequence": 64}
     theirs = "reference_samples" in TABLE[row].needs
     return PairSource(
-        asked(), NativeEngine(model, {1}, **engine), score, Models(learner, reference, None, recorded=True), TABLE[row],
-        Plan(prompts=plan.pop("prompts", 6), samples=plan.pop("samples", 2), **plan), Settings(6, seed=3),
+        asked(), NativeEngine(model, {1}, **engine), score, Models(learner, reference, None,
+        trust_sampler_logprobs=True), TABLE[row],
+        RolloutConfig(prompts=plan.pop("prompts", 6), samples=plan.pop("samples", 2), **plan), SamplingParams(6,
+        seed=3),
         text=lambda tokens: " ".join(map(str, tokens)), other=NativeEngine(frozen, {1}, **engine) if theirs else None,
     ), learner  # fmt: skip
 
@@ -88,14 +90,14 @@ def test_pairs_stay_together_when_a_batch_is_cut(folder: Path) -> None:
         assert ids_B[piece["chosen_P"]].tolist() == ids_B[piece["rejected_P"]].tolist()
         assert piece["rewards_B"][piece["chosen_P"]].tolist() == [1.0] * pairs
     with pytest.raises(ValueError, match="2 rollouts that stay together have"):
-        cut(pieces[0], [[0, 1]], budget=4)
+        split_microbatches(pieces[0], [[0, 1]], budget=4)
 
 
 def test_the_first_answer_is_the_policys_and_the_second_the_references(folder: Path) -> None:
     """Each model gives its own answer the log-probs that were recorded while it was sampled; the other does not."""
     source, learner = make(folder, "xpo", by_sample(1.0, 0.0))
     (batch,) = source.next(1)
-    theirs_T = batch["segments"].spread(batch["from_reference_B"])
+    theirs_T = batch["segments"].broadcast(batch["from_reference_B"])
     frozen_T = source.models.reference.infer(batch, frozenset({"logprobs_T"}))["logprobs_T"]  # type: ignore[union-attr]
     for said_T, own_T in ((learner.logprobs(batch), ~theirs_T), (frozen_T, theirs_T)):
         gap_T = (said_T - batch["sampler_logprobs_T"]).abs()
@@ -111,7 +113,7 @@ def test_whoever_earns_more_is_chosen(folder: Path) -> None:
     (batch,) = source.next(1)
     assert bool(batch["from_reference_B"][batch["chosen_P"]].all())
     report = {name: each.value() for name, each in source.report().items()}
-    assert (report["won"], report["reward"], report["reward_of_reference"]) == (0.0, 0.25, 0.75)
+    assert (report["won"], report["reward"], report["reward/reference"]) == (0.0, 0.25, 0.75)
     assert source.advantages[:2] == [[-1.0] * len(source.advantages[0]), [1.0] * len(source.advantages[1])]  # type: ignore[arg-type]
 
 
@@ -131,7 +133,7 @@ def test_ties_and_what_could_not_be_scored_form_no_pair_and_are_counted(folder: 
     (batch,) = source.next(1)
     report = {name: each.value() for name, each in source.report().items()}
     assert batch["chosen_P"].numel() == 4
-    assert (report["groups_without_signal"], report["tied"]) == (0.5, 0.25)
+    assert (report["reward/zero_std_frac"], report["tied"]) == (0.5, 0.25)
     assert report["unscored"] == (1 / 8 if row == "xpo" else 2 / 16)  # of the policy's own answers
     learnt = {each.prompt.id[-1] for each, own in zip(source.rollouts, source.advantages, strict=True) if own}
     assert learnt == {"4", "5", "6", "7"}
@@ -170,7 +172,7 @@ def test_a_restored_source_goes_on_to_the_same_bits(folder: Path, row: str) -> N
 def test_drift_is_measured_on_the_policys_own_answers(folder: Path) -> None:
     source, _ = make(folder, "xpo", by_sample(1.0, 0.0), max_ref_kl=1e-3)
     (batch,) = source.next(1)
-    own_T = batch["segments"].spread(~batch["from_reference_B"]) & batch["loss_mask_T"]
+    own_T = batch["segments"].broadcast(~batch["from_reference_B"]) & batch["loss_mask_T"]
     gap_T = (batch["ref_logprobs_T"] - batch["sampler_logprobs_T"])[own_T].double()
     assert source.state()["drift"] == pytest.approx(float((gap_T.exp() - 1 - gap_T).mean()), rel=1e-5)
     assert "nats a token from its reference" in source.halted

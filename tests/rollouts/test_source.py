@@ -23,14 +23,14 @@ from ascent.models.tiny import create
 from ascent.plan.overrides import with_cells
 from ascent.records import Message, Prompt, Rollout, StepReward
 from ascent.rollouts.evaluate import Evaluation
-from ascent.rollouts.generate import Asked, Settings
-from ascent.rollouts.kl_control import Steering
-from ascent.rollouts.source import MOST_IDLE, Models, Plan, RolloutSource
+from ascent.rollouts.generate import RenderedPrompt, SamplingParams
+from ascent.rollouts.kl_control import KLController
+from ascent.rollouts.source import MOST_IDLE, Models, RolloutConfig, RolloutSource
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import objective_of
 from ascent.update.schedule import Schedule
 
-PLAN = Plan(prompts=3, samples=4)
+PLAN = RolloutConfig(prompts=3, samples=4)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return create(tmp_path_factory.mktemp("model") / "tiny", seed=0)
 
 
-def asked(count: int = 8) -> list[Asked]:
-    return [Asked(Prompt(f"p{n}", (Message("user", "?"),)), (5 + n, 6, 7)) for n in range(count)]
+def asked(count: int = 8) -> list[RenderedPrompt]:
+    return [RenderedPrompt(Prompt(f"p{n}", (Message("user", "?"),)), (5 + n, 6, 7)) for n in range(count)]
 
 
 def even(rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -52,14 +52,14 @@ def equal(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def make(
-    folder: Path, row: str | Row = "rlvr", plan: Plan = PLAN, score: Any = even
+    folder: Path, row: str | Row = "rlvr", plan: RolloutConfig = PLAN, score: Any = even
 ) -> tuple[RolloutSource, LocalLearner]:
     model: LanguageModel = load(folder)
     learner = LocalLearner(model, Schedule(1e-2, "constant", 0, 100))
     engine = NativeEngine(model, {1}, rows=16, longest_sequence=64)
     frozen = LocalLearner(load(folder), Schedule(1e-2, "constant", 0, 100))
-    models = Models(learner, frozen, None, recorded=True)
-    settings = Settings(max_new_tokens=6, seed=3)
+    models = Models(learner, frozen, None, trust_sampler_logprobs=True)
+    settings = SamplingParams(max_new_tokens=6, seed=3)
     text = lambda tokens: " ".join(map(str, tokens))  # noqa: E731
     row = TABLE[row] if isinstance(row, str) else row
     return RolloutSource(asked(), engine, score, models, row, plan, settings, text=text), learner
@@ -154,8 +154,8 @@ def test_kl_to_the_sampling_policy_ends_the_passes(folder: Path) -> None:
     source, _ = make(folder, "grpo", replace(PLAN, epochs=4, target_kl=0.01))
     assert source.next(1)
     one = torch.ones(())
-    assert source.more({"kl_to_old": Mean(0.005 * one, one)})
-    assert source.more({"kl_to_old": Mean(0.02 * one, one)}) == []
+    assert source.more({"policy/approx_kl": Mean(0.005 * one, one)})
+    assert source.more({"policy/approx_kl": Mean(0.02 * one, one)}) == []
 
 
 def test_a_ratio_that_is_not_one_is_a_bug_and_said(folder: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_ratio_that_is_not_one_is_a_bug_and_said(folder: Path) -> None:
     source.next(1)
     one = torch.ones(())
     with pytest.raises(RuntimeError, match=r"off by 0\.2"):
-        source.more({"ratio_largest": Mean(1.2 * one, one), "ratio_smallest": Mean(one, one)})
+        source.more({"policy/ratio_max": Mean(1.2 * one, one), "policy/ratio_min": Mean(one, one)})
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ def test_so_it_is_where_log_probs_are_computed_again(
     folder: Path, row: str, half: bool, ratio: float, kl: float, wrong: str | None
 ) -> None:
     source, _ = make(folder, row)
-    source.models = replace(source.models, recorded=False, half=half)
+    source.models = replace(source.models, trust_sampler_logprobs=False, half=half)
     source.next(1)
     one = torch.ones(())
-    numbers = {"ratio_largest": ratio, "ratio_smallest": 1.0, "kl_to_old": kl}
+    numbers = {"policy/ratio_max": ratio, "policy/ratio_min": 1.0, "policy/approx_kl": kl}
     stats = {name: Mean(number * one, one) for name, number in numbers.items()}
     said = f"{wrong} to itself .* computed after sampling"
     with pytest.raises(RuntimeError, match=said) if wrong else contextlib.nullcontext():
@@ -195,14 +195,14 @@ def test_a_ratio_to_the_sampler_need_not_be_one(folder: Path) -> None:
     source.row = with_cells(source.row, Cells.model_validate({"rollout_correction": {"use": "bypass"}}))
     source.next(1)
     one = torch.ones(())
-    source.more({"ratio_largest": Mean(1.2 * one, one), "ratio_smallest": Mean(one, one)})
+    source.more({"policy/ratio_max": Mean(1.2 * one, one), "policy/ratio_min": Mean(one, one)})
 
 
 def test_no_signal_trains_nothing_and_stops_the_run_in_the_end(folder: Path) -> None:
     source, _ = make(folder, score=equal)
     for step in range(1, MOST_IDLE):
         assert source.next(step) == []
-        assert source.report()["groups_without_signal"].value() == 1
+        assert source.report()["reward/zero_std_frac"].value() == 1
     with pytest.raises(ValueError, match="nothing to learn from"):
         source.next(MOST_IDLE)
 
@@ -289,7 +289,7 @@ def test_evaluation_is_greedy_and_repeatable(folder: Path) -> None:
     source, _ = make(folder)
     judge = Evaluation(asked(), source.sampler, even, source.settings, source.text)
     assert judge(1) == judge(2)
-    assert judge(1)["evaluate/reward"] == sum(each.reward or 0 for each in judge.rollouts) / 8
+    assert judge(1)["eval/reward"] == sum(each.reward or 0 for each in judge.rollouts) / 8
 
 
 def lagging(folder: Path, staleness: int) -> tuple[RolloutSource, LocalLearner]:
@@ -308,7 +308,7 @@ def test_with_staleness_a_step_trains_on_what_an_older_policy_sampled(folder: Pa
         assert versions == {max(0, step - 3)}
         assert all(batch["old_logprobs_T"].equal(batch["sampler_logprobs_T"]) for batch in batches)
         stats = learner.step(batches, objective)
-        away = stats["ratio_largest"].value() - 1
+        away = stats["policy/ratio_max"].value() - 1
         assert away < 1e-5 if step == 1 else away > 1e-3  # only the first policy has not moved since
         assert source.more(stats) == []
         source.refresh(learner.weights())
@@ -318,7 +318,7 @@ def test_with_staleness_a_step_trains_on_what_an_older_policy_sampled(folder: Pa
 
 def test_where_the_samplers_log_probs_will_not_do_they_are_computed_before_the_policy_moves(folder: Path) -> None:
     source, learner = lagging(folder, 1)
-    source.models = replace(source.models, recorded=False)
+    source.models = replace(source.models, trust_sampler_logprobs=False)
     objective = objective_of(source.row)
     for step in (1, 2):
         batches = source.next(step)
@@ -365,13 +365,13 @@ def test_drift_from_the_reference_ends_the_run_and_is_remembered(folder: Path) -
 def test_a_controller_moves_the_coefficient_after_each_step_and_it_is_restored(folder: Path) -> None:
     row = with_cells(TABLE["grpo"], Cells.model_validate({"kl_controller": {"use": "ziegler_sequence", "horizon": 60}}))
     source, learner = make(folder, "grpo")
-    source.row, source.steering = row, Steering(row)
+    source.row, source.steering = row, KLController(row)
     train(source, learner, range(1, 3))
     # Twelve sequences, far below 6 nats each: 1 - .2 * 12 / 60 a step.
     assert source.steering.value == pytest.approx(TABLE["grpo"].weights["kl"] * 0.96**2, rel=1e-12)
-    assert source.report()["kl_coefficient"].value() == pytest.approx(TABLE["grpo"].weights["kl"] * 0.96, rel=1e-12)
+    assert source.report()["policy/kl_coef"].value() == pytest.approx(TABLE["grpo"].weights["kl"] * 0.96, rel=1e-12)
     again, _ = make(folder, "grpo")
-    again.steering = Steering(row)
+    again.steering = KLController(row)
     again.load_state(source.state())
     assert again.steering.value == source.steering.value
 
@@ -394,5 +394,5 @@ def test_zero_variance_is_that_of_the_reward_that_is_trained_on(folder: Path, ro
     source, _ = make(folder, row, score=half_done)
     batches = source.next(1)
     assert sum(batch["segments"].count for batch in batches) == PLAN.prompts * PLAN.samples
-    assert source.report()["groups_without_signal"].value() == 0
+    assert source.report()["reward/zero_std_frac"].value() == 0
     assert source.report()["correct"].value() == 0

@@ -14,10 +14,9 @@ import torch
 from ascent.maths.metrics import Mean
 from ascent.models.tiny import create
 from ascent.records import Rollout
-from ascent.rollouts.advantages import outputs
+from ascent.rollouts.advantages import add_model_outputs
 from ascent.rollouts.source import MOST_IDLE
-from ascent.rollouts.update_kl import nothing_to_learn, update_kl
-from ascent.runs.warnings import UPDATE_KL_LIMIT
+from ascent.rollouts.update_kl import UPDATE_KL_LIMIT, nothing_to_learn, update_kl
 from ascent.update.schedule import Schedule
 from tests.rollouts.test_source import assert_goes_on, even, make, train
 
@@ -37,7 +36,10 @@ def test_it_is_the_mean_k3_from_the_policy_that_sampled(folder: Path, row: str) 
     with torch.no_grad():
         for weight in learner.model.parameters():
             weight += 0.01 * torch.sin(torch.arange(weight.numel(), dtype=weight.dtype)).view(weight.shape)
-    now_T, loss_mask_T = outputs(batch, learner.infer, LOGPROBS, 10**6)["logprobs_T"].double(), batch["loss_mask_T"]
+    now_T, loss_mask_T = (
+        add_model_outputs(batch, learner.infer, LOGPROBS, 10**6)["logprobs_T"].double(),
+        batch["loss_mask_T"],
+    )
     gaps = [
         now - old
         for now, old in zip(now_T[loss_mask_T].tolist(), batch["sampler_logprobs_T"][loss_mask_T].tolist(), strict=True)
@@ -50,7 +52,7 @@ def test_it_is_the_mean_k3_from_the_policy_that_sampled(folder: Path, row: str) 
 def test_every_step_that_trains_reports_it_and_a_resumed_run_knows_it(folder: Path) -> None:
     source, learner = make(folder)
     train(source, learner, range(1, 3))
-    value = source.report()["update_kl"].value()
+    value = source.report()["policy/update_kl"].value()
     assert 0 < value < UPDATE_KL_LIMIT
     assert source.state()["last_update"] == (2, pytest.approx(value))
     assert_goes_on(make(folder), make(folder))

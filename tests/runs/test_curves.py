@@ -18,15 +18,15 @@ def test_main_metrics_come_first_and_others_fill_up() -> None:
 
 
 def test_held_out_numbers_share_the_panel_and_equal_curves_are_drawn_once() -> None:
-    records = [{"step": 1.0, "reward": 0.5, "correct": 0.5, "evaluate/reward": 0.1, "evaluate/loss": 2.0}]
-    assert chosen(records) == ["reward", "evaluate/loss"]
+    records = [{"step": 1.0, "reward": 0.5, "correct": 0.5, "eval/reward": 0.1, "eval/loss": 2.0}]
+    assert chosen(records) == ["reward", "eval/loss"]
     differing = [*records, {"step": 2.0, "reward": 0.5, "correct": 0.4}]
-    assert chosen(differing) == ["reward", "correct", "evaluate/loss"]
+    assert chosen(differing) == ["reward", "correct", "eval/loss"]
 
 
 def test_a_png_is_drawn_and_holes_are_left_out(tmp_path: Path) -> None:
-    records = [{"step": float(n), "loss": 1 / n if n % 3 else math.nan, "grad_norm": 1.0} for n in range(1, 50)]
-    assert draw(records, tmp_path / "c.png", title="run") == ["loss", "grad_norm"]
+    records = [{"step": float(n), "loss": 1 / n if n % 3 else math.nan, "optim/grad_norm": 1.0} for n in range(1, 50)]
+    assert draw(records, tmp_path / "c.png", title="run") == ["loss", "optim/grad_norm"]
     content = (tmp_path / "c.png").read_bytes()
     assert content.startswith(b"\x89PNG")
     width, height = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")

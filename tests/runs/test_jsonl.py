@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from ascent.runs.jsonl import Lines, keep_until, numbers, read
+from ascent.runs.jsonl import JsonlWriter, keep_until, numbers, read
 
 
 def write(path: Path, steps: int) -> None:
-    lines = Lines(path)
+    lines = JsonlWriter(path)
     for step in range(1, steps + 1):
         lines.append({"step": step, "loss": 1.0 / step})
     lines.close()
 
 
 def test_what_is_appended_is_read_back_at_once(tmp_path: Path) -> None:
-    lines = Lines(tmp_path / "deep/m.jsonl")
+    lines = JsonlWriter(tmp_path / "deep/m.jsonl")
     lines.append({"step": 1, "text": "naïve\nline", "loss": math.nan, "parts": [math.inf, {"x": -math.inf}]})
     records, note = read(tmp_path / "deep/m.jsonl")  # before closing: nothing waits in a buffer
     assert note is None
@@ -47,7 +47,7 @@ def test_cut_anywhere_the_whole_lines_survive_and_appending_goes_on(tmp_path: Pa
         half = length > 0 and whole[length - 1 : length] != b"\n"
         assert (note is not None) == half
         assert not half or "half written" in str(note)
-        lines = Lines(path)
+        lines = JsonlWriter(path)
         lines.append({"step": 9})
         lines.close()
         assert [record["step"] for record in read(path).records] == [*range(1, expected + 1), 9]
@@ -63,7 +63,7 @@ def test_a_bad_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path, li
 
 def test_a_line_without_room_for_all_of_it_is_an_error(tmp_path: Path) -> None:
     """The system writes what fits and says so; the next line must not be written behind half of this one."""
-    lines = Lines(tmp_path / "m.jsonl")
+    lines = JsonlWriter(tmp_path / "m.jsonl")
     lines.append({"step": 1})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
@@ -73,7 +73,7 @@ def test_a_line_without_room_for_all_of_it_is_an_error(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     lines.close()
-    again = Lines(tmp_path / "m.jsonl")
+    again = JsonlWriter(tmp_path / "m.jsonl")
     again.append({"step": 2})
     again.close()
     assert read(tmp_path / "m.jsonl") == ([{"step": 1}, {"step": 2}], None)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ascent.runs.folder import RunFolder, read_run
-from ascent.runs.sample_log import Answers, Said, Samples, Warnings
+from ascent.runs.sample_log import EvalTracker, SampleRecorder, SampleTracker, WarningTracker
 
 CUT = {"truncated": 0.9}
 
@@ -44,9 +44,9 @@ def test_one_sample_is_kept_whatever_its_size(tmp_path: Path) -> None:
 
 def test_every_step_has_samples_and_every_evaluation_answers(tmp_path: Path) -> None:
     with created(tmp_path / "run") as run:
-        samples = Samples(run, lambda: Said(iter([{"a": 1}]), 1))
-        answers = Answers(run, lambda: Said(iter([{"place": 0}]), 1))
-        for step, metrics in enumerate([{"evaluate/reward": 0.0}, {"reward": 1.0}, {"evaluate/reward": 1.0}]):
+        samples = SampleTracker(run, lambda: SampleRecorder(iter([{"a": 1}]), 1))
+        answers = EvalTracker(run, lambda: SampleRecorder(iter([{"place": 0}]), 1))
+        for step, metrics in enumerate([{"eval/reward": 0.0}, {"reward": 1.0}, {"eval/reward": 1.0}]):
             samples.log(step, metrics)
             answers.log(step, metrics)
     found = read_run(tmp_path / "run")
@@ -77,7 +77,7 @@ def test_warnings_are_told_once_also_across_a_resume(tmp_path: Path) -> None:
     said: list[str] = []
 
     def work(run: RunFolder, steps: range) -> None:
-        warnings = Warnings(run, said.append)
+        warnings = WarningTracker(run, said.append)
         for step in steps:
             run.log(step, CUT)
             warnings.log(step, CUT)
@@ -97,7 +97,7 @@ def test_warnings_are_told_once_also_across_a_resume(tmp_path: Path) -> None:
 def test_complaints_of_others_are_kept_too(tmp_path: Path) -> None:
     said, waiting = [], [["reward short: unscored (raised)"], []]
     with created(tmp_path / "run") as run:
-        warnings = Warnings(run, said.append, lambda: waiting.pop(0))
+        warnings = WarningTracker(run, said.append, lambda: waiting.pop(0))
         warnings.log(1, {})
         warnings.log(2, {})
     assert said == ["warning reward_failed (step 1): reward short: unscored (raised)"]

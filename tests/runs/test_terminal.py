@@ -1,4 +1,4 @@
-"""Plain lines; and on a screen a small curve, colours and a live bar."""
+"""Plain lines; and on a screen a small curve, colors and a live bar."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_plain_lines_tell_metrics_speed_and_time_left() -> None:
     clock.now = 2.0
     terminal.log(11, {"loss": 1.23456, "tokens": 3000.0, "skipped": 0.0, "other": 1.0})
     clock.now = 4.0
-    terminal.log(12, {"loss": 1.0, "tokens": 3000.0, "skipped": 1.0, "evaluate/accuracy": 0.5, "evaluate/odd": 1.0})
+    terminal.log(12, {"loss": 1.0, "tokens": 3000.0, "skipped": 1.0, "eval/accuracy": 0.5, "eval/odd": 1.0})
     terminal.note("warning x")
     terminal.close()
     assert stream.getvalue().splitlines() == [
@@ -38,7 +38,7 @@ def test_plain_lines_tell_metrics_speed_and_time_left() -> None:
 def test_a_reward_of_right_or_wrong_is_told_once_and_nothing_cut_is_not_told() -> None:
     stream = io.StringIO()
     terminal = Terminal(1, stream=stream, clock=Clock())
-    terminal.log(1, {"reward": 0.5, "correct": 0.5, "truncated": 0.0, "length": 12.0, "kl_to_reference_k3": 0.01})
+    terminal.log(1, {"reward": 0.5, "correct": 0.5, "truncated": 0.0, "length": 12.0, "policy/ref_kl": 0.01})
     assert stream.getvalue() == "step 1/1  reward 0.5  length 12  kl 0.01  ? left\n"
 
 
@@ -60,13 +60,13 @@ def test_fast_steps_are_not_all_told_but_the_first_the_last_and_evaluations_are(
     terminal = Terminal(100, stream=stream, clock=clock)
     for step in range(1, 101):
         clock.now = step * 0.1
-        terminal.log(step, {"loss": 1.0, **({"evaluate/loss": 2.0} if step == 42 else {})})
+        terminal.log(step, {"loss": 1.0, **({"eval/loss": 2.0} if step == 42 else {})})
     told = [int(line.split("/")[0].removeprefix("step ")) for line in stream.getvalue().splitlines()]
     assert told[0] == 1 and told[-1] == 100 and 42 in told
     assert 18 <= len(told) <= 24  # ten seconds, two lines in each
 
 
-def test_on_a_screen_there_are_a_curve_of_the_main_quantity_a_bar_and_colours() -> None:
+def test_on_a_screen_there_are_a_curve_of_the_main_quantity_a_bar_and_colors() -> None:
     stream, clock = Screen(), Clock()
     terminal = Terminal(4, done=1, history=[{"reward": 0.0}], stream=stream, clock=clock)
     for step in (2, 3, 4):
@@ -80,7 +80,7 @@ def test_on_a_screen_there_are_a_curve_of_the_main_quantity_a_bar_and_colours() 
     assert "\x1b[33mwarning truncation" in shown
 
 
-def test_plain_text_has_no_curve_and_no_colours() -> None:
+def test_plain_text_has_no_curve_and_no_colors() -> None:
     stream = io.StringIO()
     terminal = Terminal(2, stream=stream, clock=Clock())
     terminal.log(1, {"loss": 0.25})

@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 from ascent.algorithms import TABLE
-from ascent.runs.warnings import CLIP_FRACTION, FIRST, RULES, Warned, Watch
+from ascent.runs.warnings import CLIP_FRACTION, FIRST, RULES, RunWarning, Watch
 
 ROOT = Path(__file__).parents[2]
 HEALTHY = {
-    "clipped_low": 0.01, "clipped_high": 0.02, "kl_to_old": 0.002, "kl_to_reference_k3": 0.05, "entropy": 0.4,
-    "update_kl": 0.01, "mismatch": 0.004, "length": 20.0,
-    "truncated": 0.02, "groups_without_signal": 0.5, "unscored": 0.0, "correct": 0.3,
+    "policy/clip_frac_low": 0.01, "policy/clip_frac_high": 0.02, "policy/approx_kl": 0.002, "policy/ref_kl": 0.05,
+    "entropy": 0.4,
+    "policy/update_kl": 0.01, "mismatch": 0.004, "length": 20.0,
+    "truncated": 0.02, "reward/zero_std_frac": 0.5, "unscored": 0.0, "correct": 0.3,
 }  # fmt: skip
 
 
-def watched(*metrics: dict[str, float]) -> list[Warned]:
+def watched(*metrics: dict[str, float]) -> list[RunWarning]:
     watch = Watch()
     return [each for step, one in enumerate(metrics, 1) for each in watch.see(step, {**HEALTHY, **one})]
 
@@ -30,17 +31,17 @@ def test_numbers_in_range_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
-        ("update_too_large", {"update_kl": 0.6}),
+        ("update_too_large", {"policy/update_kl": 0.6}),
         ("sampler_mismatch", {"mismatch": 0.021}),
-        ("clip_fraction", {"clipped_low": 0.2, "clipped_high": 0.15}),
-        ("kl_to_old", {"kl_to_old": 0.11}),
-        ("kl_to_reference", {"kl_to_reference_k3": 1.5}),
+        ("clip_fraction", {"policy/clip_frac_low": 0.2, "policy/clip_frac_high": 0.15}),
+        ("policy/approx_kl", {"policy/approx_kl": 0.11}),
+        ("kl_to_reference", {"policy/ref_kl": 1.5}),
         ("entropy", {"entropy": 0.01}),
         ("entropy", {"entropy": 1.3}),  # three times .4 is 1.2
         ("length", {"length": 4.9}),
         ("length", {"length": 81.0}),
         ("truncation", {"truncated": 0.31}),
-        ("zero_variance", {"groups_without_signal": 0.95}),
+        ("zero_variance", {"reward/zero_std_frac": 0.95}),
         ("unscored", {"unscored": 0.06}),
     ],
 )
@@ -67,38 +68,38 @@ def test_a_policy_that_has_learnt_its_task_may_be_sure() -> None:
     assert watched(*[{}] * FIRST, *[{**sure, "correct": 0.95}] * 9) == []
 
 
-DESTROYED = {"truncated": 0.9, "groups_without_signal": 1.0, "length": 100.0, "entropy": 3.0}
+DESTROYED = {"truncated": 0.9, "reward/zero_std_frac": 1.0, "length": 100.0, "entropy": 3.0}
 
 
 def test_what_follows_from_an_update_that_was_too_large_is_no_news() -> None:
     """No step trains after the policy was destroyed, so no later update can clear the first one's name."""
-    after = {name: value for name, value in {**HEALTHY, **DESTROYED}.items() if name != "update_kl"}
+    after = {name: value for name, value in {**HEALTHY, **DESTROYED}.items() if name != "policy/update_kl"}
     watch = Watch()
     told = [each for step in range(1, FIRST + 1) for each in watch.see(step, HEALTHY)]
-    told += watch.see(FIRST + 1, {**HEALTHY, "update_kl": 7.9})
+    told += watch.see(FIRST + 1, {**HEALTHY, "policy/update_kl": 7.9})
     told += [each for step in range(FIRST + 2, 60) for each in watch.see(step, after)]
     assert [each.rule.name for each in told] == ["update_too_large"]
     assert "update.learning_rate" in told[0].text() and "for 1 steps" not in told[0].text()
 
 
 def test_after_enough_small_updates_other_warnings_speak_again() -> None:
-    found = watched(*[{}] * FIRST, {"update_kl": 7.9}, *[{}] * (FIRST + 1), *[{"truncated": 0.9}] * 5)
+    found = watched(*[{}] * FIRST, {"policy/update_kl": 7.9}, *[{}] * (FIRST + 1), *[{"truncated": 0.9}] * 5)
     assert [each.rule.name for each in found] == ["update_too_large", "truncation"]
 
 
 def test_what_an_algorithm_does_by_design_is_not_warned_about() -> None:
-    clipped = {**HEALTHY, "clipped_high": 0.6}
+    clipped = {**HEALTHY, "policy/clip_frac_high": 0.6}
     assert any(watch.see(step, clipped) for watch in [Watch()] for step in range(9))
     assert not any(watch.see(step, clipped) for watch in [Watch(expected=[CLIP_FRACTION])] for step in range(9))
     assert {name for name, row in TABLE.items() if row.clips_by_design} == {"gspo", "gspo_token", "luspo"}
 
 
 def test_without_groups_equal_rewards_have_no_signal() -> None:
-    ungrouped = {name: value for name, value in HEALTHY.items() if name != "groups_without_signal"}
+    ungrouped = {name: value for name, value in HEALTHY.items() if name != "reward/zero_std_frac"}
     watch = Watch()
-    found = [each for step in range(9) for each in watch.see(step, {**ungrouped, "reward_spread": 0.0})]
+    found = [each for step in range(9) for each in watch.see(step, {**ungrouped, "reward/std": 0.0})]
     assert [each.rule.name for each in found] == ["zero_variance"]
-    assert not any(Watch().see(step, {**ungrouped, "reward_spread": 0.1}) for step in range(9))
+    assert not any(Watch().see(step, {**ungrouped, "reward/std": 0.1}) for step in range(9))
 
 
 def test_what_is_missing_or_not_a_number_is_not_judged() -> None:

@@ -15,7 +15,7 @@ from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.data.render import Renderer
 from ascent.maths.segments import Segments
-from ascent.models.heads import Normalisation, scalar_head
+from ascent.models.heads import Normalization, scalar_head
 from ascent.models.load import load
 from ascent.models.tiny import create
 from ascent.plan.resolve import Plan, resolve
@@ -46,7 +46,7 @@ def reward_model(folder: Path, *, mean: float = 0.7) -> Path:
     """A reward model as training leaves it: a head of its own, and what demonstrations score on average."""
     trunk = create(folder / "trunk", seed=5)
     model = load(trunk, head="scalar", seed=9)
-    model.normalisation = Normalisation(mean, 1.0, 10)
+    model.normalization = Normalization(mean, 1.0, 10)
     model.save(folder / "scored")
     return folder / "scored"
 
@@ -63,7 +63,7 @@ def test_from_the_policy_it_has_the_policys_trunk_and_a_head_drawn_as_specified(
 
 
 def test_from_the_reward_model_it_values_an_ended_answer_as_rewards_do(tmp_path: Path) -> None:
-    """Trunk, head and centre are the reward model's: at the end token the value is the reward itself."""
+    """Trunk, head and center are the reward model's: at the end token the value is the reward itself."""
     folder = reward_model(tmp_path)
     made = plan(model__reward_model=str(folder), rewards=[])
     policy = load_policy(made, tmp_path / "run")
@@ -84,7 +84,7 @@ def test_from_the_reward_model_it_values_an_ended_answer_as_rewards_do(tmp_path:
     assert float(more[-1]) == pytest.approx(served, abs=1e-6)
     critic.save(tmp_path / "saved")
     again, _ = critic_of(made, tmp_path / "run", policy, tmp_path / "saved")
-    assert again.centre == critic.centre == pytest.approx(0.7)
+    assert again.center == critic.center == pytest.approx(0.7)
 
 
 def _packed(tokens: list[int]) -> dict[str, Any]:
@@ -155,8 +155,8 @@ def test_neither_gradient_touches_the_other(tmp_path: Path) -> None:
 def test_the_first_ratio_is_one(critic: str, tmp_path: Path) -> None:
     training = assemble(plan(model__critic=critic), tmp_path)
     stats = training.learner.step(training.source.next(1), training.objective)
-    assert stats["ratio_largest"].value() == pytest.approx(1, abs=1e-5)
-    assert stats["ratio_smallest"].value() == pytest.approx(1, abs=1e-5)
+    assert stats["policy/ratio_max"].value() == pytest.approx(1, abs=1e-5)
+    assert stats["policy/ratio_min"].value() == pytest.approx(1, abs=1e-5)
 
 
 def test_it_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:

@@ -16,38 +16,38 @@ from ascent.config.validate import validate
 from ascent.models.load import load
 from ascent.models.tiny import create
 from ascent.plan.resolve import Plan, resolve
-from ascent.records import Example, Judged, Pair, Ranking
-from ascent.setup.data import loaded
+from ascent.records import Example, Pair, Ranking, UnpairedExample
+from ascent.setup.data import load_records
 from tests.setup.runs import tiny_plan
 
 
 @pytest.mark.parametrize(
-    ("want", "kind"), [("examples", Example), ("pairs", Pair), ("rankings", Ranking), ("unpaired", Judged)]
+    ("want", "kind"), [("examples", Example), ("pairs", Pair), ("rankings", Ranking), ("unpaired", UnpairedExample)]
 )
 def test_a_task_gives_records_of_the_wanted_kind(want: str, kind: type) -> None:
-    found = loaded("sort_digits@heldout:5", want, seed=0)  # type: ignore[arg-type]
+    found = load_records("sort_digits@heldout:5", want, seed=0)  # type: ignore[arg-type]
     assert len(found.records) == 5
     assert all(isinstance(record, kind) for record in found.records)
 
 
 def test_defaults_and_seeds() -> None:
-    assert len(loaded("arithmetic", "examples", seed=0).records) == 2048
-    first, second = (loaded("arithmetic:20", "examples", seed=seed).records for seed in (0, 1))
+    assert len(load_records("arithmetic", "examples", seed=0).records) == 2048
+    first, second = (load_records("arithmetic:20", "examples", seed=seed).records for seed in (0, 1))
     assert first != second
-    assert first == loaded("arithmetic:20", "examples", seed=0).records
+    assert first == load_records("arithmetic:20", "examples", seed=0).records
 
 
 def test_a_split_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="splits train and heldout, not 'test'"):
-        loaded("arithmetic@test", "examples", seed=0)
+        load_records("arithmetic@test", "examples", seed=0)
 
 
 def test_anything_else_is_a_file(tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     file.write_text(json.dumps({"prompt": "2+2=", "completion": "4"}) + "\n")
-    assert len(loaded(str(file), "examples", seed=0).records) == 1
+    assert len(load_records(str(file), "examples", seed=0).records) == 1
     with pytest.raises(ValueError, match="no file or folder at"):
-        loaded(str(tmp_path / "missing.jsonl"), "examples", seed=0)
+        load_records(str(tmp_path / "missing.jsonl"), "examples", seed=0)
 
 
 @pytest.mark.parametrize("key", ["train", "evaluate", "mix"])

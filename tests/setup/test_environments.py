@@ -19,7 +19,7 @@ from ascent.plan.resolve import resolve
 from ascent.records import Message, Prompt
 from ascent.rollouts.multi_turn import Limits
 from ascent.runs.folder import read_run
-from ascent.setup.environments import as_section, family_of, opened, talk_of
+from ascent.setup.environments import as_section, env_session, family_of, open_environment
 from tests.data.chat import CHATML, FORGETFUL, tokenizer
 
 MAZE = {"use": "maze", "max_turns": 3, "max_tokens": 64}
@@ -44,22 +44,22 @@ def test_limits_and_options_are_told_apart() -> None:
 )
 def test_what_cannot_work_is_refused(section: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
-        talk_of(section, Renderer(tokenizer(CHATML)), 16)
+        env_session(section, Renderer(tokenizer(CHATML)), 16)
 
 
 def test_a_template_that_forgets_is_refused_before_anything_runs() -> None:
     with pytest.raises(ValueError, match="env maze: the chat template of this tokenizer changes earlier turns"):
-        talk_of(MAZE, Renderer(tokenizer(FORGETFUL)), 16)
+        env_session(MAZE, Renderer(tokenizer(FORGETFUL)), 16)
 
 
 def test_prompts_are_begun_by_their_environments() -> None:
     prompts = [Prompt(name, (Message("user", "maze\nS.G\nmoves:"),)) for name in "ab"]
-    talk = talk_of(MAZE, Renderer(tokenizer(CHATML)), 16)
-    begun, made_from = opened(from_records("x", prompts, "prompts"), talk)
+    talk = env_session(MAZE, Renderer(tokenizer(CHATML)), 16)
+    begun, made_from = open_environment(from_records("x", prompts, "prompts"), talk)
     assert [each.messages[0].content for each in begun.records] == ["S.G\nmove: "] * 2  # type: ignore[union-attr]
     assert made_from == {"a": prompts[0], "b": prompts[1]}
     with pytest.raises(ValueError, match="2 prompts have only 1 ids"):
-        opened(from_records("x", [prompts[0], prompts[0]], "prompts"), talk)
+        open_environment(from_records("x", [prompts[0], prompts[0]], "prompts"), talk)
 
 
 def test_what_stands_on_a_command_line() -> None:
@@ -85,7 +85,7 @@ def test_a_run_with_an_environment_and_an_evaluation_of_it(engine: str, tmp_path
     for line in [each for each in done.metrics if each["step"]]:  # what is measured before the first step has none
         assert line["reward"] == 0 and line["unscored"] == 0 and line["env/turns"] >= 1
         ended = sum(value for name, value in line.items() if name.startswith("env/ended/"))
-        assert ended == 8 and "evaluate/env/turns" in line
+        assert ended == 8 and "eval/env/turns" in line
     if engine == "native":
         found = evaluate(str(tmp_path / "run"), "maze@heldout:3", samples=1, max_new_tokens=8, env=MAZE)
         assert found.scored_by == "env maze" and found.figures["greedy/correct"].value == 0

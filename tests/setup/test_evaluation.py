@@ -15,7 +15,7 @@ from ascent.api import use
 from ascent.api.training import assemble, train
 from ascent.models.load import load
 from ascent.runs.folder import read_run
-from ascent.setup.evaluation import larger_is_better, normalisation, refuse_unknown, refuse_unreported_part
+from ascent.setup.evaluation import larger_is_better, normalization, refuse_unknown, refuse_unreported_part
 from ascent.setup.policy import load_policy
 from tests.setup.runs import tiny_plan
 
@@ -35,9 +35,9 @@ class Recorded:
 def test_mean_and_spread_are_of_sequences_however_they_are_packed() -> None:
     """1, 2 and 6: mean 3, squared distances 4 + 1 + 9 over n - 1 = 2."""
     for cut in ([[1.0, 2.0, 6.0]], [[1.0], [2.0, 6.0]]):
-        found = normalisation(Recorded(), [{"scores": scores} for scores in cut])  # type: ignore[arg-type]
+        found = normalization(Recorded(), [{"scores": scores} for scores in cut])  # type: ignore[arg-type]
         assert found == pytest.approx((3.0, math.sqrt(7.0), 3))
-    assert normalisation(Recorded(), [{"scores": [4.0]}]) == (4.0, 0.0, 1)  # type: ignore[arg-type]
+    assert normalization(Recorded(), [{"scores": [4.0]}]) == (4.0, 0.0, 1)  # type: ignore[arg-type]
 
 
 def test_less_is_better_of_losses_and_errors() -> None:
@@ -62,13 +62,13 @@ def judge(tmp_path_factory: pytest.TempPathFactory, demonstrations: str) -> Path
 
 @pytest.mark.slow
 def test_a_trained_reward_model_scores_the_demonstrations_zero_on_average(judge: Path, demonstrations: str) -> None:
-    centre = load(judge, head="scalar").normalisation
-    assert centre is not None and centre.records == 30
-    assert abs(centre.mean) > 0.05 and centre.std > 0
+    center = load(judge, head="scalar").normalization
+    assert center is not None and center.records == 30
+    assert abs(center.mean) > 0.05 and center.std > 0
     said: list[str] = []
     scores = torch.tensor([line.scores for line in use.score(str(judge), demonstrations, say=said.append)]).flatten()
     assert float(scores.double().mean()) == pytest.approx(0, abs=1e-6)
-    assert float(scores.double().std()) == pytest.approx(centre.std, rel=1e-5)
+    assert float(scores.double().std()) == pytest.approx(center.std, rel=1e-5)
     assert said[0].startswith("scores are relative to 30 demonstrations")
 
 
@@ -76,8 +76,8 @@ def test_a_trained_reward_model_scores_the_demonstrations_zero_on_average(judge:
 def test_transformers_loads_the_folder_and_its_own_scores_are_the_raw_ones(judge: Path, demonstrations: str) -> None:
     model = load(judge, head="scalar")
     folder = judge / "checkpoints/4/model"
-    stored = AutoConfig.from_pretrained(folder).score_normalisation
-    assert model.normalisation is not None and stored == model.normalisation._asdict()
+    stored = AutoConfig.from_pretrained(folder).score_normalization
+    assert model.normalization is not None and stored == model.normalization._asdict()
     stock = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     row = json.loads(Path(demonstrations).read_text().splitlines()[5])
     tokens = [*model.tokenizer(row["prompt"]).input_ids, *model.tokenizer(row["completion"]).input_ids]
@@ -90,7 +90,7 @@ def test_transformers_loads_the_folder_and_its_own_scores_are_the_raw_ones(judge
 @pytest.mark.slow
 def test_a_checkpoint_from_the_middle_says_that_it_is_raw(judge: Path, demonstrations: str) -> None:
     middle = judge / "checkpoints/2"
-    assert load(middle, head="scalar").normalisation is None
+    assert load(middle, head="scalar").normalization is None
     said: list[str] = []
     list(use.score(str(middle), demonstrations, say=said.append))
     assert said[0].endswith("scores are raw")
@@ -99,7 +99,7 @@ def test_a_checkpoint_from_the_middle_says_that_it_is_raw(judge: Path, demonstra
 @pytest.mark.slow
 def test_training_goes_on_from_raw_scores(judge: Path, tmp_path: Path) -> None:
     plan = tiny_plan(algorithm="reward_model", model={"policy": str(judge)})
-    assert load_policy(plan, tmp_path).normalisation is None
+    assert load_policy(plan, tmp_path).normalization is None
 
 
 @pytest.mark.slow
@@ -108,18 +108,18 @@ def test_without_demonstrations_the_chosen_answers_are_the_centre(name: str, tmp
     said: list[str] = []
     changes = {"data": {"train": "arithmetic:16"}, "run": {"steps": 2}}
     train(tiny_plan(algorithm=name, **changes), tmp_path / "rm", say=said.append)
-    assert any("centred on 16 chosen answers of the training data" in line for line in said)
+    assert any("centered on 16 chosen answers of the training data" in line for line in said)
     training = assemble(tiny_plan(algorithm=name, **changes), tmp_path / "again")
     assert sum(batch["segments"].count for batch in training.demonstrations) == 16
     model = load(tmp_path / "rm", head="scalar")
-    assert model.normalisation is not None
+    assert model.normalization is not None
     with torch.no_grad():
         scores = [model.outputs(batch, frozenset({"scores_B"}))["scores_B"] for batch in training.demonstrations]
-    assert float(torch.cat(scores).mean()) == pytest.approx(model.normalisation.mean, abs=1e-5)
+    assert float(torch.cat(scores).mean()) == pytest.approx(model.normalization.mean, abs=1e-5)
     last = read_run(tmp_path / "rm").metrics[-1]
     for figure in ("accuracy", "calibration_error", "brier", "length_correlation"):
-        assert f"evaluate/{figure}" in last
-    assert 0 <= last["evaluate/calibration_error"] <= 0.5 and 0 < last["evaluate/brier"] < 1
+        assert f"eval/{figure}" in last
+    assert 0 <= last["eval/calibration_error"] <= 0.5 and 0 < last["eval/brier"] < 1
     assert not any("judged" in key for key in last)
 
 
@@ -129,8 +129,8 @@ def test_figures_are_those_of_the_scores_the_command_gives(judge: Path) -> None:
     pairs = [line.scores for line in use.score(str(judge), "arithmetic@heldout:8")]
     last = read_run(judge).metrics[-1]
     gaps = [won - lost for won, lost in pairs]
-    assert last["evaluate/accuracy"] == pytest.approx(sum(gap > 0 for gap in gaps) / 8)
-    assert last["evaluate/brier"] == pytest.approx(sum((1 + math.exp(gap)) ** -2 for gap in gaps) / 8, abs=1e-5)
+    assert last["eval/accuracy"] == pytest.approx(sum(gap > 0 for gap in gaps) / 8)
+    assert last["eval/brier"] == pytest.approx(sum((1 + math.exp(gap)) ** -2 for gap in gaps) / 8, abs=1e-5)
 
 
 def test_a_number_that_is_not_evaluated_cannot_decide_what_is_best(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_number_that_is_not_evaluated_cannot_decide_what_is_best(tmp_path: Pat
 
 
 def test_a_part_is_known_once_its_reward_has_scored_something() -> None:
-    found = {"evaluate/reward": 0.5, "evaluate/reward/judge/tone": 0.5, "evaluate/reward/exact": 1.0}
+    found = {"eval/reward": 0.5, "eval/reward/judge/tone": 0.5, "eval/reward/exact": 1.0}
     for name in ("reward", "reward/judge/tone", "reward/exact", "reward/silent", "reward/silent/part"):
         refuse_unreported_part(name, found)
     for name in ("reward/judge", "reward/judge/wit", "reward/exact/part"):
@@ -152,4 +152,4 @@ def test_a_part_is_known_once_its_reward_has_scored_something() -> None:
             ValueError, match=f"run.best_metric='{name}' is no number .* reward, reward/exact, reward/judge/"
         ):
             refuse_unreported_part(name, found)
-    refuse_unreported_part("reward/judge/wit", {**found, "evaluate/unscored/judge/wit/none": 2.0})
+    refuse_unreported_part("reward/judge/wit", {**found, "eval/unscored/judge/wit/none": 2.0})

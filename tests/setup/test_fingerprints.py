@@ -19,7 +19,15 @@ from ascent.config.validate import validate
 from ascent.models.tiny import create
 from ascent.plan.resolve import Plan, resolve
 from ascent.setup import data
-from ascent.setup.fingerprints import Hashing, Input, Named, Reading, difference, named, unchecked
+from ascent.setup.fingerprints import (
+    FingerprintReader,
+    HashProgress,
+    Input,
+    InputName,
+    difference,
+    find_inputs,
+    unchecked,
+)
 from ascent.tasks import TASKS
 from tests.setup.world import SMALL, other
 
@@ -31,8 +39,8 @@ def plan(algorithm: str = "grpo", **more: Any) -> Plan:
 
 
 def found(made: Plan, folder: Path, before: dict[str, Input] | None = None) -> dict[str, Input]:
-    reading = Reading(folder, made.config.seed, before)
-    return {each.key: reading(each) for each in named(made)}
+    reading = FingerprintReader(folder, made.config.seed, before)
+    return {each.key: reading(each) for each in find_inputs(made)}
 
 
 def test_a_tiny_model_and_a_task_are_known_by_what_was_made(tmp_path: Path) -> None:
@@ -160,14 +168,14 @@ def test_a_process_reward_model_is_an_input_by_its_option(tmp_path: Path) -> Non
 def test_models_that_only_a_start_needs(more: dict[str, Any], start_only: set[str]) -> None:
     base = {"model.policy": "tiny:llama", "data.train": "sort_digits:4"}
     sampled = {} if more["algorithm"] in ("sft", "dpo") else {"rewards": [{"use": "verifier"}]}
-    found = named(resolve(validate(nested({**base, **sampled, **more}))))
+    found = find_inputs(resolve(validate(nested({**base, **sampled, **more}))))
     assert {each.key for each in found if each.start_only} == start_only
 
 
 def test_a_file_is_hashed_once_and_the_speed_is_said_where_it_takes_long(tmp_path: Path) -> None:
     path = tmp_path / "big"
     path.write_bytes(b"x" * 2**20)
-    hashing = Hashing()
+    hashing = HashProgress()
     first = hashing({"a": path})
     path.write_bytes(b"y" * 2**20)
     assert hashing({"b": path})["b"] == first["a"]  # of one start there is one content
@@ -177,8 +185,8 @@ def test_a_file_is_hashed_once_and_the_speed_is_said_where_it_takes_long(tmp_pat
 
 
 def test_what_cannot_be_read_is_said_by_whoever_uses_it_first(tmp_path: Path) -> None:
-    reading = Reading(tmp_path, 0)
-    missing = reading(Named("data.train", str(tmp_path / "none.jsonl"), "data"))
+    reading = FingerprintReader(tmp_path, 0)
+    missing = reading(InputName("data.train", str(tmp_path / "none.jsonl"), "data"))
     assert (missing.content, "no file or folder at" in missing.problem) == ({}, True)
     was = Input("data.train", missing.name, missing.at, {"none.jsonl": "0"})
     assert "cannot be read any more" in difference(was, missing)

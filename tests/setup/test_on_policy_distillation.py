@@ -15,7 +15,7 @@ from ascent.data.render import Rendered
 from ascent.engines.native.engine import NativeEngine
 from ascent.models.load import load
 from ascent.models.tiny import create
-from ascent.setup.on_policy_distillation import OwnAnswers
+from ascent.setup.on_policy_distillation import OnPolicyAnswers
 from tests.setup.runs import tiny_plan, weights_of
 
 
@@ -29,8 +29,8 @@ def items(count: int = 40, prompt: int = 3) -> list[Item]:
     return [Item("examples", (Rendered(each, np.arange(10) >= prompt, prompt),)) for each in tokens]
 
 
-def own(sampler: NativeEngine, **changes: Any) -> OwnAnswers:
-    return OwnAnswers(
+def own(sampler: NativeEngine, **changes: Any) -> OnPolicyAnswers:
+    return OnPolicyAnswers(
         sampler, **{"share": 0.5, "seed": 0, "temperature": 1.0, "max_new_tokens": 6, "longest": 8} | changes
     )
 

@@ -14,9 +14,10 @@ from ascent.records import Completion, Episode, Message, Prompt, Rollout, Turn
 from ascent.rewards.calls import Rule
 from ascent.rewards.combine import Gate
 from ascent.rewards.outcome import RewardFailed, Tally
-from ascent.rollouts.episode_metrics import told
-from ascent.rollouts.generate import arrived
-from ascent.setup.rewards import Rewarding, Verifier, rewards_of, scorer_of
+from ascent.rollouts.episode_metrics import episode_metrics
+from ascent.rollouts.generate import as_rollouts
+from ascent.rollouts.score import RewardPipeline
+from ascent.setup.rewards import Verifier, rewards_of, scorer_of
 from ascent.tasks import TASKS
 
 
@@ -32,7 +33,7 @@ def plan(*rewards: dict[str, object], **more: object) -> Plan:
 
 
 def scored(asked: Plan, *rollouts: Rollout, tally: Tally | None = None) -> list[Rollout]:
-    return scorer_of(asked, tally or Tally())(arrived(rollouts))
+    return scorer_of(asked, tally or Tally())(as_rollouts(rollouts))
 
 
 def test_a_tasks_verifier_counts_what_is_right_and_shows_the_rest() -> None:
@@ -53,7 +54,9 @@ def test_a_prompt_of_no_task_is_unscored_and_counted() -> None:
     assert known.reward == 0.0 and found.reward is None
     assert found.failures == {"verifier": "no_task"} and known.failures == {}
     assert tally.counters() == {"rewards/verifier/scored": 1, "rewards/verifier/unscored/no_task": 1}
-    assert {name: each.value() for name, each in told([known, found]).items()} == {"unscored/verifier/no_task": 1}
+    assert {name: each.value() for name, each in episode_metrics([known, found]).items()} == {
+        "reward/failures/verifier/no_task": 1
+    }
     assert Verifier().score([rollout("7", STRANGER)])[0].kind == "no_task"  # type: ignore[union-attr]
 
 
@@ -166,7 +169,7 @@ def test_a_clip_may_have_one_side_and_a_gate_any_number() -> None:
     assert term.clip == (float("-inf"), 0) and term.gate == Gate("verifier", -0.5)
 
 
-def stepwise(*rewards: dict[str, object]) -> Rewarding:
+def stepwise(*rewards: dict[str, object]) -> RewardPipeline:
     more: dict[str, object] = {"algorithm": "grpo_process", "data.train": "running_sum:8"}
     return rewards_of(plan(*rewards, **more), text=str)
 

@@ -57,7 +57,7 @@ def run(folder: Path, row: str, **more: Any) -> Any:
             {
                 "rollouts__group_size": 4,
                 "model__teacher": "tiny:qwen2",
-                "cells__normalise": {"use": "plus_teacher", "coefficient": 0.3},
+                "cells__normalize": {"use": "plus_teacher", "coefficient": 0.3},
             },
         ),
         ("a2po", {}),
@@ -79,7 +79,7 @@ def test_a_row_trains_and_leaves_its_samples(tmp_path: Path, row: str, more: dic
     assert len(done.metrics) == 2
     assert {"reward", "length", "truncated", "updates"} <= set(done.metrics[-1])
     assert ("entropy" in done.metrics[-1]) == (TABLE[row].source == "rollouts")
-    assert ("groups_without_signal" in done.metrics[-1]) == (done.samples[-1]["sample"] > 0)  # where there are groups
+    assert ("reward/zero_std_frac" in done.metrics[-1]) == (done.samples[-1]["sample"] > 0)  # where there are groups
     sample = done.samples[0]
     assert sample["step"] == 1
     assert len(sample["logprobs"]) >= 1
@@ -94,9 +94,9 @@ def test_held_out_prompts_are_answered_greedily(tmp_path: Path) -> None:
     done = run(
         tmp_path / "run", "rlvr", rollouts__group_size=4, data__evaluate="sort_digits@heldout:4", run__evaluate_every=1
     )
-    assert all("evaluate/reward" in line for line in done.metrics)
+    assert all("eval/reward" in line for line in done.metrics)
     assert [line["step"] for line in done.metrics] == [0, 1, 2]  # before training, too
-    assert set(done.metrics[0]) == {name for name in done.metrics[1] if name.startswith("evaluate/")} | {"step", "time"}
+    assert set(done.metrics[0]) == {name for name in done.metrics[1] if name.startswith("eval/")} | {"step", "time"}
     assert [(each["step"], each["place"]) for each in done.answers] == [
         (step, n) for step in range(3) for n in range(4)
     ]
@@ -105,21 +105,23 @@ def test_held_out_prompts_are_answered_greedily(tmp_path: Path) -> None:
 
 # ALGORITHMS 1.6, under the names of docs/runs.md.
 EVERY = {
-    "reward", "reward_spread", "reward/shuffled", "length", "length_largest", "truncated", "entropy", "kl_to_old",
-    "clipped_low", "clipped_high", "ratio_smallest", "ratio_largest", "mismatch", "mismatch_largest",
-    "mismatch_weight", "mismatch_effective", "grad_norm", "advantage", "advantage_spread", "advantage_largest",
+    "reward", "reward/std", "reward/shuffled", "length", "completion/length_max", "truncated", "entropy",
+    "policy/approx_kl",
+    "policy/clip_frac_low", "policy/clip_frac_high", "policy/ratio_min", "policy/ratio_max", "mismatch",
+    "sampler/logprob_diff_max",
+    "sampler/is_weight", "sampler/is_ess", "optim/grad_norm", "advantage", "advantage/std", "advantage/abs_max",
     "denominator/policy",
 }  # fmt: skip
-TO_REFERENCE = {"kl_to_reference_k1", "kl_to_reference_k3"}
+TO_REFERENCE = {"policy/ref_kl_k1", "policy/ref_kl"}
 
 
 @pytest.mark.parametrize(
     ("row", "more", "names"),
     [
-        ("rlvr", {"rollouts__group_size": 4}, {"groups_without_signal"}),
-        ("grpo", {"rollouts__group_size": 4}, {"groups_without_signal", *TO_REFERENCE}),
-        ("ppo", {"model__critic": "head"}, {"explained_variance", "denominator/value", *TO_REFERENCE}),
-        ("ppo", {"model__critic": "head", "cells__gate": {"use": "dual_clip"}}, {"clipped_dual"}),
+        ("rlvr", {"rollouts__group_size": 4}, {"reward/zero_std_frac"}),
+        ("grpo", {"rollouts__group_size": 4}, {"reward/zero_std_frac", *TO_REFERENCE}),
+        ("ppo", {"model__critic": "head"}, {"critic/explained_variance", "denominator/value", *TO_REFERENCE}),
+        ("ppo", {"model__critic": "head", "cells__gate": {"use": "dual_clip"}}, {"policy/clip_frac_dual"}),
         ("grpo", {"rollouts__group_size": 4, "cells__mismatch": {"use": "token_mask"}}, {"mismatch_rejected"}),
     ],
 )

@@ -24,9 +24,9 @@ from ascent.records import Completion, Message, Prompt, Rollout, StepReward, Tur
 from ascent.rewards.combine import Combination, Term
 from ascent.rewards.outcome import RewardFailed, Tally, outcome
 from ascent.rewards.steps import Answer, StepScored
-from ascent.rollouts.advantages import credited, step_rewards
-from ascent.rollouts.batch import packed
-from ascent.rollouts.generate import arrived
+from ascent.rollouts.advantages import add_advantages, step_rewards
+from ascent.rollouts.batch import pack_rollouts
+from ascent.rollouts.generate import as_rollouts
 from ascent.runs.folder import read_run
 from ascent.setup.reward_models import ProcessRewardModel
 from ascent.setup.rewards import rewards_of, scorer_of
@@ -128,7 +128,7 @@ def test_what_the_model_cannot_read_is_unscored_by_name(tmp_path: Path) -> None:
     tally = Tally()
     scorer = scorer_of(plan("grpo_process", of(short)), tally, decode)
     fits, long, strange, fits_too = scorer(
-        arrived([said("212"), said("2" * 30), said("2<eos>2"), said("2"), said("22"), said("23"), said("24")])
+        as_rollouts([said("212"), said("2" * 30), said("2<eos>2"), said("2"), said("22"), said("23"), said("24")])
     )[:4]
     assert fits.scored and fits_too.scored and not long.scored and not strange.scored
     assert long.failures == {"process_reward_model": "too_long"}
@@ -136,7 +136,7 @@ def test_what_the_model_cannot_read_is_unscored_by_name(tmp_path: Path) -> None:
     lines = tally.lines()
     assert "tokens, but the model reads 24 at most" in lines[0] and "control token" in lines[1]
     with pytest.raises(RewardFailed, match=r"2 of 3 rollouts could not be scored \(2 process_reward_model: too_long\)"):
-        scorer(arrived([said("2" * 30), said("2" * 31), said("2")]))
+        scorer(as_rollouts([said("2" * 30), said("2" * 31), said("2")]))
 
 
 def test_scores_do_not_depend_on_how_answers_are_packed(prm: str) -> None:
@@ -167,9 +167,9 @@ def test_scores_are_those_of_the_models_own_evaluation(tmp_path: Path) -> None:
     ]
     losses = [-math.log(value if right else 1 - value) for value, right in pairs]
     last = read_run(run).metrics[-1]
-    assert math.fsum(losses) / len(losses) == pytest.approx(last["evaluate/loss"], abs=1e-5)
+    assert math.fsum(losses) / len(losses) == pytest.approx(last["eval/loss"], abs=1e-5)
     accuracy = sum((value > 0.5) == bool(right) for value, right in pairs) / len(pairs)
-    assert accuracy == pytest.approx(last["evaluate/accuracy"])
+    assert accuracy == pytest.approx(last["eval/accuracy"])
 
 
 # --- what the rows make of it -------------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ def test_process_supervision_by_hand(prm: str) -> None:
             for each, rollout, right in zip(steps, (first, second), correct, strict=True)
         ]
         scored = [Combination(terms).apply(r, o) for r, o in zip((first, second), outcomes, strict=True)]
-        whole = packed(scored)
-        batch, _ = credited(whole | step_rewards(whole, scored), row)
+        whole = pack_rollouts(scored)
+        batch, _ = add_advantages(whole | step_rewards(whole, scored), row)
         return [round(float(each), 3) for each in batch["advantages_T"][batch["loss_mask_T"]]]
 
     shown = Term("verifier", 0.0)
@@ -251,7 +251,7 @@ def test_beside_it_a_verifier_judges_the_whole_answer(prm: str) -> None:
     answers = [said("2 1 4", prompt=prompt), said("2 1 5", prompt=prompt)]
 
     def scored(*rewards: dict[str, Any]) -> list[Rollout]:
-        return scorer_of(plan("grpo_process", *rewards), Tally(), decode)(arrived(answers))
+        return scorer_of(plan("grpo_process", *rewards), Tally(), decode)(as_rollouts(answers))
 
     (right, wrong), (alone, _) = scored(of(prm), {"use": "verifier", "weight": 0.5}), scored(of(prm))
     assert right.parts["verifier/correct"] == 1.0 and wrong.parts["verifier/correct"] == 0.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ascent.models.heads import Normalisation
+from ascent.models.heads import Normalization
 from ascent.models.load import load
 from ascent.models.tiny import create
 from ascent.tasks.arithmetic import ARITHMETIC
@@ -56,7 +56,7 @@ def furnished(folder: Path) -> Path:
     for seed, name in enumerate(MODELS[:-1]):
         create(folder / name, seed=seed, **SMALL)
     judge = load(create(folder / "trunk", seed=9, **SMALL), head="scalar", seed=9)
-    judge.normalisation = Normalisation(0.7, 1.0, 10)
+    judge.normalization = Normalization(0.7, 1.0, 10)
     judge.save(folder / "scored")
     for name, split in (("train", "train"), ("more", "train"), ("held", "heldout")):
         prompts = ARITHMETIC.prompts(split, 8, seed=len(name))  # type: ignore[arg-type]

@@ -5,10 +5,10 @@ import torch
 
 from ascent.algorithms import TABLE
 from ascent.losses.objective import file_terms
-from ascent.models.chunked_logits import LIVE_TILES, Distributions
+from ascent.models.chunked_logits import LIVE_TILES, ChunkedLogits
 from ascent.models.fused_logprobs import Head
 from ascent.update import microbatch
-from ascent.update.chunked_distillation import in_pieces
+from ascent.update.chunked_distillation import chunked_distillation
 from ascent.update.objective import objective_of
 
 TRAINED = torch.tensor([False, True, True, False, True, True, True])
@@ -20,7 +20,7 @@ def two(vocabulary=9, theirs=9, at_once=2):
     weight_VD = torch.randn(vocabulary, 4, generator=rng, dtype=torch.float64).requires_grad_()
     others_VD = torch.randn(theirs, 4, generator=rng, dtype=torch.float64)
     budget = at_once * LIVE_TILES * vocabulary * 8
-    return Distributions(student_ND, Head(weight_VD), 1.0, budget), Distributions(teacher_ND, Head(others_VD))
+    return ChunkedLogits(student_ND, Head(weight_VD), 1.0, budget), ChunkedLogits(teacher_ND, Head(others_VD))
 
 
 def matrix(of, vocabulary):
@@ -36,7 +36,7 @@ def test_pieces_give_what_whole_matrices_give(name, ours, theirs):
     weight_VD = student.head.weight_VD
     known = {"loss_mask_T": TRAINED, "logits_TV": student, "teacher_TV": teacher}
     plain = {"loss_mask_T": TRAINED, "logits_TV": matrix(student, shared), "teacher_TV": matrix(teacher, shared)}
-    found = file_terms(known, loss=row.loss, evaluate=in_pieces)[row.loss.name]
+    found = file_terms(known, loss=row.loss, evaluate=chunked_distillation)[row.loss.name]
     wanted = file_terms(plain, loss=row.loss)[row.loss.name]
     assert float(found.denominator) == float(wanted.denominator) == 5
     torch.testing.assert_close(found.numerator, wanted.numerator, rtol=0, atol=1e-12)
@@ -58,4 +58,4 @@ def test_two_models_that_saw_other_tokens_are_refused():
     student, teacher = two()
     known = {"loss_mask_T": torch.ones(4, dtype=torch.bool), "logits_TV": student, "teacher_TV": teacher}
     with pytest.raises(ValueError, match="5 distributions of the student and 5 of the teacher for 4 trained tokens"):
-        in_pieces(TABLE["gkd"].loss, known)
+        chunked_distillation(TABLE["gkd"].loss, known)

@@ -121,7 +121,7 @@ def test_a_language_model_continues_from_its_checkpoint_with_the_same_bits(tmp_p
     def steps(learner: LocalLearner, numbers: range) -> None:
         for step in numbers:
             batch = batch_of(step)
-            starts_T = batch["segments"].spread(batch["segments"].offsets[:-1])
+            starts_T = batch["segments"].broadcast(batch["segments"].offsets[:-1])
             batch["positions_T"] = torch.arange(batch["segments"].total) - starts_T
             learner.step(cut(batch, CUTS[1]), objective_of(TABLE["dpo"]))
 
@@ -175,7 +175,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted() -> None:
     model.ill = True
     stats = learner.step([batch_of(1)], sft)
     assert stats["skipped"].value() == 1.0
-    assert math.isnan(stats["grad_norm"].value())
+    assert math.isnan(stats["optim/grad_norm"].value())
     assert math.isnan(stats["loss"].value())
     assert all(torch.equal(before[name], weight) for name, weight in model.named_parameters())
     assert all(torch.equal(moments[name], tensor) for name, tensor in learner.optimizer.state().items())
@@ -183,7 +183,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted() -> None:
     stats = learner.step([batch_of(2)], sft)
     assert (learner.skipped, learner.skipped_in_a_row, learner.steps) == (1, 0, 3)
     assert stats["skipped"].value() == 0.0
-    assert math.isfinite(stats["grad_norm"].value())
+    assert math.isfinite(stats["optim/grad_norm"].value())
     assert not torch.equal(before["head.weight"], model.head.weight)
     assert float(learner.optimizer.state()["count.head.weight"]) == 2.0  # Adam's bias correction counts real updates
 
@@ -244,10 +244,10 @@ def test_what_a_step_reports() -> None:
     learner = learner_of(Toy())
     stats = learner.step(cut(batch, CUTS[2]), objective_of(TABLE["sft"]))
     assert stats["tokens"].value() == batch["segments"].total
-    assert stats["trained_tokens"].value() == int(batch["loss_mask_T"].sum())
+    assert stats["tokens/trained"].value() == int(batch["loss_mask_T"].sum())
     assert stats["learning_rate"].value() == pytest.approx(1e-2 / 3)
     assert stats["loss"].value() == pytest.approx(stats["nll"].value()) == pytest.approx(stats["loss/nll"].value())
-    assert stats["grad_norm"].value() > 0
+    assert stats["optim/grad_norm"].value() > 0
     orpo = learner.step([batch], objective_of(TABLE["orpo"]))
     weighted = 0.1 * orpo["loss/odds_ratio"].value() + orpo["loss/chosen_nll"].value()
     assert orpo["loss"].value() == pytest.approx(weighted)
@@ -306,7 +306,7 @@ def test_evaluating_changes_nothing_and_reports_the_same_loss() -> None:
     assert fingerprint(learner.weights()) == before
     assert learner.steps == 0
     stats = learner.step([batch], kto)
-    assert {name for name in stats if name not in seen} == {"grad_norm", "learning_rate", "skipped"}
+    assert {name for name in stats if name not in seen} == {"optim/grad_norm", "learning_rate", "skipped"}
     for name, tally in seen.items():
         assert tally.value() == pytest.approx(stats[name].value(), rel=1e-5, abs=1e-6), name
 
@@ -354,7 +354,7 @@ def test_pretraining_text_adds_its_own_gradient_at_temperature_1_however_it_is_c
         stats = learner.step(batches, row)
         gradients.append(model.seen)
         own = torch.cat([(model.seen[name] - each).flatten() for name, each in _gradient(rollouts, row).items()])
-        assert stats["grad_norm/pretraining"].value() == pytest.approx(float(own.norm()), rel=1e-9)
+        assert stats["optim/grad_norm_pretraining"].value() == pytest.approx(float(own.norm()), rel=1e-9)
         assert stats["loss/pretraining_nll"].value() == pytest.approx(_nll(text), rel=1e-9)
     plain = Toy(dtype=torch.float64)
     (27.8 * _mean_nll(plain, text)).backward()

@@ -14,7 +14,7 @@ from ascent.maths.groups import Groups
 from ascent.maths.metrics import merge
 from ascent.maths.segments import Segments
 from ascent.update.objective import objective_of
-from ascent.update.reward_model_metrics import figures, judging, tallies
+from ascent.update.reward_model_metrics import figures, tallies, with_reward_model_metrics
 
 
 def pairs(gaps: list[float], lengths: list[int] | None = None) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def test_a_ranking_counts_all_its_pairs() -> None:
 
 def test_only_rows_that_score_are_judged() -> None:
     sft = objective_of(TABLE["sft"])
-    assert judging(sft) is sft
-    terms = judging(objective_of(TABLE["reward_model"])).terms(pairs([2.0, 0.1, -1.0]))
+    assert with_reward_model_metrics(sft) is sft
+    terms = with_reward_model_metrics(objective_of(TABLE["reward_model"])).terms(pairs([2.0, 0.1, -1.0]))
     (term,) = terms.values()
     assert figures(term.metrics)["accuracy"] == pytest.approx(2 / 3)
     assert figures(term.metrics)["calibration_error"] == pytest.approx(0.441761, abs=1e-6)

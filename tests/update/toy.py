@@ -66,7 +66,7 @@ def batch_of(seed: int, *, rows: int = 12, dtype: torch.dtype = torch.float32) -
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=rng, dtype=torch.float64).to(dtype)
 
-    positions_T = torch.arange(total) - segments.spread(segments.offsets[:-1])
+    positions_T = torch.arange(total) - segments.broadcast(segments.offsets[:-1])
     return {
         "segments": segments,
         "groups": Groups.from_ids(torch.arange(rows) // 2),

@@ -26,7 +26,7 @@ FIELDS = {name: place for place, name in enumerate((*WHOLE, *REAL))}
 STOPS = slice(len(FIELDS), len(FIELDS) + MOST_STOPS)
 
 
-class Asked(NamedTuple):
+class SamplingState(NamedTuple):
     """What the rows ask for, one entry each."""
 
     temperature_B: Tensor
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
     stops_BS: Tensor
 
 
-class Rows:
+class BatchState:
     """Row fields: `token` waits to be read, `stored` tokens are in the pool, `position` counts drawn tokens (and the
     noise), `limit` ends it, no stop id is drawn before `least`."""
 
@@ -112,6 +112,6 @@ class Rows:
             self._host.copy_(self.block_FB)
 
 
-def asked(rows: Rows, which: Tensor | slice) -> Asked:
+def sampling_state(rows: BatchState, which: Tensor | slice) -> SamplingState:
     names = ("temperature", "greedy", "word0", "word1", "position", "least", "top_k", "top_p", "min_p")
-    return Asked._make([*(rows[name][which] for name in names), rows.stops_BS[which]])
+    return SamplingState._make([*(rows[name][which] for name in names), rows.stops_BS[which]])

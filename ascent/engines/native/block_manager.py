@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class Pages:
+class BlockManager:
     """Counts who holds what. Whoever takes or shares a page drops it once; anything else is a bug and stops here."""
 
     def __init__(self, count: int, size: int) -> None:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ascent.c_extension import library
-from ascent.engines.native.batch_state import STOPS, Asked, Rows, asked
-from ascent.engines.native.sampling import draw, draw_plainly
-from ascent.models.paged_attention import Pool
+from ascent.engines.native.batch_state import STOPS, BatchState, SamplingState, sampling_state
+from ascent.engines.native.sampling import draw, draw_reference
+from ascent.models.paged_attention import KVCache
 from ascent.models.paged_attention_cpu import CompiledDecode
 from ascent.models.paged_attention_sdpa import BlockDecode, by_block
 
@@ -39,13 +39,13 @@ class _Views(NamedTuple):
     lengths_B: Tensor
     places_B: Tensor
     table_BP: Tensor
-    ask: Asked
+    ask: SamplingState
 
 
-class HostStep:
+class CpuStep:
     """The steps of `rows` over `pool`."""
 
-    def __init__(self, pool: Pool, rows: Rows) -> None:
+    def __init__(self, pool: KVCache, rows: BatchState) -> None:
         self._pool, self._rows = pool, rows
         self._views: dict[int, _Views] = {}
         self.compiled = pool.keys[0].dtype == torch.float32 and library() is not None
@@ -58,7 +58,7 @@ class HostStep:
         filled = np.minimum(np.arange(rows.start, rows.start + logits_BV.shape[0]), rows.stop - 1)
         self._ask(filled)
         position_B = self._rows.host("position")[filled]
-        ask = asked(self._rows, torch.from_numpy(filled)) if cut or self._greedy else None
+        ask = sampling_state(self._rows, torch.from_numpy(filled)) if cut or self._greedy else None
         drawn = {name: line_B[: len(rows)] for name, line_B in self._draw(logits_BV, position_B, ask, cut).items()}
         which, words = slice(rows.start, rows.stop), self._rows
         for name, line_B in drawn.items():
@@ -105,10 +105,10 @@ class HostStep:
         temperature_B = host("temperature")[which]
         self._temperature_B = temperature_B if (temperature_B != 1).any() else None
 
-    def _draw(self, logits_BV: Tensor, position_B: NDArray[Any], ask: Asked | None, cut: bool) -> Lines:
+    def _draw(self, logits_BV: Tensor, position_B: NDArray[Any], ask: SamplingState | None, cut: bool) -> Lines:
         """One line: a token for each of the rows asked last, its log-probability, and what was left where it is cut."""
         if ask is None or not (cut or self._greedy):
-            made, logprobs = draw_plainly(logits_BV, self._words_B2, position_B, self._temperature_B)
+            made, logprobs = draw_reference(logits_BV, self._words_B2, position_B, self._temperature_B)
             return {"made": made, "logprobs": logprobs}
         drawn = draw(logits_BV, ask, cut=cut)
         line = {"made": drawn.tokens_B.numpy(), "logprobs": drawn.logprobs_B.numpy()}
@@ -125,5 +125,5 @@ class HostStep:
             lengths, places = (np.zeros(size, dtype=np.int32) for _ in range(2))
             own += [rows.words[STOPS, :size], lengths, places, rows["token"][:size]]
             own += [torch.from_numpy(lengths), torch.from_numpy(places), rows.table_BP[:size]]
-            self._views[size] = _Views._make([*own, asked(rows, slice(size))])
+            self._views[size] = _Views._make([*own, sampling_state(rows, slice(size))])
         return self._views[size]

@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from ascent.engines.counter_rng import words
-from ascent.engines.native.batch_state import MOST_STOPS, Rows
-from ascent.engines.native.block_manager import Pages
+from ascent.engines.native.batch_state import MOST_STOPS, BatchState
+from ascent.engines.native.block_manager import BlockManager
 from ascent.engines.native.cpu_graph import worth_recording
-from ascent.engines.native.output_buffer import History
+from ascent.engines.native.output_buffer import OutputBuffer
 from ascent.engines.native.runner import FEWEST_ROWS, Runner, Stored
 from ascent.engines.native.scheduler import Admission, Move, Scheduler, Sequence
 from ascent.models.model import LanguageModel, longest
@@ -88,7 +88,7 @@ class NativeEngine:
         self.rows = self._rows() if rows is None else rows
         self._pages = self._sized(page, pages, memory)
         self._scheduler = Scheduler(self._pages, self.rows, 0 if model.device.type == "cuda" else AHEAD)
-        self._history = History(max(self.rows, FEWEST_ROWS), self._route())
+        self._history = OutputBuffer(max(self.rows, FEWEST_ROWS), self._route())
         self._runner: Runner | None = None
         self._computed = self._prefilled = self._tokens = self._requests = self._most_used = self._most_shared = 0
         self._seconds = 0.0
@@ -106,7 +106,7 @@ class NativeEngine:
         many = worth_recording(self.model) and MANY * self.longest * self._token <= MANY_BYTES
         return MANY if many else 64
 
-    def _sized(self, page: int | None, pages: int | None, memory: float) -> Pages:
+    def _sized(self, page: int | None, pages: int | None, memory: float) -> BlockManager:
         page = page or (64 if self.model.device.type == "cuda" else 16)
         free, token = _free_bytes(self.model.device), self._token
         count = pages or min(1 + self.rows * -(-self.longest // page), int(memory * free) // (token * page))
@@ -115,7 +115,7 @@ class NativeEngine:
                 f"{free / 2**20:.0f} MiB are free, {memory:.0%} of which hold no page of {token * page} bytes; free "
                 "some memory, or raise memory="
             )
-        return Pages(count, page)
+        return BlockManager(count, page)
 
     def _refuse(self, rows: int | None, memory: float) -> None:
         if "logprobs_T" not in self.model.offers:
@@ -193,9 +193,9 @@ class NativeEngine:
     def set_weights(self, version: int, tensors: Weights) -> None:
         """The tensors are the model's own. Prompts that wait in the pool were computed with the old ones: they go."""
         self.version = version
-        self._scheduler.forget_prompts()
+        self._scheduler.clear_prefix_cache()
 
-    def lend(self) -> None:
+    def release_kv_cache(self) -> None:
         """Give the pool's memory back until the next request; on CUDA the graphs go with it and are captured anew."""
         if not self._scheduler.idle:
             raise RuntimeError("the pool cannot be lent while requests are on their way")
@@ -219,7 +219,7 @@ class NativeEngine:
         if self._runner is None:
             device, dtype = self.model.device, self.model.module.dtype
             pool = allocate(self._layers, self._pages.count, self._pages.size, dtype=dtype, device=device)
-            rows = Rows(max(self.rows, FEWEST_ROWS), self._pages.needed(self.longest), device)
+            rows = BatchState(max(self.rows, FEWEST_ROWS), self._pages.needed(self.longest), device)
             self._runner = Runner(self.model, pool, rows, self.steps)
         return self._runner
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ascent.engines.native.scheduler import Sequence
 
 
-class History:
+class OutputBuffer:
     """`made` counts the tokens of each row. `routes`, where they are recorded: how they look for one token."""
 
     def __init__(self, rows: int, routes: NDArray[Any] | None = None) -> None:

@@ -22,15 +22,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascent.engines.native.batch_state import Rows, asked
+from ascent.engines.native.batch_state import BatchState, sampling_state
 from ascent.engines.native.cpu_graph import Forward, forward_of, recorded, worth_recording
-from ascent.engines.native.cpu_step import HostStep
+from ascent.engines.native.cpu_step import CpuStep
 from ascent.engines.native.sampling import Drawn, draw
 from ascent.maths.segments import Segments
 from ascent.models.attention import attending, packed
 from ascent.models.fused_logprobs import head_logits
 from ascent.models.model import LanguageModel, output_head
-from ascent.models.paged_attention import Decode, Pool, Prefill, new_slots
+from ascent.models.paged_attention import Decode, KVCache, Prefill, new_slots
 from ascent.models.paged_attention_cpu import CompiledDecode
 from ascent.models.routing import Recording, routing
 
@@ -61,7 +61,7 @@ class Read(NamedTuple):
 class Runner:
     """Runs `model` over `pool`. Drawn tokens land in `tokens_KB` and its companions: line 0 holds first tokens."""
 
-    def __init__(self, model: LanguageModel, pool: Pool, rows: Rows, steps: int) -> None:
+    def __init__(self, model: LanguageModel, pool: KVCache, rows: BatchState, steps: int) -> None:
         self.model, self.pool, self.rows, self.steps = model, pool, rows, steps
         shape, device = (steps + 1, rows.count), model.device
         self.tokens_KB = torch.zeros(shape, dtype=torch.int32, device=device)
@@ -78,7 +78,7 @@ class Runner:
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         self._memory: Any = None  # graphs run one after the other, so all may use the first one's memory
         self.computed = 0  # rows run, fillers included
-        self._host = None if device.type == "cuda" else HostStep(pool, rows)
+        self._host = None if device.type == "cuda" else CpuStep(pool, rows)
 
     def prefill(self, prompts: Sequence[Stored]) -> list[Read]:
         """Store these prompts; the hidden state at each one's last token, and what all of its tokens took."""
@@ -106,7 +106,7 @@ class Runner:
             return
         wanted = torch.arange(rows.start, rows.stop, device=self.rows.device)
         filled = wanted[torch.arange(size, device=wanted.device).clamp(max=count - 1)]
-        drawn = draw(logits_BV, asked(self.rows, filled), cut=cut)
+        drawn = draw(logits_BV, sampling_state(self.rows, filled), cut=cut)
         self._line.zero_()
         self._advance(drawn, slice(rows.start, rows.stop), count, stores=False)
 
@@ -189,7 +189,7 @@ class Runner:
             hidden_BD, experts_BLC = self._ran(self._own, rows["token"][:size].long(), stored_B.long())
         if self.experts_KBLC is not None and experts_BLC is not None:
             self.experts_KBLC[:, :size].index_copy_(0, self._line, experts_BLC[None])
-        drawn = draw(head_logits(hidden_BD, self._head), asked(rows, slice(size)), cut=cut)
+        drawn = draw(head_logits(hidden_BD, self._head), sampling_state(rows, slice(size)), cut=cut)
         self._advance(drawn, slice(size), size, stores=True)
 
     def _ran(self, run: Forward, tokens_T: Tensor, places_T: Tensor) -> tuple[Tensor, Tensor | None]:

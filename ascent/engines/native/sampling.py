@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ascent.c_extension import library
 from ascent.engines.counter_rng import exponentials
-from ascent.engines.native.batch_state import Asked
+from ascent.engines.native.batch_state import SamplingState
 
 
 class Drawn(NamedTuple):
@@ -28,7 +28,7 @@ class Drawn(NamedTuple):
     log_mass_B: Tensor | None
 
 
-def draw(logits_BV: Tensor, ask: Asked, *, cut: bool) -> Drawn:
+def draw(logits_BV: Tensor, ask: SamplingState, *, cut: bool) -> Drawn:
     """One token a row. `cut` says that some row may not draw from the whole vocabulary. Overwrites the logits."""
     if logits_BV.is_cuda and not cut:
         from ascent.engines.native.sampling_triton import draw_whole
@@ -47,7 +47,7 @@ def draw(logits_BV: Tensor, ask: Asked, *, cut: bool) -> Drawn:
     return Drawn(tokens_B, logprobs_B, log_mass_B)
 
 
-def draw_plainly(logits_BV: Tensor, words_B2: Any, position_B: Any, temperature_B: Any | None) -> tuple[Any, Any]:
+def draw_reference(logits_BV: Tensor, words_B2: Any, position_B: Any, temperature_B: Any | None) -> tuple[Any, Any]:
     """`draw` on a CPU where no row is greedy or cut: the same bits, sooner. `temperature_B`: None where all are 1.
 
     Everything here is numpy's, which begins quickly, except what torch has as a vector kernel.
@@ -57,11 +57,13 @@ def draw_plainly(logits_BV: Tensor, words_B2: Any, position_B: Any, temperature_
         np.divide(z_BV, temperature_B[:, None], z_BV)
     np.subtract(z_BV, z_BV.max(1, keepdims=True), z_BV)
     p_BV = logits_BV.exp()
-    tokens_B = race(p_BV.numpy(), words_B2, position_B)
+    tokens_B = gumbel_argmax(p_BV.numpy(), words_B2, position_B)
     return tokens_B, z_BV[np.arange(len(tokens_B)), tokens_B] - p_BV.sum(1).log_().numpy()
 
 
-def race(p_BV: NDArray[np.float32], words_B2: NDArray[np.uint32], position_B: NDArray[np.int32]) -> NDArray[np.int64]:
+def gumbel_argmax(
+    p_BV: NDArray[np.float32], words_B2: NDArray[np.uint32], position_B: NDArray[np.int32]
+) -> NDArray[np.int64]:
     """Who wins in each row, on a CPU: the first of the largest p / E."""
     functions = library()
     if functions is None:
@@ -76,18 +78,18 @@ def race(p_BV: NDArray[np.float32], words_B2: NDArray[np.uint32], position_B: ND
     return tokens_B
 
 
-def _winners(logits_BV: Tensor, open_BV: Tensor, ask: Asked) -> Tensor:
+def _winners(logits_BV: Tensor, open_BV: Tensor, ask: SamplingState) -> Tensor:
     greedy_B = ask.greedy_B.numpy() != 0
     if greedy_B.all():
         return _likeliest(logits_BV, open_BV)
     words_B2 = np.stack([ask.word0_B.numpy(), ask.word1_B.numpy()], 1).view(np.uint32)
-    raced_B = torch.from_numpy(race(open_BV.numpy(), words_B2, ask.position_B.numpy()))
+    raced_B = torch.from_numpy(gumbel_argmax(open_BV.numpy(), words_B2, ask.position_B.numpy()))
     if not greedy_B.any():
         return raced_B
     return torch.where(torch.from_numpy(greedy_B), _likeliest(logits_BV, open_BV), raced_B)
 
 
-def _winners_on_cuda(logits_BV: Tensor, open_BV: Tensor, ask: Asked) -> Tensor:
+def _winners_on_cuda(logits_BV: Tensor, open_BV: Tensor, ask: SamplingState) -> Tensor:
     from ascent.engines.native.sampling_triton import exponentials_on_cuda
 
     raced_B = (open_BV / exponentials_on_cuda(ask, open_BV.shape[1])).argmax(1)
@@ -99,7 +101,7 @@ def _likeliest(logits_BV: Tensor, open_BV: Tensor) -> Tensor:
     return logits_BV.masked_fill(open_BV == 0, -torch.inf).argmax(1)
 
 
-def _open(p_BV: Tensor, ask: Asked) -> Tensor:
+def _open(p_BV: Tensor, ask: SamplingState) -> Tensor:
     """p where a token may be drawn, else 0. Tokens that tie with the last one kept are kept."""
     early_BS = (ask.position_B < ask.least_B)[:, None] & (ask.stops_BS >= 0)
     stops_BS = ask.stops_BS.clamp(min=0).long()

@@ -11,12 +11,12 @@ import triton.language as tl
 from torch import Tensor
 
 from ascent.engines.counter_rng import FIRST, SECOND
-from ascent.engines.native.batch_state import Asked
+from ascent.engines.native.batch_state import SamplingState
 
 BLOCK = 2048  # tokens of a row looked at together
 
 
-def draw_whole(logits_BV: Tensor, ask: Asked) -> tuple[Tensor, Tensor]:
+def draw_whole(logits_BV: Tensor, ask: SamplingState) -> tuple[Tensor, Tensor]:
     """Tokens and log-probabilities of rows that may draw any token."""
     rows, size = logits_BV.shape
     tokens_B = torch.empty(rows, dtype=torch.int32, device=logits_BV.device)
@@ -29,7 +29,7 @@ def draw_whole(logits_BV: Tensor, ask: Asked) -> tuple[Tensor, Tensor]:
     return tokens_B, logprobs_B
 
 
-def exponentials_on_cuda(ask: Asked, size: int) -> Tensor:
+def exponentials_on_cuda(ask: SamplingState, size: int) -> Tensor:
     """The numbers of `noise.exponentials`, where they are needed."""
     rows = ask.position_B.shape[0]
     out_BV = torch.empty(rows, size, dtype=torch.float32, device=ask.position_B.device)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ascent.engines.native.block_manager import Pages
+from ascent.engines.native.block_manager import BlockManager
 from ascent.records import Request
 
 FEWEST_TOGETHER = 8  # an eighth of the rows must be free before new requests start
@@ -82,7 +82,7 @@ class Admission:
 class Scheduler:
     """`running[i]` is row i of the batch. Up to `ahead` tokens of prompts are prefilled together before they start."""
 
-    def __init__(self, pages: Pages, rows: int, ahead: int = 0) -> None:
+    def __init__(self, pages: BlockManager, rows: int, ahead: int = 0) -> None:
         self.pages, self.rows, self.ahead = pages, rows, ahead
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
@@ -174,7 +174,7 @@ class Scheduler:
             self.pages.drop(self.running[row].pages)
         return self._close(rows)
 
-    def forget_prompts(self) -> None:
+    def clear_prefix_cache(self) -> None:
         """Those who start from now on compute theirs anew; whoever runs keeps what it shares."""
         for prefix in self._prefixes.values():
             self.pages.drop(prefix.pages)
@@ -182,7 +182,7 @@ class Scheduler:
 
     def clear(self) -> None:
         """Forget everybody."""
-        self.forget_prompts()
+        self.clear_prefix_cache()
         for sequence in self.running:
             self.pages.drop(sequence.pages)
         self.running.clear()

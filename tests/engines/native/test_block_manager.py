@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.engines.native.block_manager import Pages
+from ascent.engines.native.block_manager import BlockManager
 
 
 def test_page_zero_is_never_handed_out() -> None:
-    assert Pages(4, 2).take(3) == [1, 2, 3]
+    assert BlockManager(4, 2).take(3) == [1, 2, 3]
 
 
 def test_a_shared_page_is_free_when_the_last_holder_drops_it() -> None:
-    pages = Pages(4, 2)
+    pages = BlockManager(4, 2)
     (page,) = pages.take(1)
     pages.share([page])
     assert (pages.shared, pages.used, pages.free) == (1, 1, 2)
@@ -23,11 +23,11 @@ def test_a_shared_page_is_free_when_the_last_holder_drops_it() -> None:
 
 
 def test_needed_rounds_up() -> None:
-    assert [Pages(4, 4).needed(tokens) for tokens in (0, 1, 4, 5)] == [0, 1, 1, 2]
+    assert [BlockManager(4, 4).needed(tokens) for tokens in (0, 1, 4, 5)] == [0, 1, 1, 2]
 
 
 def test_misuse_is_caught() -> None:
-    pages = Pages(3, 2)
+    pages = BlockManager(3, 2)
     with pytest.raises(AssertionError, match="wanted"):
         pages.take(3)
     (page,) = pages.take(1)
@@ -37,4 +37,4 @@ def test_misuse_is_caught() -> None:
     with pytest.raises(AssertionError, match="cannot be shared"):
         pages.share([page])
     with pytest.raises(ValueError, match="1 pages"):
-        Pages(1, 2)
+        BlockManager(1, 2)

@@ -424,12 +424,12 @@ def test_lending_the_pool_changes_nothing(model: LanguageModel) -> None:
     engine = NativeEngine(model, ENDS, rows=8, longest_sequence=128)
     before = {(each.prompt_id, each.sample): each for each in engine.sample(ragged())}
     assert engine.stats().pool_bytes > 0
-    engine.lend()
+    engine.release_kv_cache()
     assert engine.stats().pool_bytes == 0
     assert {(each.prompt_id, each.sample): each for each in engine.sample(ragged())} == before
     engine.add(ragged()[0])
     with pytest.raises(RuntimeError, match="cannot be lent"):
-        engine.lend()
+        engine.release_kv_cache()
 
 
 def test_statistics(model: LanguageModel) -> None:

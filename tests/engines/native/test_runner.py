@@ -19,7 +19,7 @@ from ascent.models.model import LanguageModel
 from ascent.models.routing import Recording, routing
 from ascent.models.tiny import create
 from ascent.records import Completion, Message, Prompt, Request, Rollout, Turn
-from ascent.rollouts.batch import packed
+from ascent.rollouts.batch import pack_rollouts
 
 ENDS = frozenset({1})
 WANT = frozenset({"logprobs_T"})
@@ -51,7 +51,7 @@ def answered(model: LanguageModel, requests: list[Request], **settings: Any) -> 
 def batch_of(requests: list[Request], answers: list[Completion]) -> dict[str, Any]:
     pairs = zip(requests, answers, strict=True)
     prompt = (Message("user", "?"),)
-    return packed([Rollout(Prompt(q.prompt_id, prompt), q.sample, (Turn(q.tokens, a),)) for q, a in pairs])
+    return pack_rollouts([Rollout(Prompt(q.prompt_id, prompt), q.sample, (Turn(q.tokens, a),)) for q, a in pairs])
 
 
 @torch.no_grad()
@@ -99,8 +99,8 @@ def test_the_ratio_of_a_fresh_rollout_is_1(model: LanguageModel) -> None:
         found = model.outputs(batch, WANT, 0.8)
     off_T = (found["logprobs_T"] - batch["sampler_logprobs_T"])[batch["loss_mask_T"]].abs()
     assert float(off_T.max()) < 1e-5
-    assert found["routes_changed"][0] == 0
-    assert found["routes_changed"][1] > 0
+    assert found["policy/routes_changed_frac"][0] == 0
+    assert found["policy/routes_changed_frac"][1] > 0
 
 
 def test_where_the_last_bits_decide_only_replay_keeps_the_route(model: LanguageModel) -> None:
@@ -126,7 +126,7 @@ def test_where_the_last_bits_decide_only_replay_keeps_the_route(model: LanguageM
     }
     assert float(off["kept"].max()) < 1e-3
     assert float(off["lost"].mean()) > 0.2
-    assert float(kept["routes_changed"][0] / kept["routes_changed"][1]) > 0.2
+    assert float(kept["policy/routes_changed_frac"][0] / kept["policy/routes_changed_frac"][1]) > 0.2
 
 
 def test_without_replay_nothing_is_recorded(tmp_path: Path) -> None:

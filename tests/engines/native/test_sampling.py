@@ -18,8 +18,8 @@ from transformers import (
 
 from ascent.engines.counter_rng import exponentials, words
 from ascent.engines.native import sampling
-from ascent.engines.native.batch_state import Rows, asked
-from ascent.engines.native.sampling import Drawn, draw, draw_plainly, race
+from ascent.engines.native.batch_state import BatchState, sampling_state
+from ascent.engines.native.sampling import Drawn, draw, draw_reference, gumbel_argmax
 from ascent.records import Request
 
 VOCABULARY = 23
@@ -31,10 +31,10 @@ def logits(rows: int = 4) -> Tensor:
 
 
 def drawn(logits_BV: Tensor, requests: list[Request], *, made: int = 0, cut: bool = True) -> Drawn:
-    rows = Rows(len(requests), 1, torch.device("cpu"))
+    rows = BatchState(len(requests), 1, torch.device("cpu"))
     for row, request in enumerate(requests):
         rows.start(row, request, ENDS, words(request.seed, request.prompt_id, request.sample), made)
-    return draw(logits_BV.clone(), asked(rows, slice(len(requests))), cut=cut)
+    return draw(logits_BV.clone(), sampling_state(rows, slice(len(requests))), cut=cut)
 
 
 def many(count: int, **changes: object) -> list[Request]:
@@ -130,7 +130,7 @@ def test_drawing_plainly_gives_the_same_bits(temperatures: tuple[float, ...]) ->
     out = drawn(logits(), requests, made=3, cut=False)
     keys = np.array([words(1, "p", n) for n in range(4)], dtype=np.uint32)
     warm = np.array(temperatures, dtype=np.float32) if set(temperatures) != {1.0} else None
-    tokens, logprobs = draw_plainly(logits(), keys, np.full(4, 3, dtype=np.int32), warm)
+    tokens, logprobs = draw_reference(logits(), keys, np.full(4, 3, dtype=np.int32), warm)
     assert tokens.tolist() == out.tokens_B.tolist()
     assert logprobs.tolist() == out.logprobs_B.tolist()
 
@@ -167,29 +167,29 @@ class TestRace:
             p_BV[:, ::3] = 0
             p_BV[:, -1] = 1
             race_BV = p_BV / exponentials(words_B2, position_B, size).numpy()
-            assert np.array_equal(race(p_BV, words_B2, position_B), race_BV.argmax(1))
+            assert np.array_equal(gumbel_argmax(p_BV, words_B2, position_B), race_BV.argmax(1))
 
     def test_without_a_compiler_it_is_numpys(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rng = np.random.default_rng(0)
         words_B2, position_B = rng.integers(0, 2**32, (64, 2), dtype=np.uint32), np.arange(64, dtype=np.int32)
         p_BV = rng.random((64, 258), dtype=np.float32)
-        compiled_B = race(p_BV, words_B2, position_B)
+        compiled_B = gumbel_argmax(p_BV, words_B2, position_B)
         assert sampling.library() is not None
         monkeypatch.setattr(sampling, "library", lambda: None)
-        assert np.array_equal(race(p_BV, words_B2, position_B), compiled_B)
+        assert np.array_equal(gumbel_argmax(p_BV, words_B2, position_B), compiled_B)
 
     def test_rows_may_lie_apart_and_what_is_not_a_number_wins(self) -> None:
         rng = np.random.default_rng(0)
         words_B2, position_B = rng.integers(0, 2**32, (8, 2), dtype=np.uint32), np.arange(8, dtype=np.int32)
         p_BV = rng.random((8, 300), dtype=np.float32)
         apart_BV = np.asfortranarray(p_BV)
-        assert np.array_equal(race(apart_BV, words_B2, position_B), race(p_BV, words_B2, position_B))
+        assert np.array_equal(gumbel_argmax(apart_BV, words_B2, position_B), gumbel_argmax(p_BV, words_B2, position_B))
         p_BV[3, 7:9] = np.nan
-        assert race(p_BV, words_B2, position_B)[3] == 7  # as numpy's argmax has it
+        assert gumbel_argmax(p_BV, words_B2, position_B)[3] == 7  # as numpy's argmax has it
 
     def test_other_kinds_of_numbers_are_read_as_what_they_are(self) -> None:
         rng = np.random.default_rng(0)
         words_B2, position_B = rng.integers(0, 2**32, (64, 2), dtype=np.uint32), np.arange(64, dtype=np.int32)
         p_BV = rng.random((64, 258), dtype=np.float32)
-        wide = race(p_BV.astype(np.float64), words_B2.astype(np.int64), position_B.astype(np.int64))  # type: ignore[arg-type]
-        assert np.array_equal(wide, race(p_BV, words_B2, position_B))
+        wide = gumbel_argmax(p_BV.astype(np.float64), words_B2.astype(np.int64), position_B.astype(np.int64))  # type: ignore[arg-type]
+        assert np.array_equal(wide, gumbel_argmax(p_BV, words_B2, position_B))

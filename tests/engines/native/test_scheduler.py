@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascent.engines.native.block_manager import Pages
+from ascent.engines.native.block_manager import BlockManager
 from ascent.engines.native.scheduler import Move, Scheduler
 from ascent.records import Request
 
@@ -22,7 +22,7 @@ class Toy:
     """Drives a scheduler as the engine does, with lists in place of tensors, and checks what must always hold."""
 
     def __init__(self, pages: int, size: int, rows: int, ahead: int = 0) -> None:
-        self.scheduler = Scheduler(Pages(pages, size), rows, ahead)
+        self.scheduler = Scheduler(BlockManager(pages, size), rows, ahead)
         self.size = size
         self.stored: list[int] = []
         self.finished: list[Request] = []
@@ -124,7 +124,7 @@ def test_random_histories_leak_nothing_and_finish(
 
 def test_prompts_of_the_next_requests_come_along_while_they_are_short_and_pages_are_over() -> None:
     def prefilled(pages: int, ahead: int) -> list[int]:
-        scheduler = Scheduler(Pages(pages, 4), rows=2, ahead=ahead)
+        scheduler = Scheduler(BlockManager(pages, 4), rows=2, ahead=ahead)
         for sample, prompt in enumerate("aabbcde"):
             scheduler.add(request(prompt, sample))
         return [prefix.tokens[0] - ord("a") for prefix in scheduler.admit().prefilled]
@@ -173,7 +173,7 @@ def test_what_comes_along_preempts_nobody() -> None:
 
 
 def test_it_pays_to_look_when_others_could_start() -> None:
-    scheduler = Scheduler(Pages(200, 2), rows=16)
+    scheduler = Scheduler(BlockManager(200, 2), rows=16)
     for sample in range(20):
         scheduler.add(request("a", sample))
     assert scheduler.admit().started
@@ -183,7 +183,7 @@ def test_it_pays_to_look_when_others_could_start() -> None:
 
 
 def test_a_groups_prompt_is_prefilled_once_and_shared() -> None:
-    scheduler = Scheduler(Pages(20, 2), rows=8)
+    scheduler = Scheduler(BlockManager(20, 2), rows=8)
     for sample in range(4):
         scheduler.add(request("a", sample))
     admission = scheduler.admit()
@@ -209,7 +209,7 @@ def test_the_one_that_started_last_is_preempted_and_starts_again_first() -> None
 
 
 def test_clear_forgets_everybody() -> None:
-    scheduler = Scheduler(Pages(20, 2), rows=2)
+    scheduler = Scheduler(BlockManager(20, 2), rows=2)
     for sample in range(4):
         scheduler.add(request("a", sample))
     scheduler.admit()

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ascent.records import Completion, Request, Rollout
-from ascent.rollouts.generate import Asked
+from ascent.rollouts.generate import RenderedPrompt
 from ascent.update.learner import LocalLearner
 from ascent.update.optim import Adam
 from ascent.update.schedule import Schedule
@@ -84,8 +84,8 @@ def learner_of(model: Any, learning_rate: float, eps: float = 1e-8) -> LocalLear
     return LocalLearner(model, Schedule(learning_rate, "constant", 0, 1000), adam=Adam(eps=eps))
 
 
-def asked_of(prompts: Sequence[Any], tokenizer: Any) -> list[Asked]:
-    return [Asked(prompt, tuple(tokenizer(prompt.messages[-1].content).input_ids)) for prompt in prompts]
+def asked_of(prompts: Sequence[Any], tokenizer: Any) -> list[RenderedPrompt]:
+    return [RenderedPrompt(prompt, tuple(tokenizer(prompt.messages[-1].content).input_ids)) for prompt in prompts]
 
 
 def same_weights(ours: LocalLearner, theirs: torch.nn.Module, **renamed: str) -> float:

@@ -9,8 +9,8 @@ import torch
 
 from ascent.algorithms import TABLE
 from ascent.models.load import load
-from ascent.rollouts.generate import Settings
-from ascent.rollouts.source import Models, Plan, RolloutSource
+from ascent.rollouts.generate import SamplingParams
+from ascent.rollouts.source import Models, RolloutConfig, RolloutSource
 from ascent.update.objective import objective_of
 from tests.examples.one_file.replay import (
     LOSS,
@@ -38,7 +38,8 @@ def test_grpo_is_the_librarys(tmp_path: Path) -> None:
     prompts = one.TASK.prompts("train", 9, seed=5)
     source = RolloutSource(
         asked_of(prompts, tokenizer), sampler, score, Models(ours, learner_of(load(folder), 1.0)), TABLE["grpo"],
-        Plan(prompts=3, samples=4, epochs=3, budget=128), Settings(settings.max_new_tokens, seed=0), text=str,
+        RolloutConfig(prompts=3, samples=4, epochs=3, budget=128), SamplingParams(settings.max_new_tokens, seed=0),
+        text=str,
         shuffle=False,
     )  # fmt: skip
     optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, eps=1e-6, weight_decay=0.0)
@@ -62,8 +63,8 @@ def test_grpo_is_the_librarys(tmp_path: Path) -> None:
             theirs = one.update(policy, optimizer, batch, old_BL, reference_BL, advantages_B, settings)
             stats = ours.step(batches, objective_of(source.row))
             assert stats["loss"].value() == pytest.approx(float(theirs), abs=LOSS)
-            moved = max(moved, stats["ratio_largest"].value())
-            clipped = max(clipped, stats["clipped_high"].value() + stats["clipped_low"].value())
+            moved = max(moved, stats["policy/ratio_max"].value())
+            clipped = max(clipped, stats["policy/clip_frac_high"].value() + stats["policy/clip_frac_low"].value())
             batches = source.more(stats)
         assert batches == []
         source.refresh(ours.weights())

@@ -9,8 +9,8 @@ import torch
 
 from ascent.algorithms import TABLE
 from ascent.models.load import load
-from ascent.rollouts.generate import Settings
-from ascent.rollouts.source import Models, Plan, RolloutSource
+from ascent.rollouts.generate import SamplingParams
+from ascent.rollouts.source import Models, RolloutConfig, RolloutSource
 from ascent.update.objective import critic_objective, objective_of
 from tests.examples.one_file.replay import (
     LOSS,
@@ -44,7 +44,8 @@ def test_ppo_is_the_librarys(tmp_path: Path) -> None:
     prompts = one.TASK.prompts("train", 24, seed=5)
     source = RolloutSource(
         asked_of(prompts, tokenizer), sampler, score, Models(ours, learner_of(load(folder), 1.0), judge), row,
-        Plan(prompts=8, samples=1, epochs=3, budget=96), Settings(settings.max_new_tokens, seed=0), text=str,
+        RolloutConfig(prompts=8, samples=1, epochs=3, budget=96), SamplingParams(settings.max_new_tokens, seed=0),
+        text=str,
         shuffle=False,
     )  # fmt: skip
     moved, ended = 0.0, set()
@@ -62,7 +63,7 @@ def test_ppo_is_the_librarys(tmp_path: Path) -> None:
             critics = judge.step(batches, critic_objective(row))
             assert stats["loss"].value() == pytest.approx(loss, abs=LOSS)
             assert critics["loss"].value() == pytest.approx(error, abs=LOSS)
-            moved = max(moved, stats["ratio_largest"].value())
+            moved = max(moved, stats["policy/ratio_max"].value())
             batches = source.more(stats)
         assert batches == []
         source.refresh(ours.weights())
