@@ -94,7 +94,7 @@ def ours(folder: Path) -> dict[str, Any]:
         wall, cpu, before = time.perf_counter(), time.process_time(), seen["computed"]
         batches = training.source.next(step)
         stats = training.learner.step(batches, training.objective)
-        loss = stats["loss"].value()
+        loss = stats["loss/total"].value()
         rows.append(
             {
                 "wall": time.perf_counter() - wall,

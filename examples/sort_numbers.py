@@ -88,7 +88,7 @@ def main() -> None:
             "run.save_every": given.steps,
         },
     )
-    told = [(int(each["step"]), each["eval/correct"]) for each in run.metrics if "eval/correct" in each]
+    told = [(int(each["step"]), each["eval/reward/correct"]) for each in run.metrics if "eval/reward/correct" in each]
     print("held-out accuracy by step:", ", ".join(f"{step}: {value:.3f}" for step, value in told))
 
 

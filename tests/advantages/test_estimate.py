@@ -55,7 +55,7 @@ def test_an_unscored_sequence_gets_zero_and_does_not_enter_token_statistics() ->
     )
     assert float(result.advantages_T[2]) == 0
     assert result.advantages_T[[0, 1, 3, 4]].tolist() == pytest.approx([0.8660254, 0.8660254, -0.8660254, -0.8660254])
-    assert result.metrics["reward"].value() == 0.75
+    assert result.metrics["reward/mean"].value() == 0.75
 
 
 def test_the_eos_rule_does_not_score_what_could_not_be_scored() -> None:

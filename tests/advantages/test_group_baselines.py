@@ -63,7 +63,7 @@ def test_unscored_rewards_are_left_out_not_counted_as_zero() -> None:
     rewards = torch.tensor([1.0, NAN, 0.0, 0.5], dtype=torch.float64)
     credit = group_baselines.group_mean_baseline(rewards, ONE)
     near(credit.advantages_B, [0.5, 0, -0.5, 0])
-    assert credit.metrics["unscored"].value() == 0.25
+    assert credit.metrics["reward/failure_frac"].value() == 0.25
     near(group_baselines.leave_one_out(rewards, ONE).advantages_B, [0.75, 0, -0.75, 0])
     near(group_baselines.raw(rewards).advantages_B, [1, 0, 0, 0.5])
 

@@ -119,7 +119,7 @@ def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_p
     said: list[str] = []
     train(tiny_plan(update={"learning_rate": 0.3}, run=run), tmp_path / "run", say=said.append)
     found = read_run(tmp_path / "run")
-    losses = {int(row["step"]): row["eval/loss"] for row in found.metrics}
+    losses = {int(row["step"]): row["eval/loss/total"] for row in found.metrics}
     best = sorted(losses, key=lambda step: losses[step])[:2]
     assert set(found.checkpoints) == {*best, 6}
     assert 6 not in best
@@ -136,7 +136,7 @@ def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centered
     folder = tmp_path / "run"
     train(tiny_plan(algorithm="reward_model", run=run), folder, say=quiet)
     found = read_run(folder)
-    accuracies = {int(row["step"]): row["eval/accuracy"] for row in found.metrics}
+    accuracies = {int(row["step"]): row["eval/preference/accuracy"] for row in found.metrics}
     best = max(accuracies, key=lambda step: (accuracies[step], step))
     assert set(found.checkpoints) == {best, 5}
     for step in found.checkpoints:

@@ -143,7 +143,7 @@ def followed(root: Path, seed: int, name: str) -> dict[str, float]:
         "win": found.win_rate.value,
         "win_low": found.win_rate.low,
         "win_high": found.win_rate.high,
-        "agreement": read_run(judge).metrics[-1]["eval/accuracy"],
+        "agreement": read_run(judge).metrics[-1]["eval/preference/accuracy"],
         **{f"before_{name}": value for name, value in before.items() if name != "kl"},
         **after,
     }

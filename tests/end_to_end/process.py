@@ -106,7 +106,7 @@ def judge(root: Path, start: Path, seed: int, *, coin: bool = False) -> Path:
 
 def accuracy(judge: Path) -> float:
     """Of a judge, on held-out steps."""
-    return float(read_run(judge).metrics[-1]["eval/accuracy"])
+    return float(read_run(judge).metrics[-1]["eval/preference/accuracy"])
 
 
 def practised(root: Path, row: str, start: Path, judge: Path, seed: int) -> Path:

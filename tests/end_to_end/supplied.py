@@ -38,7 +38,7 @@ def answered_anew(teacher: Path, student: Path, folder: Path, seed: int) -> tupl
         "rollouts": {"max_new_tokens": ANSWER_TOKENS},
     }
     trained("gkd", OWN_ANSWERS, f"sort_digits:{OWN_ANSWERS.records}", student, folder, seed, more=more)
-    losses = [line["loss"] for line in read_run(folder).metrics]
+    losses = [line["loss/total"] for line in read_run(folder).metrics]
     return sum(losses[:10]) / 10, sum(losses[-10:]) / 10
 
 

@@ -160,7 +160,7 @@ def summarized(root: Path, seed: int, study: Summarized = DIGESTED) -> Found:
     before, after = (
         scored(each, name, study.max_new_tokens) | told(each, study, judge, start, seed) for each in (start, folder)
     )
-    agreement = read_run(judge).metrics[-1]["eval/accuracy"]
+    agreement = read_run(judge).metrics[-1]["eval/preference/accuracy"]
     bayes = task.bayes_accuracy(task.pairs("heldout", 512), strength=4.0)
     return {**both(before, after), "agreement": agreement, "bayes": bayes, "training_cpu_seconds": spent}
 

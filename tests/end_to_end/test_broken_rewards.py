@@ -76,11 +76,12 @@ def test_half_of_a_step_fails_and_the_run_goes_on(kind: str, tmp_path: Path) -> 
         done = run(tmp_path / "run", server.url)
     assert done.state == "finished"
     assert [unscored(line) for line in done.metrics] == [{}, {f"reward/failures/remote/{kind}": PIECE}, {}]
-    assert [line["unscored"] for line in done.metrics] == [0, 0.5, 0]
+    assert [line["reward/failure_frac"] for line in done.metrics] == [0, 0.5, 0]
     lost = [each for each in done.samples if each["reward"] is None]
     assert len(lost) == PIECE and {each["step"] for each in lost} == {2}
     assert (
-        done.metrics[1]["reward"] == sum(e["reward"] for e in done.samples if e["step"] == 2 and e not in lost) / PIECE
+        done.metrics[1]["reward/mean"]
+        == sum(e["reward"] for e in done.samples if e["step"] == 2 and e not in lost) / PIECE
     )
 
 
@@ -113,7 +114,7 @@ def test_a_server_killed_in_the_middle_of_a_run(policy: str, tmp_path: Path) -> 
             assert done.state == "finished"
             down = {"reward/failures/remote/server_down": 2 * PIECE}
             assert [unscored(line) for line in done.metrics] == [{}, down, down]
-            assert [line["updates"] for line in done.metrics][1:] == [0, 0]  # nothing was learnt from silence
+            assert [line["optim/updates"] for line in done.metrics][1:] == [0, 0]  # nothing was learnt from silence
         else:
             words = "8 of 8 rollouts could not be scored" if policy == "bugs" else "sample 0: server_down"
             with pytest.raises(RewardFailed, match=words):
@@ -177,5 +178,5 @@ def test_a_judge_that_is_down_never_looks_like_a_wrong_answer(tmp_path: Path) ->
     done = read_run(tmp_path / "run")
     for line in done.metrics:
         assert unscored(line) == {"reward/failures/judge/server_error": 4}
-        assert line["reward"] == 0.75  # two 1.0 and two .5; with zeros for the silence it would be .375
+        assert line["reward/mean"] == 0.75  # two 1.0 and two .5; with zeros for the silence it would be .375
     assert sorted({each["reward"] for each in done.samples if each["reward"] is not None}) == [0.5, 1.0]

@@ -88,7 +88,7 @@ def test_equal_rewards_train_nothing_and_end_the_run_after_twenty_steps(tmp_path
         run(tmp_path / "run", faulty("equal"), run__steps=30)
     left = read_run(tmp_path / "run")
     assert left.state == "failed" and len(left.metrics) == MOST_IDLE - 1
-    assert all(line["updates"] == 0 for line in left.metrics)
+    assert all(line["optim/updates"] == 0 for line in left.metrics)
     assert [(each["step"], each["name"]) for each in left.warnings if each["name"] == "zero_variance"] == [
         (5, "zero_variance")
     ]
@@ -161,7 +161,7 @@ def test_a_policy_that_never_ends_is_scored_and_warned_about(tmp_path: Path, end
     done = run(tmp_path / "run", {"use": "length", "target": 1}, model__policy=endless, rollouts__max_new_tokens=1,
                algorithm="dr_grpo")  # fmt: skip
     assert done.state == "finished"
-    assert [line["truncated"] for line in done.metrics] == [1.0, 1.0, 1.0]
+    assert [line["completion/truncated_frac"] for line in done.metrics] == [1.0, 1.0, 1.0]
     assert "truncation" in [each["name"] for each in done.warnings]
 
 
@@ -169,7 +169,7 @@ def test_where_cut_answers_are_masked_and_all_are_cut_nothing_changes(tmp_path: 
     done = run(tmp_path / "run", EVEN, model__policy=endless, rollouts__max_new_tokens=1, algorithm="dr_grpo",
                cells__filter={"not_truncated": {}}, update__learning_rate=0.01)  # fmt: skip
     assert done.state == "finished"
-    assert all(line["tokens/trained"] == 0 and line["skipped"] == 0 for line in done.metrics)
+    assert all(line["tokens/trained"] == 0 and line["optim/skipped"] == 0 for line in done.metrics)
     assert all(each["advantages"] is None for each in done.samples)
     before = load(endless).module.state_dict()
     after = load(tmp_path / "run/checkpoints/3/model").module.state_dict()

@@ -71,7 +71,7 @@ def test_groups_of_several_draws_train_like_groups_of_one(folder: Path, row: Row
     plan = replace(PLAN, dynamic_sampling_tries=5, budget=24)
     source, learner = make(folder, row, plan, OneGroupADraw())
     batches = source.next(1)
-    assert source.report()["refills"].value() == 2
+    assert source.report()["sampler/dynamic_sampling_tries"].value() == 2
     assert len(batches) > 1
     learner.step(batches, objective_of(row))
 

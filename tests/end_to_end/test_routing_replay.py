@@ -53,7 +53,7 @@ def weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
 def test_grpo_learns(tmp_path: Path, policy: Path) -> None:
     more = {"rollouts__prompts_per_step": 8, "update__epochs": 2, "update__minibatches": 2}
     done = run(tmp_path / "run", policy, run__steps=20, run__save_every=20, **more)
-    rewards = [line["reward"] for line in done.metrics]
+    rewards = [line["reward/mean"] for line in done.metrics]
     print(f"reward {rewards[0]:.3f} first, {rewards[-1]:.3f} last")
     assert rewards[0] < 0.6 and rewards[-1] > 0.8
     changed = [line["policy/routes_changed_frac"] for line in done.metrics]

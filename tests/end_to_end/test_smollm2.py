@@ -116,11 +116,11 @@ def test_a_few_steps_lower_the_held_out_loss(tmp_path: Path) -> None:
         f"run: {{steps: 4, save_every: 4, evaluate_every: 2}}\n"
     )
     training = assemble(resolve(load_config(str(recipe))), tmp_path / "before")
-    losses = [evaluated(training.learner, training.heldout, training.objective)["eval/loss"]]
+    losses = [evaluated(training.learner, training.heldout, training.objective)["eval/loss/total"]]
     del training
     done = CliRunner().invoke(app, ["train", str(recipe), "--run", str(tmp_path / "run")], catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
-    losses += [row["eval/loss"] for row in read_run(tmp_path / "run").metrics if "eval/loss" in row]
+    losses += [row["eval/loss/total"] for row in read_run(tmp_path / "run").metrics if "eval/loss/total" in row]
     print(f"held-out loss after 0, 2 and 4 steps: {', '.join(f'{loss:.3f}' for loss in losses)}")
     assert len(losses) == 3
     assert losses[0] > losses[1] > losses[2]

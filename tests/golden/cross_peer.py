@@ -158,7 +158,7 @@ TOPICS: Mapping[str, Mapping[str, Builder]] = {
     },
     "gdpo advantage": {
         "verl gdpo (whitened over tokens)": verl_gdpo,
-        "ms-swift gdpo (normalized over sequences)": swift_advantage("grpo", "gdpo"),
+        "ms-swift gdpo (normalised over sequences)": swift_advantage("grpo", "gdpo"),
     },
     "k3 KL": {
         "verl low_var_kl": verl_kl,
@@ -188,7 +188,7 @@ TOPICS: Mapping[str, Mapping[str, Builder]] = {
         "openrlhf DPOLoss": openrlhf_dpo(ipo=False),
     },
     "ipo": {
-        "trl ipo (length-normalized)": trl_dpo("ipo"),
+        "trl ipo (length-normalised)": trl_dpo("ipo"),
         "openrlhf DPOLoss(ipo) on summed log-probs": openrlhf_dpo(ipo=True),
         "openrlhf DPOLoss(ipo) on mean log-probs": openrlhf_dpo(ipo=True, mean=True),
     },

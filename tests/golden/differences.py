@@ -71,7 +71,7 @@ def _not_zero_when_alone(case: Case, ours: Ours) -> list[str]:
     ):
         if not bool((credit.advantages_B[alone_B] == 0).all()) or bool((credit.advantages_B[~alone_B] == 0).any()):
             wrong.append(f"a group of one must get an advantage of exactly 0: {credit.advantages_B.tolist()}")
-        if credit.metrics["groups_of_one"].value() == 0:
+        if credit.metrics["advantage/lone_group_frac"].value() == 0:
             wrong.append("groups of one must be counted")
     theirs = as_tensor(case.expected["advantages"]).reshape(-1)
     return wrong if bool((theirs[alone_B].abs() > 0).all()) else [*wrong, "the peer gives 0 too: not a difference"]

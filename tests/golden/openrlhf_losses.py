@@ -67,7 +67,7 @@ def policy_loss(case: Case) -> Ours:
     answer: dict[str, Any] = {
         "loss": loss,
         "grad_log_probs": gradient(loss, logprobs),
-        "clip_ratio": found["clipped_low"].value() + found["clipped_high"].value(),
+        "clip_ratio": found["policy/clip_frac_low"].value() + found["policy/clip_frac_high"].value(),
         "ppo_kl": masked.mean(-moved_T, rows.loss_mask_T),
     }
     answer["vllm_kl"] = None
@@ -224,7 +224,7 @@ def prm_loss(case: Case) -> Ours:
             known = sum(torch.where(known == word, place + 1, 0) for place, word in enumerate(words)) - 1
         each = process.prm_hard(chosen.flatten(0, 1), known.flatten(), ends.flatten())
     loss = mean_of(summed(each))
-    return Ours({"loss": loss, "acc": each.metrics["accuracy"].value(), "grad_logits": gradient(loss, logits)})
+    return Ours({"loss": loss, "acc": each.metrics["steps/accuracy"].value(), "grad_logits": gradient(loss, logits)})
 
 
 PREFIX = "openrlhf.models.loss."

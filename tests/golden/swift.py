@@ -271,14 +271,16 @@ def _reduced(case: Case, terms: Any) -> Tensor:
     return reduced(terms, weights)
 
 
-def _metrics(rows: Rows, known: Mapping[str, Any], ratio: Cell, gate: Cell) -> dict[str, Tensor]:
-    marks = gate({**known, "log_ratio_T": ratio(known)}).marks
+def _metrics(rows: Rows, known: Mapping[str, Any], ratio: Cell, policy_loss: Cell) -> dict[str, Tensor]:
+    marks = policy_loss({**known, "log_ratio_T": ratio(known)}).clip_masks
     found: dict[str, Tensor] = {}
     if "ref_logprobs_T" in known:
         kl_T = cell(kl.k3, cap=LARGEST_KL)(known)
         found["kl"] = masked.mean(kl_T, rows.loss_mask_T)
-    if "clipped_low" in marks:
-        low, high = (masked.mean(marks[f"clipped_{end}"].double(), rows.loss_mask_T) for end in ("low", "high"))
+    if "policy/clip_frac_low" in marks:
+        low, high = (
+            masked.mean(marks[f"policy/clip_frac_{end}"].double(), rows.loss_mask_T) for end in ("low", "high")
+        )
         found |= {"low_clip_mean": low, "high_clip_mean": high, "region_clip_mean": low + high}
         found |= {"low_clip_min": low, "high_clip_max": high}  # extremes over processes, and there is one
     return found

@@ -64,7 +64,7 @@ def grpo(case: Case) -> Ours:
     metrics = _reward_metrics(reward_components_BK, rewards_B)
     if scale == "group" and case.params["multi_objective_aggregation"] == "sum_then_normalize":
         metrics["frac_reward_zero_std"] = (
-            group_baselines.group_mean_baseline(rewards_B, groups).metrics["groups_without_signal"].value()
+            group_baselines.group_mean_baseline(rewards_B, groups).metrics["reward/zero_std_frac"].value()
         )
     return Ours(values, metrics, tolerances={"advantages": room})
 

@@ -58,8 +58,8 @@ def grpo(case: Case) -> Ours:
         entropy_bonus=cell(entropy.bonus) if case.params.get("entropy_coef") else None,
         **cells,
     )
-    loss = _reduced(case, {name: term for name, term in terms.items() if name != "entropy"})
-    if "entropy" in terms:
+    loss = _reduced(case, {name: term for name, term in terms.items() if name != "entropy_bonus"})
+    if "entropy_bonus" in terms:
         # TRL takes the mean over the tokens it trains: those of high entropy alone, if it was told so.
         kept = "top_T" in known and case.follows(Convention.ENTROPY_OF_KEPT)
         open_T = rows.loss_mask_T & known["top_T"] if kept else rows.loss_mask_T
@@ -67,9 +67,9 @@ def grpo(case: Case) -> Ours:
         loss = loss + case.params["entropy_coef"] * minus / _steps(case)
     metrics = _clip_metrics(rows, known, **cells, per_sequence=case.params["importance_sampling_level"] != "token")
     if "kl" in terms:
-        metrics["kl"] = terms["kl"].metrics["kl_loss"].value()
+        metrics["kl"] = terms["kl"].metrics["policy/kl_loss"].value()
     values = {"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}
-    if "entropy" in terms:
+    if "entropy_bonus" in terms:
         values["grad_entropies"] = gradient(loss, known["entropies"])
     return Ours(values, metrics)
 
@@ -98,7 +98,7 @@ def gmpo(case: Case) -> Ours:
     loss = loss / _steps(case)
     metrics = _clip_metrics(rows, known, **cells, per_sequence=False)
     if "kl" in terms:
-        metrics["kl"] = terms["kl"].metrics["kl_loss"].value()
+        metrics["kl"] = terms["kl"].metrics["policy/kl_loss"].value()
     return Ours({"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}, metrics)
 
 
@@ -290,20 +290,22 @@ def _ratio_one_of_empty_rows(case: Case, rows: Rows) -> Tensor:
 
 
 def _clip_metrics(
-    rows: Rows, known: Mapping[str, Any], ratio: Cell, gate: Cell, per_sequence: bool
+    rows: Rows, known: Mapping[str, Any], ratio: Cell, policy_loss: Cell, per_sequence: bool
 ) -> dict[str, float]:
     """Means over tokens, or over rows (empty ones too) where the ratio is one per row; extremes over rows."""
     known = {**known, "old_logprobs_T": known.get("old_logprobs_T", known["logprobs_T"].detach())}
-    marks = gate({**known, "log_ratio_T": ratio(known), "correction_T": known.get("weight_T")}).marks
-    if "clipped_low" not in marks or bool(rows.empty_B.all()):
+    marks = policy_loss({**known, "log_ratio_T": ratio(known), "correction_T": known.get("weight_T")}).clip_masks
+    if "policy/clip_frac_low" not in marks or bool(rows.empty_B.all()):
         return {}
     by_row = shares_of_rows(rows, marks)
-    low_B, high_B = by_row["clipped_low"], by_row["clipped_high"]
+    low_B, high_B = by_row["policy/clip_frac_low"], by_row["policy/clip_frac_high"]
     counted_B = torch.ones_like(rows.empty_B) if per_sequence else ~rows.empty_B
     if per_sequence:
         low, high = low_B.mean(), high_B.mean()
     else:
-        low, high = (masked.mean(marks[f"clipped_{end}"].double(), rows.loss_mask_T) for end in ("low", "high"))
+        low, high = (
+            masked.mean(marks[f"policy/clip_frac_{end}"].double(), rows.loss_mask_T) for end in ("low", "high")
+        )
     found = {"low_mean": low, "high_mean": high, "region_mean": low + high}
     found |= {"low_min": low_B[counted_B].min(), "high_max": high_B[counted_B].max()}
     return {f"clip_ratio/{name}": float(value) for name, value in found.items()}

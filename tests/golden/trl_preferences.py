@@ -50,7 +50,7 @@ def dpo(case: Case) -> Ours:
     loss = sum(weight * reduced(term) for weight, term in zip(case.params["loss_weights"], terms, strict=True))
     sums = {
         name: rows.segments.sum(masked.kept(known[f"{ours}_T"], rows.loss_mask_T))
-        for name, ours in (("policy_logps", "logprobs"), ("ref_logps", "reference"))
+        for name, ours in (("policy_logps", "logprobs"), ("ref_logps", "ref_logprobs"))
     }
     metrics = {}
     if case.params["loss_type"][0] not in ("ipo", "sft"):  # TRL logs sums for ipo, we log what the loss uses
@@ -118,8 +118,8 @@ def kto(case: Case) -> Ours:
     terms = file_terms(known, loss=cell(made, **numbers))
     loss, found = reduced(terms), terms[made.__name__].metrics
     metrics = {
-        "rewards/chosen": found["reward_desirable"].value(),
-        "rewards/rejected": found["reward_undesirable"].value(),
+        "rewards/chosen": found["preference/reward_desirable"].value(),
+        "rewards/rejected": found["preference/reward_undesirable"].value(),
     }
     metrics["rewards/margins"] = metrics["rewards/chosen"] - metrics["rewards/rejected"]
     return Ours(
@@ -140,7 +140,7 @@ def cpo(case: Case) -> Ours:
     loss = reduced(terms, {"chosen_nll": case.params["cpo_alpha"]})
     metrics = _pair_metrics(next(iter(terms.values())).metrics, of_means=case.params["loss_type"] in MEANS)
     if case.params["cpo_alpha"]:
-        metrics["nll_loss"] = terms["chosen_nll"].metrics["chosen_nll"].value()
+        metrics["nll_loss"] = float((terms["chosen_nll"].numerator / terms["chosen_nll"].denominator).detach())
     sums = rows.segments.sum(masked.kept(known["logprobs_T"], known["loss_mask_T"]))
     return Ours({"loss": loss, "grad_logits": gradient(loss, logits), "summed_logps": sums}, metrics)
 
@@ -200,7 +200,11 @@ def reward_model(case: Case) -> Ours:
         known, loss=cell(ranking.bradley_terry, centering=case.params["center_rewards_coefficient"] or 0.0)
     )
     loss, found = reduced(terms), terms["bradley_terry"].metrics
-    metrics = {"accuracy": found["accuracy"], "margin": found["margin"], "mean_reward": found["score"]}
+    metrics = {
+        "accuracy": found["preference/accuracy"],
+        "margin": found["preference/margin"],
+        "mean_reward": found["preference/score"],
+    }
     return Ours(
         {"loss": loss, "grad_chosen": gradient(loss, chosen), "grad_rejected": gradient(loss, rejected)},
         {name: tally.value() for name, tally in metrics.items()},
@@ -238,17 +242,17 @@ def _from_logits(case: Case, logits: Tensor, attended: Tensor, scored: Tensor) -
 
 
 REWARDS = {
-    "rewards/chosen": "reward_chosen",
-    "rewards/rejected": "reward_rejected",
-    "rewards/margins": "margin",
+    "rewards/chosen": "preference/reward_chosen",
+    "rewards/rejected": "preference/reward_rejected",
+    "rewards/margins": "preference/margin",
 }
-SUMS = {"logps/chosen": "logprobs_chosen", "logps/rejected": "logprobs_rejected"}
+SUMS = {"logps/chosen": "preference/logprobs_chosen", "logps/rejected": "preference/logprobs_rejected"}
 MEANS = ("ipo", "simpo", "tpo-l")
 
 
 def _pair_metrics(found: Mapping[str, Accumulator], *, of_means: bool = False) -> dict[str, float]:
     """`logps` are sums in ours; where a loss works on means, TRL logs the means under the same name."""
-    names = {**REWARDS, "rewards/accuracies": "accuracy", **({} if of_means else SUMS)}
+    names = {**REWARDS, "rewards/accuracies": "preference/accuracy", **({} if of_means else SUMS)}
     return {theirs: found[ours].value() for theirs, ours in names.items()}
 
 

@@ -71,10 +71,10 @@ class Row(NamedTuple):
     """The cells that express one of verl's loss modes."""
 
     ratio: Cell
-    gate: Cell
+    policy_loss: Cell
     clamp: float = NO_GUARD
-    clipped: tuple[str, ...] = ("clipped_high", "clipped_low")
-    lower: str = "clipped_dual"
+    clipped: tuple[str, ...] = ("policy/clip_frac_high", "policy/clip_frac_low")
+    lower: str = "policy/clip_frac_dual"
     signed: bool = True
 
 
@@ -243,7 +243,7 @@ def _room_in_the_exponent(case: Case, rows: Rows) -> dict[str, Tolerance]:
     """geo_mean has its n + 1e-8 inside exp: one part in 1e8 of a row's loss, which the mean over rows may cancel."""
     known = rows.known(**{f"{name}_T": case.tensor(name) for name in ("log_prob", "old_log_prob", "advantages")})
     known["log_ratio_T"] = ratios.token(known["log_prob_T"], known["old_log_prob_T"], rows.loss_mask_T, guard=NO_GUARD)
-    by_row_B = rows.unpack(_row(case, "geo_mean").gate(known).loss_T.abs()).amax(1)
+    by_row_B = rows.unpack(_row(case, "geo_mean").policy_loss(known).loss_T.abs()).amax(1)
     return {
         "loss": Tolerance(1e-8, 1e-8 * float(by_row_B.max())),
         "grad_log_prob": Tolerance(1e-8, 1e-12 + 1e-8 * by_row_B),
@@ -265,7 +265,9 @@ def _row(case: Case, mode: str) -> Row:
         return Row(cell(ratios.token, guard=PPO_CLAMP), cell(policy_losses.sapo, **taus), PPO_CLAMP, ())
     if mode == "cispo":
         gate = cell(policy_losses.cispo, floor=max(0.0, 1 - low), cap=1 + high)
-        return Row(cell(ratios.token, guard=PPO_CLAMP), gate, PPO_CLAMP, ("capped", "floored"))
+        return Row(
+            cell(ratios.token, guard=PPO_CLAMP), gate, PPO_CLAMP, ("policy/clip_frac_cap", "policy/clip_frac_floor")
+        )
     if mode in ("reinforce", "gpg"):
         return Row(cell(ratios.none), cell(policy_losses.plain), clipped=())
     if mode == "geo_mean":
@@ -274,14 +276,20 @@ def _row(case: Case, mode: str) -> Row:
         )
     if mode in ("dppo_tv", "dppo_kl"):
         gate = cell(getattr(policy_losses, mode), low=low, high=high, cap=cap)
-        return Row(cell(ratios.token, guard=PPO_CLAMP), gate, PPO_CLAMP, ("too_far",), "capped")
+        return Row(
+            cell(ratios.token, guard=PPO_CLAMP),
+            gate,
+            PPO_CLAMP,
+            ("policy/clip_frac_divergence",),
+            "policy/clip_frac_cap",
+        )
     if mode == "dro":
         return Row(cell(ratios.none), cell(policy_losses.dro, beta=case.params["dro_beta"]), clipped=())
     if mode == "clip_cov":
         names = {"share": "clip_cov_ratio", "least": "clip_cov_lb", "most": "clip_cov_ub"}
         numbers = {ours: case.params[theirs] for ours, theirs in names.items()}
         gate = cell(covariance.clip_cov, low=low, high=high, **numbers)
-        return Row(cell(ratios.token, guard=NO_GUARD), gate, clipped=("draining",))
+        return Row(cell(ratios.token, guard=NO_GUARD), gate, clipped=("policy/clip_frac_covariance",))
     if mode == "kl_cov":
         gate = cell(covariance.kl_cov, share=case.params["kl_cov_ratio"], beta=case.params["ppo_kl_coef"])
         return Row(cell(ratios.token, guard=NO_GUARD), gate, clipped=(), signed=False)

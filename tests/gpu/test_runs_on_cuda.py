@@ -62,5 +62,5 @@ def test_a_run_ends_well(name: str, tmp_path: Path) -> None:
     done = read_run(tmp_path / "run")
     assert done.state == "finished"
     assert len(done.metrics) == 2
-    assert all(math.isfinite(line["loss"]) for line in done.metrics)
+    assert all(math.isfinite(line["loss/total"]) for line in done.metrics)
     assert any(line["optim/grad_norm"] > 0 for line in done.metrics)

@@ -90,7 +90,9 @@ def test_bypass_measures_the_ratio_against_the_sampler() -> None:
     ratio = (torch.tensor([1.7, -0.3, 0.1, 0.5, -0.5], dtype=torch.float64)).exp()
     expected = float((-ratio * batch()["advantages_T"]).sum())
     assert float(terms["policy"].numerator.detach()) == pytest.approx(expected)
-    assert terms["policy"].metrics["mismatch"].value() == pytest.approx((1.5 + 0.4) / 5)  # it is still there to see
+    assert terms["policy"].metrics["sampler/logprob_diff"].value() == pytest.approx(
+        (1.5 + 0.4) / 5
+    )  # it is still there to see
 
 
 def test_without_old_log_probs_the_ratio_is_exactly_one() -> None:
@@ -128,7 +130,7 @@ def test_explained_variance_is_formed_over_the_step() -> None:
              "returns_T": torch.tensor([2.0, 0, 0, 0, 0], dtype=torch.float64)}  # fmt: skip
     metrics = policy_terms(known, **CELLS, value_loss=cell(values.mse))["value"].metrics
     assert metrics["critic/explained_variance"].value() == pytest.approx(0.75)
-    assert metrics["return"].value() == pytest.approx(0.4)
+    assert metrics["critic/return"].value() == pytest.approx(0.4)
 
 
 def test_only_the_policy_critic_and_entropy_get_gradients() -> None:

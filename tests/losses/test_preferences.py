@@ -112,7 +112,7 @@ def test_f_divergences_on_the_worked_pair(divergence: str, alpha: float, expecte
     each = p.dpo(LOGPROBS, REFERENCE, LENGTHS, W, L, divergence=divergence, alpha=alpha)
     assert value(each) == pytest.approx(expected, abs=1e-6)
     # Rewards are reported as DPO's, whatever the divergence.
-    assert each.metrics["margin"].value() == pytest.approx(0.3)
+    assert each.metrics["preference/margin"].value() == pytest.approx(0.3)
 
 
 def test_phi_has_the_slope_of_the_reverse_kl_at_the_reference() -> None:

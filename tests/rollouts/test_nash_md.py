@@ -172,5 +172,5 @@ def test_an_evaluation_has_no_opponent(folder: Path) -> None:
     source, _ = make(folder)
     score = by_sample(*[0.0] * 2 * SAMPLES, 0.75)  # the last is the greedy answer's
     found = Evaluation(asked(), source.sampler, score, source.settings, source.text)(0)
-    assert found["eval/reward"] == 0.75
+    assert found["eval/reward/mean"] == 0.75
     assert "eval/reward/opponent" not in found

@@ -142,7 +142,7 @@ def test_ties_and_what_could_not_be_scored_form_no_pair_and_are_counted(folder: 
 def test_prompts_without_a_pair_are_replaced_by_others(folder: Path) -> None:
     source, _ = make(folder, "online_dpo", even, prompts=4, dynamic_sampling_tries=5)
     batches = source.next(1)
-    assert source.report()["refills"].value() > 0
+    assert source.report()["sampler/dynamic_sampling_tries"].value() > 0
     assert sum(batch["chosen_P"].numel() for batch in batches) == 4
 
 
@@ -150,7 +150,7 @@ def test_no_pair_trains_nothing_and_stops_the_run_in_the_end(folder: Path) -> No
     source, _ = make(folder, "xpo", equal)
     for step in range(1, MOST_IDLE):
         assert source.next(step) == []
-        assert math.isnan(source.report()["won"].value())
+        assert math.isnan(source.report()["preference/win_rate"].value())
     with pytest.raises(ValueError, match="nothing to learn from"):
         source.next(MOST_IDLE)
 

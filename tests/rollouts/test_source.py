@@ -121,7 +121,7 @@ def test_passes_and_minibatches_cover_every_rollout_once_a_pass(folder: Path) ->
         seen.append(sum(batch["segments"].count for batch in batches))
         batches = source.more({})
     assert seen == [4, 4, 4, 4, 4, 4]
-    assert source.report()["updates"].value() == 6
+    assert source.report()["optim/updates"].value() == 6
 
 
 @pytest.mark.parametrize(("row", "whole"), [("real", True), ("grpo", False)])
@@ -219,7 +219,9 @@ def test_refilling_replaces_groups_without_signal(folder: Path) -> None:
 
     source, _ = make(folder, "dapo", replace(PLAN, dynamic_sampling_tries=5), score=only_p0)
     batches = source.next(1)
-    assert source.report()["refills"].value() == 5  # one prompt of eight never fills three groups
+    assert (
+        source.report()["sampler/dynamic_sampling_tries"].value() == 5
+    )  # one prompt of eight never fills three groups
     kept = sum(batch["segments"].count for batch in batches)
     assert 0 < kept <= 12 and kept % 4 == 0
 
@@ -289,7 +291,7 @@ def test_evaluation_is_greedy_and_repeatable(folder: Path) -> None:
     source, _ = make(folder)
     judge = Evaluation(asked(), source.sampler, even, source.settings, source.text)
     assert judge(1) == judge(2)
-    assert judge(1)["eval/reward"] == sum(each.reward or 0 for each in judge.rollouts) / 8
+    assert judge(1)["eval/reward/mean"] == sum(each.reward or 0 for each in judge.rollouts) / 8
 
 
 def lagging(folder: Path, staleness: int) -> tuple[RolloutSource, LocalLearner]:
@@ -303,7 +305,7 @@ def test_with_staleness_a_step_trains_on_what_an_older_policy_sampled(folder: Pa
     for step in range(1, 6):
         batches = source.next(step)
         sampled.append(len(source.rollouts))
-        lags.append(source.report()["staleness"].value())
+        lags.append(source.report()["sampler/staleness"].value())
         versions = {int(each) for batch in batches for each in batch["versions_T"][batch["loss_mask_T"]]}
         assert versions == {max(0, step - 3)}
         assert all(batch["old_logprobs_T"].equal(batch["sampler_logprobs_T"]) for batch in batches)
@@ -395,4 +397,4 @@ def test_zero_variance_is_that_of_the_reward_that_is_trained_on(folder: Path, ro
     batches = source.next(1)
     assert sum(batch["segments"].count for batch in batches) == PLAN.prompts * PLAN.samples
     assert source.report()["reward/zero_std_frac"].value() == 0
-    assert source.report()["correct"].value() == 0
+    assert source.report()["reward/correct"].value() == 0

@@ -18,10 +18,10 @@ def test_main_metrics_come_first_and_others_fill_up() -> None:
 
 
 def test_held_out_numbers_share_the_panel_and_equal_curves_are_drawn_once() -> None:
-    records = [{"step": 1.0, "reward": 0.5, "correct": 0.5, "eval/reward": 0.1, "eval/loss": 2.0}]
-    assert chosen(records) == ["reward", "eval/loss"]
+    records = [{"step": 1.0, "reward": 0.5, "correct": 0.5, "eval/reward/mean": 0.1, "eval/loss/total": 2.0}]
+    assert chosen(records) == ["reward", "eval/loss/total"]
     differing = [*records, {"step": 2.0, "reward": 0.5, "correct": 0.4}]
-    assert chosen(differing) == ["reward", "correct", "eval/loss"]
+    assert chosen(differing) == ["reward", "correct", "eval/loss/total"]
 
 
 def test_a_png_is_drawn_and_holes_are_left_out(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     run = read_run(tmp_path / "one")
     assert (run.config, run.environment) == (CONFIG, [{"python": "3.11"}])
     assert [record["step"] for record in run.metrics] == [1.0, 2.0]
-    assert math.isnan(run.metrics[0]["accuracy"]) and run.metrics[0]["timestamp"] > 1e9
+    assert math.isnan(run.metrics[0]["preference/accuracy"]) and run.metrics[0]["timestamp"] > 1e9
     assert run.samples == [{"step": 2, "prompt": "1+1", "completion": "2", "reward": 1.0, "of": 4}]
     assert (run.answers, run.warnings) == ([], [])
     assert (run.checkpoints, run.state, run.message, run.notes) == ([2], "finished", "all steps done", [])

@@ -46,7 +46,7 @@ def test_every_step_has_samples_and_every_evaluation_answers(tmp_path: Path) -> 
     with created(tmp_path / "run") as run:
         samples = SampleTracker(run, lambda: SampleRecorder(iter([{"a": 1}]), 1))
         answers = EvalTracker(run, lambda: SampleRecorder(iter([{"place": 0}]), 1))
-        for step, metrics in enumerate([{"eval/reward": 0.0}, {"reward": 1.0}, {"eval/reward": 1.0}]):
+        for step, metrics in enumerate([{"eval/reward/mean": 0.0}, {"reward": 1.0}, {"eval/reward/mean": 1.0}]):
             samples.log(step, metrics)
             answers.log(step, metrics)
     found = read_run(tmp_path / "run")

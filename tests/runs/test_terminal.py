@@ -25,7 +25,7 @@ def test_plain_lines_tell_metrics_speed_and_time_left() -> None:
     clock.now = 2.0
     terminal.log(11, {"loss": 1.23456, "tokens": 3000.0, "skipped": 0.0, "other": 1.0})
     clock.now = 4.0
-    terminal.log(12, {"loss": 1.0, "tokens": 3000.0, "skipped": 1.0, "eval/accuracy": 0.5, "eval/odd": 1.0})
+    terminal.log(12, {"loss": 1.0, "tokens": 3000.0, "skipped": 1.0, "eval/preference/accuracy": 0.5, "eval/odd": 1.0})
     terminal.note("warning x")
     terminal.close()
     assert stream.getvalue().splitlines() == [
@@ -60,7 +60,7 @@ def test_fast_steps_are_not_all_told_but_the_first_the_last_and_evaluations_are(
     terminal = Terminal(100, stream=stream, clock=clock)
     for step in range(1, 101):
         clock.now = step * 0.1
-        terminal.log(step, {"loss": 1.0, **({"eval/loss": 2.0} if step == 42 else {})})
+        terminal.log(step, {"loss": 1.0, **({"eval/loss/total": 2.0} if step == 42 else {})})
     told = [int(line.split("/")[0].removeprefix("step ")) for line in stream.getvalue().splitlines()]
     assert told[0] == 1 and told[-1] == 100 and 42 in told
     assert 18 <= len(told) <= 24  # ten seconds, two lines in each

@@ -83,7 +83,7 @@ def test_a_run_with_an_environment_and_an_evaluation_of_it(engine: str, tmp_path
     done = read_run(tmp_path / "run")
     assert done.state == "finished"
     for line in [each for each in done.metrics if each["step"]]:  # what is measured before the first step has none
-        assert line["reward"] == 0 and line["unscored"] == 0 and line["env/turns"] >= 1
+        assert line["reward/mean"] == 0 and line["reward/failure_frac"] == 0 and line["env/turns"] >= 1
         ended = sum(value for name, value in line.items() if name.startswith("env/ended/"))
         assert ended == 8 and "eval/env/turns" in line
     if engine == "native":

@@ -119,7 +119,7 @@ def test_without_demonstrations_the_chosen_answers_are_the_centre(name: str, tmp
     last = read_run(tmp_path / "rm").metrics[-1]
     for figure in ("accuracy", "calibration_error", "brier", "length_correlation"):
         assert f"eval/{figure}" in last
-    assert 0 <= last["eval/calibration_error"] <= 0.5 and 0 < last["eval/brier"] < 1
+    assert 0 <= last["eval/preference/calibration_error"] <= 0.5 and 0 < last["eval/preference/brier"] < 1
     assert not any("judged" in key for key in last)
 
 
@@ -129,8 +129,8 @@ def test_figures_are_those_of_the_scores_the_command_gives(judge: Path) -> None:
     pairs = [line.scores for line in use.score(str(judge), "arithmetic@heldout:8")]
     last = read_run(judge).metrics[-1]
     gaps = [won - lost for won, lost in pairs]
-    assert last["eval/accuracy"] == pytest.approx(sum(gap > 0 for gap in gaps) / 8)
-    assert last["eval/brier"] == pytest.approx(sum((1 + math.exp(gap)) ** -2 for gap in gaps) / 8, abs=1e-5)
+    assert last["eval/preference/accuracy"] == pytest.approx(sum(gap > 0 for gap in gaps) / 8)
+    assert last["eval/preference/brier"] == pytest.approx(sum((1 + math.exp(gap)) ** -2 for gap in gaps) / 8, abs=1e-5)
 
 
 def test_a_number_that_is_not_evaluated_cannot_decide_what_is_best(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_number_that_is_not_evaluated_cannot_decide_what_is_best(tmp_path: Pat
 
 
 def test_a_part_is_known_once_its_reward_has_scored_something() -> None:
-    found = {"eval/reward": 0.5, "eval/reward/judge/tone": 0.5, "eval/reward/exact": 1.0}
+    found = {"eval/reward/mean": 0.5, "eval/reward/judge/tone": 0.5, "eval/reward/exact": 1.0}
     for name in ("reward", "reward/judge/tone", "reward/exact", "reward/silent", "reward/silent/part"):
         refuse_unreported_part(name, found)
     for name in ("reward/judge", "reward/judge/wit", "reward/exact/part"):

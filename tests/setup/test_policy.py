@@ -76,8 +76,8 @@ def test_the_reference_of_an_adapter_is_the_model_without_it(tmp_path: Path) -> 
     folder = tmp_path / "run"
     plan = tiny_plan(algorithm="dpo", model=LORA)
     train(plan, folder, say=quiet)
-    assert read_run(folder).metrics[0]["loss"] == pytest.approx(0.693147, abs=1e-6)
-    assert read_run(folder).metrics[-1]["loss"] < 0.693
+    assert read_run(folder).metrics[0]["loss/total"] == pytest.approx(0.693147, abs=1e-6)
+    assert read_run(folder).metrics[-1]["loss/total"] < 0.693
     policy = load_policy(plan, folder, folder / "checkpoints/4/model")
     reference = reference_of(plan, folder, policy)
     assert isinstance(reference.model, WithoutAdapter)

@@ -94,7 +94,7 @@ def test_held_out_prompts_are_answered_greedily(tmp_path: Path) -> None:
     done = run(
         tmp_path / "run", "rlvr", rollouts__group_size=4, data__evaluate="sort_digits@heldout:4", run__evaluate_every=1
     )
-    assert all("eval/reward" in line for line in done.metrics)
+    assert all("eval/reward/mean" in line for line in done.metrics)
     assert [line["step"] for line in done.metrics] == [0, 1, 2]  # before training, too
     assert set(done.metrics[0]) == {name for name in done.metrics[1] if name.startswith("eval/")} | {"step", "time"}
     assert [(each["step"], each["place"]) for each in done.answers] == [

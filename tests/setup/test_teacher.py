@@ -26,7 +26,7 @@ def test_the_loss_is_the_teachers_and_falls(tmp_path: Path, algorithm: str, mode
     train(tiny_plan(algorithm=algorithm, model=model, run={"steps": 6}), tmp_path / "run", say=quiet)
     losses = [line[f"loss/{algorithm}"] for line in read_run(tmp_path / "run").metrics]
     assert losses[-1] < losses[0]
-    assert "eval/loss" in read_run(tmp_path / "run").metrics[1]
+    assert "eval/loss/total" in read_run(tmp_path / "run").metrics[1]
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(tmp_path: Path) -> None:

@@ -174,15 +174,15 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted() -> None:
     moments = learner.optimizer.state()
     model.ill = True
     stats = learner.step([batch_of(1)], sft)
-    assert stats["skipped"].value() == 1.0
+    assert stats["optim/skipped"].value() == 1.0
     assert math.isnan(stats["optim/grad_norm"].value())
-    assert math.isnan(stats["loss"].value())
+    assert math.isnan(stats["loss/total"].value())
     assert all(torch.equal(before[name], weight) for name, weight in model.named_parameters())
     assert all(torch.equal(moments[name], tensor) for name, tensor in learner.optimizer.state().items())
     model.ill = False
     stats = learner.step([batch_of(2)], sft)
     assert (learner.skipped, learner.skipped_in_a_row, learner.steps) == (1, 0, 3)
-    assert stats["skipped"].value() == 0.0
+    assert stats["optim/skipped"].value() == 0.0
     assert math.isfinite(stats["optim/grad_norm"].value())
     assert not torch.equal(before["head.weight"], model.head.weight)
     assert float(learner.optimizer.state()["count.head.weight"]) == 2.0  # Adam's bias correction counts real updates
@@ -243,10 +243,14 @@ def test_what_a_step_reports() -> None:
     batch = batch_of(0)
     learner = learner_of(Toy())
     stats = learner.step(cut(batch, CUTS[2]), objective_of(TABLE["sft"]))
-    assert stats["tokens"].value() == batch["segments"].total
+    assert stats["tokens/run"].value() == batch["segments"].total
     assert stats["tokens/trained"].value() == int(batch["loss_mask_T"].sum())
-    assert stats["learning_rate"].value() == pytest.approx(1e-2 / 3)
-    assert stats["loss"].value() == pytest.approx(stats["nll"].value()) == pytest.approx(stats["loss/nll"].value())
+    assert stats["optim/lr"].value() == pytest.approx(1e-2 / 3)
+    assert (
+        stats["loss/total"].value()
+        == pytest.approx(stats["loss/nll"].value())
+        == pytest.approx(stats["loss/nll"].value())
+    )
     assert stats["optim/grad_norm"].value() > 0
     orpo = learner.step([batch], objective_of(TABLE["orpo"]))
     weighted = 0.1 * orpo["loss/odds_ratio"].value() + orpo["loss/chosen_nll"].value()
