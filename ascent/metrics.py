@@ -90,6 +90,7 @@ REGISTRY: tuple[MetricInfo, ...] = (
     _metric("sampler/is_weight", "", "Mean importance weight trainer / sampler."),
     _metric("sampler/is_ess", SHARE, "Effective sample size of these weights, as a share of the tokens."),
     _metric("sampler/is_capped_frac", SHARE, "Share of these weights above the cap of the rollout correction."),
+    _metric("sampler/is_rejected_frac", SHARE, "Share of trained tokens that the rollout correction rejects."),
     _metric("sampler/staleness", "steps", "Mean number of weight versions between sampling and training."),
     _metric("sampler/staleness_max", "steps", "Largest such number."),
     _metric("sampler/dynamic_sampling_tries", "tries", "How often further prompts were sampled for dropped groups."),

@@ -224,7 +224,7 @@ def test_numbers_of_the_papers() -> None:
         "grpo": 0.04, "grpo_r1": 0.001, "grpo_process": 0.04, "reinforce_pp_baseline": 1e-5, "ppo_penalty": 1.0,
         "intellect_2": 0.001, "grpo_v32": 0.001,
     }  # fmt: skip
-    assert TABLE["ppo"].weights == {"policy": 1.0, "value": 0.1}
+    assert TABLE["ppo"].weights == {"policy": 1.0, "value_loss": 0.1}
     assert TABLE["instructgpt"].weights["pretraining_nll"] == 27.8
     assert TABLE["mpo"].weights == {"dpo": 0.8, "chosen_nll": 1.0, "bco_pair": 0.2}
     assert TABLE["xpo"].weights == {"dpo": 1.0, "reference_likelihood": 1e-5}
@@ -241,7 +241,7 @@ def test_a_function_stands_once_among_the_terms_and_once_among_the_focus_cells()
         replace(dpo, extra_losses=(pushed,))
     with pytest.raises(ValueError, match=r"hold dpo, chosen_nll, chosen_nll, .*keep one cell of chosen_nll and set"):
         replace(dpo, extra_losses=(cell(supervised.chosen_nll), cell(supervised.chosen_nll, weight=2.0)))
-    with pytest.raises(ValueError, match=r"algorithm grpo: focus hold probability, probability"):
+    with pytest.raises(ValueError, match=r"algorithm grpo: token_weights hold probability, probability"):
         replace(TABLE["grpo"], token_weights=(cell(token_weights.probability), cell(token_weights.probability)))
     joined = replace(dpo, extra_losses=(cell(pointwise.bco_pair, weight=0.5),))
     assert joined.weights == {"dpo": 1.0, "bco_pair": 0.5}

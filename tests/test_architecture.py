@@ -216,7 +216,7 @@ PUBLIC = {
     "__version__",
     *("TABLE", "Row", "Cell"),
     *("Config", "Plan", "load_config", "resolve"),
-    *("Message", "Prompt", "Completion", "Rollout", "Group", "Example", "Pair", "Ranking", "Judged"),
+    *("Message", "Prompt", "Completion", "Rollout", "Group", "Example", "Pair", "Ranking", "UnpairedExample"),
     *("train", "resume"),
 }
 

@@ -80,7 +80,12 @@ def test_there_is_a_page_for_each_peer() -> None:
 
 
 def test_the_test_would_notice() -> None:
-    assert known("rollouts.group_size") and known("cells.policy_loss.high") and known("gate.dual_clip") and known("env")
+    assert (
+        known("rollouts.group_size")
+        and known("cells.policy_loss.high")
+        and known("policy_loss.dual_clip")
+        and known("env")
+    )
     for word in (
         "rollouts.groups",
         "cells.policy_loss.tall",

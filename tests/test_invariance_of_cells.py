@@ -48,7 +48,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "soft_overlong": {"rollouts": {"max_new_tokens": 6}},
 }
 # Cells that a recipe may have in no row: what only code can use, and an estimator that has no use as a loss.
-REFUSED = {"shape": reward_shaping.potential, "kl": kl.k1}
+REFUSED = {"reward_shaping": reward_shaping.potential, "kl": kl.k1}
 # They read numbers that were measured over the whole step, and no batch.
 OF_NUMBERS = ("kl_controller",)
 

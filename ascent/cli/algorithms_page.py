@@ -30,15 +30,15 @@ import torch
 
 from ascent.algorithms import TABLE
 from ascent.cells import cell
-from ascent.losses.loss import Each
-from ascent.maths.metrics import average
+from ascent.losses.loss import ItemLosses
+from ascent.maths.metrics import mean_of
 
 
 def cooled_nll(logprobs_T, loss_mask_T, *, power: float = 0.5):
     "Negative log-likelihood weighed by a power of the token's probability: SFT at 0, DFT at 1."
     kept_T = torch.where(loss_mask_T, logprobs_T, 0)
     losses_T = -kept_T * (power * kept_T.detach()).exp()
-    return Each(losses_T, loss_mask_T, {"cooled_nll": average(losses_T, loss_mask_T)})
+    return ItemLosses(losses_T, loss_mask_T, {"cooled_nll": mean_of(losses_T, loss_mask_T)})
 
 
 COOL = replace(

@@ -16,7 +16,7 @@ from ascent.cli.search import Found
 
 PIPE_WIDTH = 500
 # On a terminal long names break at their underscores, so that eight columns fit 100 characters.
-CELL_WIDTH = 11
+CELL_WIDTH = 10
 
 
 def print_all(rows: Iterable[Row]) -> None:
@@ -24,7 +24,9 @@ def print_all(rows: Iterable[Row]) -> None:
     for title, columns, part in cell_text.split(rows):
         _heading(console, title)
         texts = [[cell_text.summary(row)[column] for column in columns] for row in part]
-        _print_table(console, columns, _narrowed(texts) if console.is_terminal else texts)
+        narrow = console.is_terminal
+        heads = [broken(name, CELL_WIDTH) for name in columns] if narrow else columns
+        _print_table(console, heads, _narrowed(texts) if narrow else texts)
         console.print()
     console.print("An empty cell does nothing. ascent show algorithm NAME explains a row.", highlight=False)
 

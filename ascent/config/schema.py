@@ -300,7 +300,7 @@ class Run(Section):
     keep: Whole = Field(2, ge=1, le=MOST, description="How many checkpoints to keep; the oldest go first.")
     keep_best: Whole = Field(0, ge=0, le=MOST, description="How many of the best checkpoints to keep besides.")
     best_metric: str = Field(
-        "loss",
+        "loss/total",
         min_length=1,
         description="Which number of the evaluation says what is best: the smallest loss or error, the largest "
         "of anything else.",

@@ -282,4 +282,4 @@ def _mean_or_one(weight: Tensor, keep: Tensor) -> Tensor:
 
 
 def _masked(weight_T: Tensor, keep_T: Tensor, old_logprobs_T: Tensor) -> Correction:
-    return Correction(torch.where(keep_T, weight_T, 0), old_logprobs_T.detach(), {"mismatch_rejected": ~keep_T})
+    return Correction(torch.where(keep_T, weight_T, 0), old_logprobs_T.detach(), {"sampler/is_rejected_frac": ~keep_T})

@@ -91,7 +91,7 @@ def test_interrupted_it_goes_on_where_it_stopped(model, liked, tmp_path, monkeyp
         gathered(asked, wild, liked)
     assert len(read(wild)) == 5
     monkeypatch.undo()
-    monkeypatch.setattr(COLLECT, "Answering", None)  # nothing is sampled a second time
+    monkeypatch.setattr(COLLECT, "Generator", None)  # nothing is sampled a second time
     assert gathered(asked, wild, liked).finished
     assert [row["id"] for row in read(wild)] == [row["id"] for row in read(calm)]
     before = wild.read_bytes()

@@ -63,7 +63,9 @@ def test_runs_chain_sft_then_reward_model_then_dpo(tmp_path: Path) -> None:
     assert any("scalar head is new" in line for line in said)
     train(tiny_plan(algorithm="dpo", **policy), tmp_path / "dpo", say=quiet)
     first = read_run(tmp_path / "dpo").metrics[0]
-    assert first["loss"] == pytest.approx(0.6931, abs=1e-3)  # the reference is the policy itself before the first step
+    assert first["loss/total"] == pytest.approx(
+        0.6931, abs=1e-3
+    )  # the reference is the policy itself before the first step
 
 
 def test_a_run_never_writes_over_another(tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_p
     best = sorted(losses, key=lambda step: losses[step])[:2]
     assert set(found.checkpoints) == {*best, 6}
     assert 6 not in best
-    assert [Path(line.split(": ")[1]).name for line in said if line.startswith("kept for evaluate/loss")] == [
+    assert [Path(line.split(": ")[1]).name for line in said if line.startswith("kept for eval/loss")] == [
         str(step) for step in best
     ]
     scores = [json.loads((tmp_path / f"run/checkpoints/{n}/manifest.json").read_text())["score"] for n in best]
@@ -132,7 +134,14 @@ def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_p
 
 @pytest.mark.slow
 def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centered(tmp_path: Path) -> None:
-    run = {"steps": 5, "save_every": 1, "evaluate_every": 1, "keep": 1, "keep_best": 1, "best_metric": "accuracy"}
+    run = {
+        "steps": 5,
+        "save_every": 1,
+        "evaluate_every": 1,
+        "keep": 1,
+        "keep_best": 1,
+        "best_metric": "preference/accuracy",
+    }
     folder = tmp_path / "run"
     train(tiny_plan(algorithm="reward_model", run=run), folder, say=quiet)
     found = read_run(folder)
@@ -191,7 +200,7 @@ def test_trackers_get_every_step_of_a_run_and_of_its_continuation(
     assert (calls[6]["id"], calls[7:]) == ("run", [3, 4, "finish"])
     reader = EventAccumulator(str(folder / "tensorboard"))
     reader.Reload()
-    logged = {int(row["step"]): row["loss"] for row in read_run(folder).metrics}
+    logged = {int(row["step"]): row["loss/total"] for row in read_run(folder).metrics}
     events = reader.Scalars("loss")
     assert [event.step for event in events] == [1, 2, 3, 4]  # what was run again is there once
     assert {event.step: event.value for event in events} == pytest.approx(logged)
@@ -283,15 +292,15 @@ SAMPLING = {
     "rollouts.group_size": 4, "rollouts.max_new_tokens": 5, "run.steps": 2, "run.save_every": 1,
     "run.evaluate_every": 1, "run.keep": 1, "run.keep_best": 1,
 }  # fmt: skip
-ALWAYS = "correct, length, length_largest, reward"
+ALWAYS = "completion/length_max, completion/length_mean, completion/truncated_frac, reward/correct, reward/failure_frac"
 
 
 @pytest.mark.parametrize(
     ("best_metric", "words"),
     [
-        (None, rf"run\.best_metric='loss' is no number of this evaluation; use one of {ALWAYS}, "),
+        (None, rf"run\.best_metric='loss/total' is no number of this evaluation; use one of {ALWAYS}, "),
         ("nonsense", rf"run\.best_metric='nonsense' is no number of this evaluation; use one of {ALWAYS}, "),
-        ("reward/verifer/correct", r"is no number of this evaluation; use one of .*, reward/verifier\[/PART\], "),
+        ("reward/verifer/correct", r"is no number of this evaluation; use one of .*, reward/verifier\[/PART\]"),
         ("env/turns", "run.best_metric='env/turns' is no number of this evaluation"),
     ],
 )
@@ -315,7 +324,7 @@ def test_a_part_that_no_reward_gives_is_refused_before_a_step_is_trained(tmp_pat
     assert [row["step"] for row in read_run(tmp_path / "run").metrics] == [0]
 
 
-@pytest.mark.parametrize("best_metric", ["correct", "reward", "reward/verifier/places", "env/turns"])
+@pytest.mark.parametrize("best_metric", ["reward/correct", "reward/mean", "reward/verifier/places", "env/turns"])
 def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_metric: str) -> None:
     talking = {"env": {"use": "single_turn"}} if best_metric.startswith("env") else {}
     said: list[str] = []
@@ -326,7 +335,7 @@ def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_metric: str
     )
     rows = read_run(tmp_path / "run").metrics
     found = {name.removeprefix("eval/") for row in rows for name in row if name.startswith("eval/")}
-    assert {name for name in found if not name.startswith(("reward/", "env/"))} == OF_ANSWERS
+    assert {name for name in found if not name.startswith(("reward/verifier", "env/"))} == OF_ANSWERS
     scores = {int(row["step"]): row[f"eval/{best_metric}"] for row in rows}
     best = max((1, 2), key=lambda step: (scores[step], step))
-    assert f"kept for evaluate/{best_metric}: {tmp_path / 'run' / 'checkpoints' / str(best)}" in said
+    assert f"kept for eval/{best_metric}: {tmp_path / 'run' / 'checkpoints' / str(best)}" in said

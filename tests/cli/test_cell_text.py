@@ -32,7 +32,7 @@ def test_summary_leaves_out_what_does_nothing():
 
 def test_cells_show_weights_only_where_they_count():
     found = {slot: numbers for slot, _, numbers, _ in cell_text.cells(TABLE["ppo"])}
-    assert found["value"].startswith("weight 0.1, radius 0.2")
+    assert found["value_loss"].startswith("weight 0.1, radius 0.2")
     assert "weight" not in found["policy_loss"]
 
 

@@ -35,10 +35,10 @@ def test_every_row_is_found_by_its_own_name():
 @pytest.mark.parametrize(
     ("text", "slot", "name"),
     [
-        ("icepop", "mismatch", "token_mask"),
-        ("ratio_within", "focus", "ratio_within"),
-        ("target per sequence", "controller", "ziegler_sequence"),
-        ("stop-properly", "shape", "eos_scale"),
+        ("icepop", "rollout_correction", "token_mask"),
+        ("ratio_within", "token_weights", "ratio_within"),
+        ("target per sequence", "kl_controller", "ziegler_sequence"),
+        ("stop-properly", "reward_shaping", "eos_scale"),
     ],
 )
 def test_a_cell_that_no_row_uses_is_found(text, slot, name):

@@ -17,6 +17,7 @@ from ascent.rewards import find
 from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import Tally
 from tests.rewards.rollouts import rollout
+from tests.rewards.tallies import counters
 from tests.setup.runs import tiny_plan
 
 
@@ -35,12 +36,12 @@ def test_killed_in_the_middle_of_a_run(tmp_path: Path) -> None:
     reward.check_server()  # type: ignore[union-attr]
     tally, five = Tally(), [rollout("3", sample=n) for n in range(5)]
     score_all({"model": reward}, five, timeout=60, tally=tally)
-    assert tally.counters() == {"rewards/model/scored": 5}
+    assert counters(tally) == {"rewards/model/scored": 5}
     serving.send_signal(signal.SIGKILL)
     serving.wait()
     serving.stdout.close()
     score_all({"model": reward}, five, timeout=60, tally=tally)
-    assert tally.counters() == {"rewards/model/scored": 5, "rewards/model/unscored/server_down": 5}
+    assert counters(tally) == {"rewards/model/scored": 5, "rewards/model/unscored/server_down": 5}
 
 
 def refused(*words: str) -> str:

@@ -23,7 +23,7 @@ def test_overrides_win_over_the_recipe(recipe):
 
 def test_cells_of_one_algorithm_do_not_slip_into_another(tmp_path, recipe):
     path = tmp_path / "resolved.yaml"
-    path.write_text(LEAST + "cells: {gate: {low: 0.1}}\n")
+    path.write_text(LEAST + "cells: {policy_loss: {low: 0.1}}\n")
     with pytest.raises(ValueError, match=r"algorithm=dapo on top of .* would keep the cells .* for rlvr"):
         load_config(str(path), ["algorithm=dapo"])
     assert load_config(str(path), ["algorithm=rlvr"]).algorithm == "rlvr"

@@ -11,7 +11,7 @@ VOCABULARY = {
         "plain": {"description": "Nothing.", "numbers": {}},
     },
     "kl": {"k3": {"description": "k3.", "numbers": {}}},
-    "shape": {"overlong": {"description": "Too long.", "numbers": {"cache": {"type": "integer"}}}},
+    "reward_shaping": {"overlong": {"description": "Too long.", "numbers": {"cache": {"type": "integer"}}}},
     "extra_losses": {"nll": {"description": "NLL.", "numbers": {}}},
 }
 

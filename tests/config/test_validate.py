@@ -21,8 +21,8 @@ def test_the_least_recipe_is_valid():
         ({"learning_rate": 1.0}, "learning_rate is not a key; did you mean update.learning_rate"),
         ({"optimizer": {"lr": 1.0}}, "optimizer.lr is not a key; did you mean update.learning_rate?"),
         ({"kl": {"weight": 1.0}}, "kl.weight is not a key; did you mean cells.kl.weight"),
-        ({"policy_loss": {"low": 1.0}}, "gate.low is not a key; did you mean cells.policy_loss.low?"),
-        ({"cells": {"gte": {"low": 1}}}, "cells.gte.low is not a key; did you mean cells.policy_loss"),
+        ({"policy_loss": {"low": 1.0}}, "policy_loss.low is not a key; did you mean cells.policy_loss.low?"),
+        ({"cells": {"polcy_loss": {"low": 1}}}, "cells.polcy_loss.low is not a key; did you mean cells.policy_loss"),
         ({"qqq": 1}, "qqq is not a key; ascent show schema lists every key"),
         ({"rewards": [{"wieght": 1}]}, "rewards[0].use is missing"),
         ({"env": {"max_turns": 4}}, "env.use is missing"),
@@ -126,7 +126,7 @@ def test_a_cell_may_be_switched_off_or_given_other_numbers():
     assert config.model_dump(exclude_unset=True)["cells"] == {
         "kl": False,
         "policy_loss": {"use": "clip", "low": 0.1},
-        "shape": {"clip": False},
+        "reward_shaping": {"clip": False},
     }
 
 

@@ -97,7 +97,7 @@ def test_a_dropped_token_has_no_gradient_and_the_rest_is_the_clip() -> None:
     now = (OLD + torch.tensor([0.1, -0.1, 0.1, 0.1])).requires_grad_()
     gated = gated_of("clip_cov", now, share=0.25)
     (grad,) = torch.autograd.grad(gated.loss_T.sum(), now)
-    dropped = gated.marks["draining"]
+    dropped = gated.clip_masks["policy/clip_frac_covariance"]
     assert int(dropped.sum()) == 1
     expected = torch.where(dropped, 0, -ADVANTAGES * (now - OLD).detach().exp())
     torch.testing.assert_close(grad, expected)
@@ -106,9 +106,9 @@ def test_a_dropped_token_has_no_gradient_and_the_rest_is_the_clip() -> None:
 def test_kl_cov_charges_the_largest_covariances() -> None:
     now = torch.tensor([-0.7, -3.2, -1.9, -2.2], dtype=torch.float64, requires_grad=True)
     gated = gated_of("kl_cov", now, share=0.5, beta=0.3)
-    assert gated.marks["most_covariant"].tolist() == [True, True, False, False]
+    assert gated.clip_masks["policy/clip_frac_covariance"].tolist() == [True, True, False, False]
     moved = now - OLD
-    expected = -ADVANTAGES * moved.exp() + 0.3 * moved.abs() * gated.marks["most_covariant"]
+    expected = -ADVANTAGES * moved.exp() + 0.3 * moved.abs() * gated.clip_masks["policy/clip_frac_covariance"]
     torch.testing.assert_close(gated.loss_T, expected)
     assert torch.autograd.gradcheck(lambda y: gated_of("kl_cov", y, share=0.5, beta=0.3).loss_T, now)
 

@@ -58,12 +58,12 @@ def test_the_sum_of_terms_with_their_weights() -> None:
         "value_loss": cell(values.mse),
     }
     terms = policy_terms(batch(), **CELLS, **extra)
-    step = step_of([terms], {"kl": 0.5, "entropy": 0.01, "value": 0.1})
+    step = step_of([terms], {"kl": 0.5, "entropy_bonus": 0.01, "value_loss": 0.1})
     assert float(step.terms["policy"].detach()) == pytest.approx(-0.098486, abs=1e-6)
-    assert float(step.terms["entropy"].detach()) == pytest.approx(-3.0)
-    assert float(step.terms["value"].detach()) == pytest.approx(0.5)
+    assert float(step.terms["entropy_bonus"].detach()) == pytest.approx(-3.0)
+    assert float(step.terms["value_loss"].detach()) == pytest.approx(0.5)
     parts = {name: float(value.detach()) for name, value in step.terms.items()}
-    whole = parts["policy"] + 0.5 * parts["kl"] + 0.01 * parts["entropy"] + 0.1 * parts["value"]
+    whole = parts["policy"] + 0.5 * parts["kl"] + 0.01 * parts["entropy_bonus"] + 0.1 * parts["value_loss"]
     assert float(step.value.detach()) == pytest.approx(whole)
 
 
@@ -75,7 +75,7 @@ def test_mismatch_weights_scale_the_policy_term_only_and_keep_the_count() -> Non
     assert float(weighted["policy"].denominator) == 5
     expected = -0.740818 - 1.105171 + 1.648721 + 0.67032 * 0.904837
     assert float(weighted["policy"].numerator.detach()) == pytest.approx(expected, abs=1e-5)
-    assert weighted["policy"].metrics["mismatch_rejected"].value() == pytest.approx(0.2)
+    assert weighted["policy"].metrics["sampler/is_rejected_frac"].value() == pytest.approx(0.2)
 
 
 def test_bypass_measures_the_ratio_against_the_sampler() -> None:
@@ -116,19 +116,19 @@ def test_the_metrics_every_run_logs() -> None:
         0.0,
         0.0,
     )
-    assert found["rollout_correction"] == pytest.approx((1.5 + 0.4) / 5)
+    assert found["sampler/logprob_diff"] == pytest.approx((1.5 + 0.4) / 5)
     assert found["sampler/logprob_diff_max"] == pytest.approx(1.5)
     assert found["policy/ref_kl_k1"] == pytest.approx(float((d + 0.1).mean()))
     weight = torch.tensor([1.5, 0, 0, 0, -0.4], dtype=torch.float64).exp()  # trainer over sampler
     assert found["sampler/is_weight"] == pytest.approx(float(weight.mean()))
     assert found["sampler/is_ess"] == pytest.approx(float(weight.sum() ** 2 / (5 * (weight**2).sum())))
-    assert found["entropy"] == pytest.approx(3.0)
+    assert found["policy/entropy"] == pytest.approx(3.0)
 
 
 def test_explained_variance_is_formed_over_the_step() -> None:
     known = {**batch(), "values_T": torch.tensor([1.0, 0, 0, 0, 0], dtype=torch.float64),
              "returns_T": torch.tensor([2.0, 0, 0, 0, 0], dtype=torch.float64)}  # fmt: skip
-    metrics = policy_terms(known, **CELLS, value_loss=cell(values.mse))["value"].metrics
+    metrics = policy_terms(known, **CELLS, value_loss=cell(values.mse))["value_loss"].metrics
     assert metrics["critic/explained_variance"].value() == pytest.approx(0.75)
     assert metrics["critic/return"].value() == pytest.approx(0.4)
 
@@ -161,8 +161,8 @@ def test_a_focus_weighs_the_policy_term_alone_and_leaves_denominators() -> None:
                        known["loss_mask_T"])  # fmt: skip
     assert focused["policy"].numerator.item() == pytest.approx(gated.loss_T[:3].sum().item())
     assert float(focused["policy"].denominator) == float(plain["policy"].denominator) == 5
-    assert focused["policy"].metrics["dropped_near_policy"].value() == pytest.approx(0.4)
-    for name in ("kl", "entropy"):
+    assert focused["policy"].metrics["policy/dropped_frac_near_policy"].value() == pytest.approx(0.4)
+    for name in ("kl", "entropy_bonus"):
         assert focused[name].numerator.item() == plain[name].numerator.item()
 
 

@@ -112,7 +112,10 @@ def test_dppo_bounds_the_probability_and_not_the_ratio(name: str) -> None:
     rows = zip(then.tolist(), after.tolist(), advantage.tolist(), strict=True)
     expected = [-proximal_phi(name, *row) * row[2] for row in rows]
     assert grad.tolist() == pytest.approx(expected, abs=1e-6)
-    assert gated.marks["capped"].tolist()[0] and not gated.marks["too_far"].tolist()[0]  # ratio 4, nothing has moved
+    assert (
+        gated.clip_masks["policy/clip_frac_cap"].tolist()[0]
+        and not gated.clip_masks["policy/clip_frac_divergence"].tolist()[0]
+    )  # ratio 4, nothing has moved
 
 
 def test_the_binary_kl_of_the_worked_example() -> None:
@@ -121,7 +124,7 @@ def test_the_binary_kl_of_the_worked_example() -> None:
     one, keep = torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.bool)
     for radius, far in ((0.0204, True), (0.0205, False)):
         gated = policy_losses.dppo_kl(now, then, now - then, one, keep, low=radius, high=radius)
-        assert gated.marks["too_far"].tolist() == [far]
+        assert gated.clip_masks["policy/clip_frac_divergence"].tolist() == [far]
 
 
 def test_dro_is_a_policy_gradient_on_a_leash() -> None:
@@ -165,8 +168,8 @@ def test_gmpo_gradient_is_the_geometric_ratio_over_length_or_zero_where_clipped(
     first = math.exp((0.15 - 0.3 + 0.1) / 3) / 3
     second = math.exp((0.5 - 0.05) / 2) / 2
     assert grad.tolist() == pytest.approx([0, -first, -first, second, 0])
-    assert gated.marks["policy/clip_frac_high"].tolist() == [True, False, False, False, False]
-    assert gated.marks["policy/clip_frac_low"].tolist() == [False, False, False, False, True]
+    assert gated.clip_masks["policy/clip_frac_high"].tolist() == [True, False, False, False, False]
+    assert gated.clip_masks["policy/clip_frac_low"].tolist() == [False, False, False, False, True]
 
 
 @pytest.mark.parametrize("name", ["plain", "surrogate", "clip", "dual_clip", "sapo", "gmpo", "gspo", "rloo_product"])

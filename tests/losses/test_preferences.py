@@ -235,8 +235,10 @@ def test_the_reference_gets_no_gradient() -> None:
 def test_metrics() -> None:
     metrics = p.dpo(LOGPROBS, REFERENCE, LENGTHS, W, L).metrics
     assert {name: tally.value() for name, tally in metrics.items()} == pytest.approx(
-        {"accuracy": 1, "margin": 0.3, "preference/reward_chosen": 0.1, "preference/reward_rejected": -0.2,
-         "preference/logprobs_chosen": -10, "preference/logprobs_rejected": -14}
+        {
+            "preference/accuracy": 1, "preference/margin": 0.3, "preference/reward_chosen": 0.1,
+            "preference/reward_rejected": -0.2, "preference/logprobs_chosen": -10, "preference/logprobs_rejected": -14,
+        }
     )  # fmt: skip
 
 

@@ -19,14 +19,14 @@ def test_hard_labels_by_hand() -> None:
     loss = summed(each)
     assert float(loss.denominator) == 2
     assert float(loss.numerator) == pytest.approx(0.126928 + 1.313262, abs=1e-6)
-    assert each.metrics["preference/accuracy"].value() == 0.5
+    assert each.metrics["steps/accuracy"].value() == 0.5
 
 
 def test_soft_labels_by_hand() -> None:
     each = process.prm_soft(LOGITS, torch.tensor([0.75, 0.1, 0.25, NAN], dtype=torch.float64), ENDS)
     assert float(each.losses[0]) == pytest.approx(0.626928, abs=1e-6)
     assert float(summed(each).denominator) == 2
-    assert each.metrics["preference/accuracy"].value() == 1.0
+    assert each.metrics["steps/accuracy"].value() == 1.0
     with pytest.raises(ValueError, match="3 classes; soft labels are the probability of the first of two"):
         process.prm_soft(torch.zeros(4, 3), torch.zeros(4), ENDS)
 

@@ -43,7 +43,7 @@ def test_masks_reject_outside_their_bounds_inclusively() -> None:
     near(kept.weight_T, [2, 1, 1, 1, 0.67032])  # the clamp that one peer documents and forgets
     edge = rollout_correction.token_mask(OLD, OLD, ALL, low=1.0, high=1.0)
     near(edge.weight_T, [1] * 5)
-    assert not bool(edge.marks["mismatch_rejected"].any())
+    assert not bool(edge.clip_masks["sampler/is_rejected_frac"].any())
 
 
 def test_the_product_holds_the_sum_and_not_its_terms() -> None:
@@ -112,7 +112,7 @@ def test_normalized_weights_may_reject_and_then_count_what_they_rejected_in_the_
     token = cell(rollout_correction.token_normalized, low=0.7, cap=2.0, reject=True)
     found = token({**known, **step_statistics(known, [token])})
     near(found.weight_T, [0, 5 / 3, 5 / 3, 5 / 3, 0])
-    assert found.marks["mismatch_rejected"].tolist() == [True, False, False, False, True]
+    assert found.clip_masks["sampler/is_rejected_frac"].tolist() == [True, False, False, False, True]
     product = cell(rollout_correction.product_normalized, low=0.5, cap=2.0, reject=True)
     near(product({**known, **step_statistics(known, [product])}).weight_T, [0, 0, 0, 2, 2])
     nothing = cell(rollout_correction.product_normalized, low=0.7, cap=2.0, reject=True)

@@ -88,5 +88,5 @@ def test_a_focus_for_another_kind_of_loss_is_refused() -> None:
     def per_sequence(logprobs_T: torch.Tensor) -> torch.Tensor:
         return torch.ones(1)
 
-    with pytest.raises(ValueError, match=r"focus per_sequence gives \(1,\) weights for \(3,\) losses of nll"):
+    with pytest.raises(ValueError, match=r"token_weights per_sequence gives \(1,\) weights for \(3,\) losses of nll"):
         file_terms(known, loss=cell(supervised.nll), token_weights=(cell(per_sequence),))

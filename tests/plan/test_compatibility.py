@@ -185,7 +185,7 @@ def test_old_rollouts_need_a_ratio():
         ),
         (
             "ppo",
-            {"kl_controller": {"use": "ziegler_sequence"}, "shape": {"kl_penalty": {"beta": 0.0}}},
+            {"kl_controller": {"use": "ziegler_sequence"}, "reward_shaping": {"kl_penalty": {"beta": 0.0}}},
             "0 stays 0; give cells.reward_shaping.kl_penalty.beta a start above 0",
         ),
         ("ppo_penalty", {"kl": {"weight": 0.0}}, "0 stays 0; give cells.kl.weight a start above 0"),

@@ -60,7 +60,7 @@ def test_false_empties_a_slot_or_removes_a_cell():
 def test_what_was_removed_is_written_as_false():
     row = changed("ppo", reward_shaping={"eos_replace": False}, kl_controller=False)
     section = resolved_cells(row, TABLE["ppo"])
-    assert section["shape"] == {"kl_penalty": {"beta": 0.05}, "eos_replace": False}
+    assert section["reward_shaping"] == {"kl_penalty": {"beta": 0.05}, "eos_replace": False}
     assert section["kl_controller"] is False
 
 

@@ -26,9 +26,12 @@ def test_changed_rows_resolve_to_themselves():
         ("grpo", {"kl": False, "kl_controller": False, "policy_loss": {"use": "sapo"}}),
         (
             "dapo",
-            {"shape": {"soft_overlong": False, "clip": {"low": -1.0, "high": 1.0}}, "filter": {"not_truncated": {}}},
+            {
+                "reward_shaping": {"soft_overlong": False, "clip": {"low": -1.0, "high": 1.0}},
+                "filter": {"not_truncated": {}},
+            },
         ),
-        ("ppo", {"shape": {"kl_penalty": {"beta": 0.1}}, "entropy": {"use": "bonus", "weight": 0.01}}),
+        ("ppo", {"reward_shaping": {"kl_penalty": {"beta": 0.1}}, "entropy_bonus": {"use": "bonus", "weight": 0.01}}),
         ("orpo", {"loss": {"weight": 0.5}, "extra_losses": {"chosen_nll": False}}),
     ):
         plan = resolve(validate({**least(name), "cells": cells}))

@@ -76,7 +76,8 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
         (
             HEAD + "ROW = replace(TABLE['grpo'], policy_loss=None)",
             "ROW",
-            "must fill credit, normalize, mismatch, ratio, gate, aggregate and leave loss empty; it has no gate",
+            "must fill advantage, advantage_norm, rollout_correction, ratio, policy_loss, aggregation and leave loss "
+            "empty; it has no policy_loss",
         ),
         (
             HEAD + "ROW = replace(TABLE['dpo'], loss=None)",
@@ -128,9 +129,9 @@ def test_rare_numbers_belong_in_a_row_of_ones_own(tmp_path: Path) -> None:
             "cells": {"policy_loss": {"power_positive": 1.0}},
         }))  # fmt: skip
     (tmp_path / "rows.py").write_text(
-        "from dataclasses import replace\nfrom ascent.algorithms import TABLE\nfrom ascent.cells import cell\n"
-        "from ascent.losses import sequence_gates\n"
-        "ROW = replace(TABLE['vespo'], name='mine', policy_loss=cell(sequence_gates.vespo, power_positive=1.0))\n"
+        "from dataclasses import replace\nfrom ascent.algorithms import TABLE\nfrom ascent.cells import cell\nfrom "
+        "ascent.losses import sequence_policy_losses\nROW = replace(TABLE['vespo'], name='mine', "
+        "policy_loss=cell(sequence_policy_losses.vespo, power_positive=1.0))\n"
     )
     recipe = {"algorithm": f"{tmp_path / 'rows.py'}:ROW", "model": {"policy": "p"}, "data": {"train": "t"}}
     plan = resolve(validate({**recipe, "rewards": [{"use": "exact"}]}))

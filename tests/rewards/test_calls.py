@@ -11,6 +11,7 @@ from ascent.rewards import Batch, Unscored, batched
 from ascent.rewards.calls import MOST_ABANDONED, Rule, Scoring, score_all
 from ascent.rewards.outcome import RewardFailed, Tally
 from tests.rewards.rollouts import rollout
+from tests.rewards.tallies import counters
 
 ROLLOUTS = [
     rollout(text, name=f"p{n}") for n, text in enumerate(["1", "raise", "nan", "hang", "inf", "word", "none", "2"])
@@ -45,7 +46,7 @@ def test_each_failure_is_that_rollouts_own(reward):
     kinds = [each["r"].failure.kind if each["r"].failure else None for each in found]
     assert kinds == KINDS
     assert found[0]["r"].parts == {"": 1.0} and found[-1]["r"].parts == {"": 2.0}
-    assert tally.counters()["rewards/r/scored"] == 2
+    assert counters(tally)["rewards/r/scored"] == 2
     assert sum(tally.unscored.values()) == 6 and len(tally.unscored) == 6
 
 
@@ -194,11 +195,11 @@ def test_policies_hold_for_each_reward_by_itself():
     rules = {"strict": Rule(1.0, "failures"), "lax": Rule(1.0, "never")}
     good = [rollout("1", name="p0"), rollout("2", name="p1")]
     _, tally = scored_as({"strict": misbehave, "lax": misbehave}, good, [1, 0], rules=rules)
-    assert tally.counters() == {"rewards/lax/scored": 2, "rewards/strict/scored": 2}
+    assert counters(tally) == {"rewards/lax/scored": 2, "rewards/strict/scored": 2}
     with pytest.raises(RewardFailed, match="reward strict on prompt 'p1', sample 0: raised"):
         scored_as({"strict": misbehave, "lax": misbehave}, ROLLOUTS[:2], [1, 0], rules=rules)
     _, tally = scored_as({"lax": misbehave}, ROLLOUTS[:2], [1, 0], rules=rules)
-    assert tally.counters() == {"rewards/lax/scored": 1, "rewards/lax/unscored/raised": 1}
+    assert counters(tally) == {"rewards/lax/scored": 1, "rewards/lax/unscored/raised": 1}
 
 
 def test_a_skipped_place_is_asked_of_nobody():

@@ -11,6 +11,7 @@ from ascent.rewards.judge import verdict
 from ascent.rewards.outcome import Tally
 from tests.rewards.rollouts import rollout
 from tests.rewards.servers import misbehaving
+from tests.rewards.tallies import counters
 
 PATIENCE = {"timeout": 1.0, "tries": 2, "pause": 0.01, "trip": 100}
 
@@ -83,7 +84,7 @@ def test_a_judge_that_fails_scores_nobody(answer, kind):
     tally = Tally()
     with misbehaving(lambda path, body: answer) as server:
         found = score_all({"j": judge(server.url)}, [rollout("a"), rollout("b", sample=1)], timeout=10, tally=tally)
-    assert tally.counters() == {f"rewards/j/unscored/{kind}": 2}
+    assert counters(tally) == {f"rewards/j/unscored/{kind}": 2}
     assert all(not each["j"].parts for each in found)
 
 
@@ -92,7 +93,7 @@ def test_a_judge_that_is_down():
         port = free.getsockname()[1]
     tally = Tally()
     score_all({"j": judge(f"http://127.0.0.1:{port}")}, [rollout("a")], timeout=10, tally=tally)
-    assert tally.counters() == {"rewards/j/unscored/server_down": 1}
+    assert counters(tally) == {"rewards/j/unscored/server_down": 1}
 
 
 def test_wrong_options_are_refused():

@@ -14,6 +14,7 @@ from ascent.rewards.calls import score_all
 from ascent.rewards.mathematics import Mathematics
 from ascent.rewards.outcome import Tally
 from tests.rewards.rollouts import rollout
+from tests.rewards.tallies import counters
 
 PAIRS = [json.loads(line) for line in (Path(__file__).parent / "maths_pairs.jsonl").read_text().splitlines()]
 # Right answers that are refused: degrees inside a function, and Euler's identity.
@@ -127,7 +128,7 @@ def test_a_comparison_that_hangs_is_cut_off_and_the_next_one_works():
     tally, start = Tally(), time.monotonic()
     found = score_all({"m": maths}, [hanging, fine], timeout=60, tally=tally)
     assert time.monotonic() - start < 30
-    assert tally.counters() == {"rewards/m/scored": 1, "rewards/m/unscored/timeout": 1}
+    assert counters(tally) == {"rewards/m/scored": 1, "rewards/m/unscored/timeout": 1}
     assert found[1]["m"].parts["correct"] == 1.0
     maths.close()
 

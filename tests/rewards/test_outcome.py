@@ -7,6 +7,7 @@ import pytest
 from ascent.records import StepReward
 from ascent.rewards.outcome import RewardFailed, Tally, Unscored, failed, outcome
 from tests.rewards.rollouts import rollout
+from tests.rewards.tallies import counters
 
 FAILURES = [
     (None, "none"),
@@ -48,7 +49,7 @@ def test_the_tally_counts_by_reason_and_keeps_the_first_case():
         tally.add("maths", rollout(name=text), failed("timeout", f"slow {text}"), "bugs")
     tally.add("maths", rollout(), outcome(1.0, rollout()), "bugs")
     tally.add("maths", rollout(), outcome({"x": 1.0, "y": None}, rollout()), "bugs")
-    assert tally.counters() == {
+    assert counters(tally) == {
         "rewards/maths/scored": 2,
         "rewards/maths/unscored/none": 1,
         "rewards/maths/unscored/timeout": 2,

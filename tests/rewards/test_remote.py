@@ -13,6 +13,7 @@ from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import RewardFailed, Tally
 from tests.rewards.rollouts import rollout
 from tests.rewards.servers import ENDLESS, NO_HTTP, misbehaving, raw, scores
+from tests.rewards.tallies import counters
 
 QUICK = {"timeout": 0.5, "tries": 2, "pause": 0.01, "trip": 100}
 FOUR = [rollout(f"t{n}", name=f"p{n}", answer="a", info={"level": n}) for n in range(4)]
@@ -29,9 +30,7 @@ def right(path, body):
 def counted(reward, rollouts=FOUR):
     tally = Tally()
     found = score_all({"r": reward}, rollouts, timeout=30, tally=tally)
-    scored = {f"rewards/{name}/scored": count for name, count in tally.scored.items()}
-    unscored = {f"rewards/{name}/unscored/{kind}": count for (name, kind), count in tally.unscored.items()}
-    return found, {**scored, **unscored}
+    return found, counters(tally)
 
 
 def test_scores_arrive_in_order_and_in_batches(tmp_path):

@@ -130,8 +130,8 @@ def test_rewards_are_the_policys_and_what_opponents_earn_is_told_apart(folder: P
     source, _ = make(folder, by_sample(1.0, 0.25, 0.0, 0.25))
     source.next(1)
     told = said(source)
-    assert (told["reward"], told["reward/opponent"]) == (0.625, 0.125)
-    assert (told["tied"], told["won"], told["unscored"]) == (0.5, 1.0, 0.0)
+    assert (told["reward/mean"], told["reward/opponent"]) == (0.625, 0.125)
+    assert (told["preference/tie_frac"], told["preference/win_rate"], told["reward/failure_frac"]) == (0.5, 1.0, 0.0)
 
 
 def test_without_both_scores_an_answer_is_unscored_and_not_trained(folder: Path) -> None:
@@ -146,12 +146,12 @@ def test_without_both_scores_an_answer_is_unscored_and_not_trained(folder: Path)
 
     source, _ = make(folder, score)
     (batch,) = source.next(1)
-    assert said(source)["unscored"] == 0.5
+    assert said(source)["reward/failure_frac"] == 0.5
     assert batch["segments"].sum(batch["loss_mask_T"]).gt(0).tolist() == [False, True] * 4
     assert [own is not None for own in source.advantages] == [False, False, True, False] * 4
     silent, _ = make(folder, by_sample(None, None, 1.0, 1.0))
     assert silent.next(1) == []
-    assert math.isnan(said(silent)["won"]) and said(silent)["reward/opponent"] == 1.0
+    assert math.isnan(said(silent)["preference/win_rate"]) and said(silent)["reward/opponent"] == 1.0
 
 
 def test_opponents_carry_the_version_of_the_policy_that_they_were_mixed_from(folder: Path) -> None:

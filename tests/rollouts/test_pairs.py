@@ -113,7 +113,7 @@ def test_whoever_earns_more_is_chosen(folder: Path) -> None:
     (batch,) = source.next(1)
     assert bool(batch["from_reference_B"][batch["chosen_P"]].all())
     report = {name: each.value() for name, each in source.report().items()}
-    assert (report["won"], report["reward"], report["reward/reference"]) == (0.0, 0.25, 0.75)
+    assert (report["preference/win_rate"], report["reward/mean"], report["reward/reference"]) == (0.0, 0.25, 0.75)
     assert source.advantages[:2] == [[-1.0] * len(source.advantages[0]), [1.0] * len(source.advantages[1])]  # type: ignore[arg-type]
 
 
@@ -133,8 +133,8 @@ def test_ties_and_what_could_not_be_scored_form_no_pair_and_are_counted(folder: 
     (batch,) = source.next(1)
     report = {name: each.value() for name, each in source.report().items()}
     assert batch["chosen_P"].numel() == 4
-    assert (report["reward/zero_std_frac"], report["tied"]) == (0.5, 0.25)
-    assert report["unscored"] == (1 / 8 if row == "xpo" else 2 / 16)  # of the policy's own answers
+    assert (report["reward/zero_std_frac"], report["preference/tie_frac"]) == (0.5, 0.25)
+    assert report["reward/failure_frac"] == (1 / 8 if row == "xpo" else 2 / 16)  # of the policy's own answers
     learnt = {each.prompt.id[-1] for each, own in zip(source.rollouts, source.advantages, strict=True) if own}
     assert learnt == {"4", "5", "6", "7"}
 

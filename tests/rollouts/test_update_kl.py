@@ -83,6 +83,6 @@ def test_a_run_that_one_update_destroyed_is_not_told_to_use_easier_prompts(
 
 
 def test_a_policy_of_nan_is_a_destroyed_one() -> None:
-    report: Any = {"unscored": Mean(torch.tensor(0.0), torch.tensor(1.0))}
+    report: Any = {"reward/failure_frac": Mean(torch.tensor(0.0), torch.tensor(1.0))}
     assert "learning_rate" in nothing_to_learn(20, report, (3, math.nan))
     assert "easier" in nothing_to_learn(20, report, None)

@@ -148,7 +148,7 @@ def test_neither_gradient_touches_the_other(tmp_path: Path) -> None:
     assert fingerprint(critic.optimizer.weights) == after
     assert all(weight.grad is None for weight in critic.optimizer.weights.values())
     assert fingerprint(policy.optimizer.weights) != marks[0]
-    assert "loss/value" not in metrics and "loss/policy" in metrics
+    assert "critic/loss" not in metrics and "policy/loss" in metrics
 
 
 @pytest.mark.parametrize("critic", ["separate", "head"])
@@ -189,7 +189,7 @@ def test_it_may_learn_alone_first(tmp_path: Path) -> None:
     assert policy[0] == policy[1] != policy[2]
     assert len(set(critic)) == 3
     rows = read_run(tmp_path / "run").metrics
-    assert ["loss" in row for row in rows] == [False, False, True]
+    assert ["loss/total" in row for row in rows] == [False, False, True]
     assert all("critic/loss" in row for row in rows)
 
 

@@ -41,7 +41,10 @@ def test_mean_and_spread_are_of_sequences_however_they_are_packed() -> None:
 
 
 def test_less_is_better_of_losses_and_errors() -> None:
-    assert not any(larger_is_better(name) for name in ("loss", "loss/dpo", "nll", "calibration_error", "brier"))
+    assert not any(
+        larger_is_better(name)
+        for name in ("loss/total", "loss/dpo", "loss/nll", "preference/calibration_error", "preference/brier")
+    )
     assert all(larger_is_better(name) for name in ("accuracy", "margin", "reward"))
 
 
@@ -135,21 +138,17 @@ def test_figures_are_those_of_the_scores_the_command_gives(judge: Path) -> None:
 
 def test_a_number_that_is_not_evaluated_cannot_decide_what_is_best(tmp_path: Path) -> None:
     training = assemble(tiny_plan(algorithm="reward_model"), tmp_path)
-    for name in ("loss", "accuracy", "calibration_error", "loss/bradley_terry"):
+    for name in ("loss/total", "preference/accuracy", "preference/calibration_error", "loss/bradley_terry"):
         refuse_unknown(name, training.heldout, training.objective)
-    with pytest.raises(
-        ValueError, match=r"run\.best_metric='acuracy' is no number of this evaluation; use one of accuracy"
-    ):
+    with pytest.raises(ValueError, match=r"run\.best_metric='acuracy' is no number of this evaluation; use one of "):
         refuse_unknown("acuracy", training.heldout, training.objective)
 
 
 def test_a_part_is_known_once_its_reward_has_scored_something() -> None:
     found = {"eval/reward/mean": 0.5, "eval/reward/judge/tone": 0.5, "eval/reward/exact": 1.0}
-    for name in ("reward", "reward/judge/tone", "reward/exact", "reward/silent", "reward/silent/part"):
+    for name in ("reward/mean", "reward/judge/tone", "reward/exact", "reward/silent", "reward/silent/part"):
         refuse_unreported_part(name, found)
     for name in ("reward/judge", "reward/judge/wit", "reward/exact/part"):
-        with pytest.raises(
-            ValueError, match=f"run.best_metric='{name}' is no number .* reward, reward/exact, reward/judge/"
-        ):
+        with pytest.raises(ValueError, match=f"run.best_metric='{name}' is no number .* reward/exact, reward/judge/"):
             refuse_unreported_part(name, found)
-    refuse_unreported_part("reward/judge/wit", {**found, "eval/unscored/judge/wit/none": 2.0})
+    refuse_unreported_part("reward/judge/wit", {**found, "eval/reward/failures/judge/wit/none": 2.0})

@@ -19,6 +19,7 @@ from ascent.rollouts.generate import as_rollouts
 from ascent.rollouts.score import RewardPipeline
 from ascent.setup.rewards import Verifier, rewards_of, scorer_of
 from ascent.tasks import TASKS
+from tests.rewards.tallies import counters
 
 
 def rollout(text: str, prompt: Prompt | None = None) -> Rollout:
@@ -53,7 +54,7 @@ def test_a_prompt_of_no_task_is_unscored_and_counted() -> None:
     known, found = scored(plan({"use": "verifier"}), rollout("7"), rollout("7", STRANGER), tally=tally)
     assert known.reward == 0.0 and found.reward is None
     assert found.failures == {"verifier": "no_task"} and known.failures == {}
-    assert tally.counters() == {"rewards/verifier/scored": 1, "rewards/verifier/unscored/no_task": 1}
+    assert counters(tally) == {"rewards/verifier/scored": 1, "rewards/verifier/unscored/no_task": 1}
     assert {name: each.value() for name, each in episode_metrics([known, found]).items()} == {
         "reward/failures/verifier/no_task": 1
     }
@@ -221,8 +222,8 @@ def test_the_verdict_of_an_environment_and_one_that_failed() -> None:
     found = scored(env, won, broken, silent, alone, tally=tally)
     assert [each.reward for each in found] == [1.0, None, None, None]
     assert [each.failures.get("env") for each in found] == [None, "raised", "no_verdict", "no_env"]
-    assert tally.counters()["rewards/env/unscored/raised"] == 1
-    assert tally.counters()["rewards/verifier/scored"] == 3  # nothing was asked about the broken one
+    assert counters(tally)["rewards/env/unscored/raised"] == 1
+    assert counters(tally)["rewards/verifier/scored"] == 3  # nothing was asked about the broken one
 
 
 def test_a_reward_that_is_refused_closes_those_made_before_it(tmp_path: Path) -> None:

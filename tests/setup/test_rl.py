@@ -37,13 +37,16 @@ def run(folder: Path, row: str, **more: Any) -> Any:
     [
         ("rlvr", {"rollouts__group_size": 4}),
         ("grpo", {"rollouts__group_size": 4, "model__lora": 2}),
-        ("dapo", {"rollouts__group_size": 4, "update__minibatches": 2, "cells__shape": OVERLONG}),
+        ("dapo", {"rollouts__group_size": 4, "update__minibatches": 2, "cells__reward_shaping": OVERLONG}),
         ("remax", {}),
         ("ppo", {"model__critic": "head"}),
         ("ppo", {}),
-        ("ppo", {"cells__shape": {"whiten_rewards": {}}, "cells__entropy": {"use": "bonus", "weight": 0.01}}),
-        ("rlhf", {"rollouts__truncated_reward": "bootstrap", "cells__shape": {"eos_replace": False}}),
-        ("rlhf", {"cells__controller": {"use": "ziegler_token"}, "rollouts__max_staleness": 1}),
+        (
+            "ppo",
+            {"cells__reward_shaping": {"whiten_rewards": {}}, "cells__entropy_bonus": {"use": "bonus", "weight": 0.01}},
+        ),
+        ("rlhf", {"rollouts__truncated_reward": "bootstrap", "cells__reward_shaping": {"eos_replace": False}}),
+        ("rlhf", {"cells__kl_controller": {"use": "ziegler_token"}, "rollouts__max_staleness": 1}),
         ("vpg", {"model__critic": "head"}),
         ("vapo", {"rollouts__group_size": 2, "update__minibatches": 2, "update__critic_warmup_steps": 1}),
         ("ppo_penalty", {"model__critic": "head"}),
@@ -57,15 +60,15 @@ def run(folder: Path, row: str, **more: Any) -> Any:
             {
                 "rollouts__group_size": 4,
                 "model__teacher": "tiny:qwen2",
-                "cells__normalize": {"use": "plus_teacher", "coefficient": 0.3},
+                "cells__advantage_norm": {"use": "plus_teacher", "coefficient": 0.3},
             },
         ),
         ("a2po", {}),
-        ("online_dpo", {"rollouts__group_size": 4, "rollouts__refill_tries": 2}),
-        ("online_dpo", {"cells__loss": {"use": "simpo"}, "cells__auxiliary": {"chosen_nll": {"weight": 0.1}}}),
+        ("online_dpo", {"rollouts__group_size": 4, "rollouts__dynamic_sampling_tries": 2}),
+        ("online_dpo", {"cells__loss": {"use": "simpo"}, "cells__extra_losses": {"chosen_nll": {"weight": 0.1}}}),
         ("xpo", {"rollouts__prompts_per_step": 4}),
         ("xpo", {"rollouts__prompts_per_step": 4, "model__lora": 2, "rollouts__engine": "hf"}),
-        ("xpo", {"rollouts__prompts_per_step": 4, "cells__focus": {"own_likelihood": {}}}),
+        ("xpo", {"rollouts__prompts_per_step": 4, "cells__token_weights": {"own_likelihood": {}}}),
         ("nash_md", {"rollouts__group_size": 2}),
         ("nash_md", {"rollouts__group_size": 2, "model__lora": 2}),
         ("nash_md", {"rollouts__group_size": 2, "rollouts__engine": "hf", "model__reference": "tiny:qwen2"}),
@@ -77,8 +80,10 @@ def test_a_row_trains_and_leaves_its_samples(tmp_path: Path, row: str, more: dic
     done = run(tmp_path / "run", row, **more)
     assert done.state == "finished"
     assert len(done.metrics) == 2
-    assert {"reward", "length", "truncated", "updates"} <= set(done.metrics[-1])
-    assert ("entropy" in done.metrics[-1]) == (TABLE[row].source == "rollouts")
+    assert {"reward/mean", "completion/length_mean", "completion/truncated_frac", "optim/updates"} <= set(
+        done.metrics[-1]
+    )
+    assert ("policy/entropy" in done.metrics[-1]) == (TABLE[row].source == "rollouts")
     assert ("reward/zero_std_frac" in done.metrics[-1]) == (done.samples[-1]["sample"] > 0)  # where there are groups
     sample = done.samples[0]
     assert sample["step"] == 1
@@ -96,7 +101,10 @@ def test_held_out_prompts_are_answered_greedily(tmp_path: Path) -> None:
     )
     assert all("eval/reward/mean" in line for line in done.metrics)
     assert [line["step"] for line in done.metrics] == [0, 1, 2]  # before training, too
-    assert set(done.metrics[0]) == {name for name in done.metrics[1] if name.startswith("eval/")} | {"step", "time"}
+    assert set(done.metrics[0]) == {name for name in done.metrics[1] if name.startswith("eval/")} | {
+        "step",
+        "timestamp",
+    }
     assert [(each["step"], each["place"]) for each in done.answers] == [
         (step, n) for step in range(3) for n in range(4)
     ]
@@ -105,11 +113,12 @@ def test_held_out_prompts_are_answered_greedily(tmp_path: Path) -> None:
 
 # ALGORITHMS 1.6, under the names of docs/runs.md.
 EVERY = {
-    "reward", "reward/std", "reward/shuffled", "length", "completion/length_max", "truncated", "entropy",
+    "reward/mean", "reward/std", "reward/shuffled", "completion/length_mean", "completion/length_max",
+    "completion/truncated_frac", "policy/entropy",
     "policy/approx_kl",
-    "policy/clip_frac_low", "policy/clip_frac_high", "policy/ratio_min", "policy/ratio_max", "mismatch",
+    "policy/clip_frac_low", "policy/clip_frac_high", "policy/ratio_min", "policy/ratio_max", "sampler/logprob_diff",
     "sampler/logprob_diff_max",
-    "sampler/is_weight", "sampler/is_ess", "optim/grad_norm", "advantage", "advantage/std", "advantage/abs_max",
+    "sampler/is_weight", "sampler/is_ess", "optim/grad_norm", "advantage/mean", "advantage/std", "advantage/abs_max",
     "denominator/policy",
 }  # fmt: skip
 TO_REFERENCE = {"policy/ref_kl_k1", "policy/ref_kl"}
@@ -120,9 +129,13 @@ TO_REFERENCE = {"policy/ref_kl_k1", "policy/ref_kl"}
     [
         ("rlvr", {"rollouts__group_size": 4}, {"reward/zero_std_frac"}),
         ("grpo", {"rollouts__group_size": 4}, {"reward/zero_std_frac", *TO_REFERENCE}),
-        ("ppo", {"model__critic": "head"}, {"critic/explained_variance", "denominator/value", *TO_REFERENCE}),
-        ("ppo", {"model__critic": "head", "cells__gate": {"use": "dual_clip"}}, {"policy/clip_frac_dual"}),
-        ("grpo", {"rollouts__group_size": 4, "cells__mismatch": {"use": "token_mask"}}, {"mismatch_rejected"}),
+        ("ppo", {"model__critic": "head"}, {"critic/explained_variance", "denominator/value_loss", *TO_REFERENCE}),
+        ("ppo", {"model__critic": "head", "cells__policy_loss": {"use": "dual_clip"}}, {"policy/clip_frac_dual"}),
+        (
+            "grpo",
+            {"rollouts__group_size": 4, "cells__rollout_correction": {"use": "token_mask"}},
+            {"sampler/is_rejected_frac"},
+        ),
     ],
 )
 def test_every_metric_that_a_policy_gradient_owes_is_logged_and_documented(
@@ -134,6 +147,10 @@ def test_every_metric_that_a_policy_gradient_owes_is_logged_and_documented(
     for name in EVERY | names:
         shown = name if "/" not in name else f"{name.split('/')[0]}/"
         assert f"`{shown}" in page
+
+
+def timeless(line: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in line.items() if not name.startswith("time")}
 
 
 def test_what_is_kept_is_the_same_to_the_byte_after_a_resume(tmp_path: Path) -> None:
@@ -150,7 +167,7 @@ def test_what_is_kept_is_the_same_to_the_byte_after_a_resume(tmp_path: Path) -> 
     for name in ("samples.jsonl", "answers.jsonl", "warnings.jsonl", "answers.md"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     whole, cut = (read_run(tmp_path / name).metrics for name in ("whole", "cut"))
-    assert [{**line, "time": 0.0} for line in whole] == [{**line, "time": 0.0} for line in cut]
+    assert [timeless(line) for line in whole] == [timeless(line) for line in cut]
     shutil.rmtree(tmp_path / "cut/checkpoints")  # killed before the first checkpoint: step 0 is not there twice
     (tmp_path / "cut/outcome.json").unlink()
     resume(tmp_path / "cut", say=lambda line: None)
@@ -176,7 +193,7 @@ def test_what_is_not_built_is_refused_before_anything_runs(
 
 def test_drift_stops_the_run_with_its_reason_and_a_checkpoint(tmp_path: Path) -> None:
     """The learning rate is large; the second step's rollouts are far from the reference, and are still trained on."""
-    more = {"run__steps": 9, "run__save_every": 9, "run__stop_at_kl": 1e-4, "update__learning_rate": 1e-2}
+    more = {"run__steps": 9, "run__save_every": 9, "run__max_ref_kl": 1e-4, "update__learning_rate": 1e-2}
     done = run(tmp_path / "run", "ppo", **more)
     assert done.state == "stopped"
     assert done.message.startswith("the policy is ") and "run.max_ref_kl=0.0001" in done.message

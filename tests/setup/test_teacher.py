@@ -34,7 +34,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(tmp_path: Path) -> N
     plan = tiny_plan(algorithm="gkd", model={"policy": str(folder), "teacher": str(folder)})
     training = assemble(plan, tmp_path / "run")
     found = training.learner.evaluate(training.source.next(1), training.objective)
-    assert found["loss"].value() == pytest.approx(0, abs=1e-6)
+    assert found["loss/total"].value() == pytest.approx(0, abs=1e-6)
 
 
 def test_the_cut_changes_nothing(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_the_cut_changes_nothing(tmp_path: Path) -> None:
         training = assemble(
             tiny_plan(algorithm="gkd", update={"tokens_per_microbatch": budget}), tmp_path / str(budget)
         )
-        values.append(training.learner.evaluate(training.source.next(1), training.objective)["loss"].value())
+        values.append(training.learner.evaluate(training.source.next(1), training.objective)["loss/total"].value())
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 
