@@ -103,12 +103,7 @@ class Client:
     """One server, safe to call from many threads. `again` names the failures after which a request is repeated."""
 
     def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        retry: RetryPolicy | None = None,
-        again: frozenset[str] = PASSING,
+        self, url: str, *, token: str | None = None, retry: RetryPolicy | None = None, again: frozenset[str] = PASSING
     ) -> None:
         self.url = checked_url(url)
         self.retry = retry or RetryPolicy()

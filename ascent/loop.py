@@ -104,10 +104,7 @@ def _of(model: str, name: str) -> str:
 
 def state_of(parts: LoopParts) -> State:
     """Everything that must be in a checkpoint, by owner."""
-    return {
-        "source": parts.source.state(),
-        "learners": {each.name: each.learner.state() for each in parts.trained},
-    }
+    return {"source": parts.source.state(), "learners": {each.name: each.learner.state() for each in parts.trained}}
 
 
 def load_state(parts: LoopParts, state: State) -> None:

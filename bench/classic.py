@@ -46,10 +46,7 @@ MARK = 475.0
 
 CARTPOLE = {
     "vpg": (policy_gradient, policy_gradient.Settings(weight="vpg", steps=100_000, lr=1e-2, whiten=True)),
-    "trpo": (
-        trpo,
-        trpo.Settings(steps=61_440, envs=8, length=256, damping=0.01, critic_lr=3e-3),
-    ),
+    "trpo": (trpo, trpo.Settings(steps=61_440, envs=8, length=256, damping=0.01, critic_lr=3e-3)),
     "ppo": (ppo, ppo.Settings(steps=80_000, length=32, epochs=20, lam=0.8, gamma=0.98, lr=1e-3, anneal=True)),
 }
 OBJECTIVES = {

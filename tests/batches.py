@@ -15,15 +15,7 @@ from ascent.maths.segments import Segments
 
 Batch = dict[str, Any]
 # What a backward pass reaches; everything else in a batch is data.
-LEAVES = (
-    "logprobs_T",
-    "values_T",
-    "entropy_T",
-    "scores_B",
-    "pretraining_logprobs_X",
-    "logits_TV",
-    "step_logits_TC",
-)
+LEAVES = ("logprobs_T", "values_T", "entropy_T", "scores_B", "pretraining_logprobs_X", "logits_TV", "step_logits_TC")
 PER_TOKEN = ("_T", "_TV", "_TC")
 
 

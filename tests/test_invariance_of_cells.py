@@ -44,9 +44,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "kl_cov": {"share": 0.3},
 }
 # What such numbers, or such a function, need elsewhere in a recipe.
-BESIDE: dict[str, dict[str, Any]] = {
-    "soft_overlong": {"rollouts": {"max_new_tokens": 6}},
-}
+BESIDE: dict[str, dict[str, Any]] = {"soft_overlong": {"rollouts": {"max_new_tokens": 6}}}
 # Cells that a recipe may have in no row: what only code can use, and an estimator that has no use as a loss.
 REFUSED = {"reward_shaping": reward_shaping.potential, "kl": kl.k1}
 # They read numbers that were measured over the whole step, and no batch.

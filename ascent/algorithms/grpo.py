@@ -29,12 +29,7 @@ GRPO = Row(
     aggregation=cell(aggregation.sequence_mean_token_mean),
     kl=cell(kl.k3, weight=0.04),
     kl_controller=cell(kl_controllers.fixed),
-    defaults={
-        "rollouts.group_size": 64,
-        "update.epochs": 1,
-        "update.minibatches": 1,
-        "update.learning_rate": 1e-6,
-    },
+    defaults={"rollouts.group_size": 64, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
 )
 
 NO_KL = replace(GRPO, kl=None, kl_controller=None)

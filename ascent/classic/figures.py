@@ -72,8 +72,7 @@ def effective_samples() -> Figure:
     )
     lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256]
     return plots.effective_samples(
-        shares,
-        estimation.sequence_weights(target_V, behavior_V, lengths=lengths, samples=10_000, generator=generator),
+        shares, estimation.sequence_weights(target_V, behavior_V, lengths=lengths, samples=10_000, generator=generator)
     )
 
 

@@ -13,8 +13,7 @@ Recipe = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name (ascent recipes lists them) or a .yaml file.")
 ]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Dotted keys to set, such as rollouts.group_size=16."),
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Dotted keys to set, such as rollouts.group_size=16.")
 ]
 
 

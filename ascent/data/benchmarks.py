@@ -148,9 +148,7 @@ BENCHMARKS: dict[str, tuple[Schema, ...]] = {
             read=tldr_example,
         ),
         Schema(
-            *("post", "prompts", "OpenAI"),
-            fits=lambda row: _has(row, "subreddit", "title", "post"),
-            read=tldr_prompt,
+            *("post", "prompts", "OpenAI"), fits=lambda row: _has(row, "subreddit", "title", "post"), read=tldr_prompt
         ),
         *SCHEMAS,
     ),

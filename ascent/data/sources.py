@@ -97,11 +97,7 @@ class FileSource:
 
     def state(self) -> dict[str, Any]:
         """Everything the next step depends on, as plain values."""
-        return {
-            "mixture": self.mixture.state(),
-            "step": self._step,
-            "batch_size": self._batch_size,
-        }
+        return {"mixture": self.mixture.state(), "step": self._step, "batch_size": self._batch_size}
 
     def load_state(self, state: dict[str, Any]) -> None:
         if state["batch_size"] != self._batch_size:

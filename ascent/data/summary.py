@@ -63,11 +63,7 @@ def histogram(columns: Mapping[str, Sequence[int]]) -> list[tuple[int, int, dict
     places = {name: Counter(value.bit_length() for value in values) for name, values in columns.items()}
     used = sorted({place for counts in places.values() for place in counts})
     return [
-        (
-            2 ** (place - 1) if place else 0,
-            2**place - 1,
-            {name: counts[place] for name, counts in places.items()},
-        )
+        (2 ** (place - 1) if place else 0, 2**place - 1, {name: counts[place] for name, counts in places.items()})
         for place in range(used[0], used[-1] + 1)
     ]
 

@@ -60,12 +60,7 @@ class ShownComparison:
 
 
 def make_comparisons(
-    prompts: Sequence[Prompt],
-    answers: Mapping[str, Sequence[Answer]],
-    form: Form,
-    *,
-    seed: int,
-    per_prompt: int = 1,
+    prompts: Sequence[Prompt], answers: Mapping[str, Sequence[Answer]], form: Form, *, seed: int, per_prompt: int = 1
 ) -> tuple[list[Comparison], Counter[str]]:
     """The questions, and why prompts gave none. Answers that are blank or said before carry no preference.
 

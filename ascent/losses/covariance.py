@@ -117,12 +117,7 @@ def most_covariant(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor
 @step_statistic(most_covariant_T=most_covariant)
 @checked
 def kl_cov(
-    log_ratio_T: Tensor,
-    advantages_T: Tensor,
-    loss_mask_T: Tensor,
-    most_covariant_T: Tensor,
-    *,
-    beta: NonNegative = 1.0,
+    log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, most_covariant_T: Tensor, *, beta: NonNegative = 1.0
 ) -> PolicyLoss:
     """-A ratio, plus beta * |log-ratio| on the few tokens with the largest covariance (arXiv 2505.22617)."""
     loss_T = -masked.kept(advantages_T.detach(), loss_mask_T) * log_ratio_T.exp()

@@ -35,11 +35,7 @@ logger = logging.getLogger("ascent.models")
 
 Heads = Literal["tokens", "scalar", "both"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-AUTO = {
-    "tokens": AutoModelForCausalLM,
-    "scalar": AutoModelForSequenceClassification,
-    "both": AutoModelForCausalLM,
-}
+AUTO = {"tokens": AutoModelForCausalLM, "scalar": AutoModelForSequenceClassification, "both": AutoModelForCausalLM}
 
 
 def load(

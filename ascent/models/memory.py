@@ -115,11 +115,7 @@ def with_critic(policy: Forecast, critic: Forecast) -> Forecast:
     """Two models that learn one after the other: what stays adds up, what passes is that of the larger of the two."""
     larger = max(policy, critic, key=lambda each: each.passing)
     return replace(
-        policy,
-        gradients=larger.gradients,
-        activations=larger.activations,
-        logits=larger.logits,
-        critic=critic.standing,
+        policy, gradients=larger.gradients, activations=larger.activations, logits=larger.logits, critic=critic.standing
     )
 
 

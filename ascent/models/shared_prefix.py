@@ -48,10 +48,7 @@ def find_shared_prefixes(
     """
     lengths, starts = segments.lengths_B.tolist(), segments.offsets.tolist()
     parts = [each.cpu() for each in (tokens_T, experts_TLC) if each is not None]
-    common = [
-        0,
-        *(min(_common(each, *starts[row - 1 : row + 2]) for each in parts) for row in range(1, len(lengths))),
-    ]
+    common = [0, *(min(_common(each, *starts[row - 1 : row + 2]) for each in parts) for row in range(1, len(lengths)))]
     leaders, taken = _runs(common)
     if sum(taken) < WORTH * segments.total:
         return None

@@ -169,11 +169,7 @@ RULES = (
         _needing("score_head"),
         "{name} trains no reward model, whose scores they would center; remove it",
     ),
-    Rule(
-        ("data.mix",),
-        _reads,
-        "{name} samples answers to the prompts of data.train alone; remove it",
-    ),
+    Rule(("data.mix",), _reads, "{name} samples answers to the prompts of data.train alone; remove it"),
 )
 
 

@@ -38,8 +38,4 @@ def _plain(batch: Batch) -> Batch:
 
 
 def _batch(plain: Batch) -> Batch:
-    return {
-        **plain,
-        "segments": Segments.from_lengths(plain["segments"]),
-        "groups": Groups.from_ids(plain["groups"]),
-    }
+    return {**plain, "segments": Segments.from_lengths(plain["segments"]), "groups": Groups.from_ids(plain["groups"])}

@@ -41,10 +41,7 @@ HISTORY = (METRICS, SAMPLES, ANSWERS, WARNINGS)
 # What one step may add to samples.jsonl, and one evaluation to answers.jsonl.
 STEP_BYTES = 256 * 1024
 # What `RunFolder.create` writes before config.yaml, which makes a folder a run.
-BUILDING = (
-    *(LOCK, ENVIRONMENT, INPUTS),
-    *(f".{name}.writing" for name in (ENVIRONMENT, INPUTS, CONFIG)),
-)
+BUILDING = (*(LOCK, ENVIRONMENT, INPUTS), *(f".{name}.writing" for name in (ENVIRONMENT, INPUTS, CONFIG)))
 # How to do without a file that cannot be restored.
 MENDED = {
     ENVIRONMENT: ", or write [] into it: nothing is lost but what the run ran on",

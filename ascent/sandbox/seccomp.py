@@ -76,10 +76,7 @@ class Machine:
     column: int
 
 
-MACHINES = {
-    "x86_64": Machine("x86_64", 0xC000003E, 0),
-    "aarch64": Machine("aarch64", 0xC00000B7, 1),
-}
+MACHINES = {"x86_64": Machine("x86_64", 0xC000003E, 0), "aarch64": Machine("aarch64", 0xC00000B7, 1)}
 
 Instruction = tuple[int, int, int, int]
 

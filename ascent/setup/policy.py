@@ -69,11 +69,7 @@ def frozen_model(plan: Plan, name: str | Path) -> LanguageModel:
     """A second model that is never trained, loaded as the recipe has the policy loaded."""
     settings = plan.config.model
     return models.load(
-        name,
-        dtype=settings.dtype,
-        device=device(),
-        seed=plan.config.seed,
-        trust_remote_code=settings.trust_remote_code,
+        name, dtype=settings.dtype, device=device(), seed=plan.config.seed, trust_remote_code=settings.trust_remote_code
     )
 
 

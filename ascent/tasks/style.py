@@ -26,11 +26,7 @@ def parts(answer: str, text: str) -> dict[str, float]:
     """correct: the right digits, ascending or descending; digits: share of right ones; ascending: the wanted style."""
     want, got = answer.split(" "), text.strip().split(" ")
     ascending, descending = got == want, got == want[::-1]
-    return {
-        "correct": float(ascending or descending),
-        "digits": overlap(want, got),
-        "ascending": float(ascending),
-    }
+    return {"correct": float(ascending or descending), "digits": overlap(want, got), "ascending": float(ascending)}
 
 
 def attempt(problem: Problem, noise: Noise) -> str:

@@ -40,10 +40,7 @@ def concat(batches: Sequence[Batch]) -> dict[str, Any]:
 
 def split(found: Mapping[str, Tensor], batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
     """What was found about the whole, for each micro-batch: its own part of _T and _B, everything else as it is."""
-    sizes = {
-        "_T": [batch["segments"].total for batch in batches],
-        "_B": [batch["segments"].count for batch in batches],
-    }
+    sizes = {"_T": [batch["segments"].total for batch in batches], "_B": [batch["segments"].count for batch in batches]}
     pieces = {name: value.split(sizes[name[-2:]]) if name[-2:] in sizes else None for name, value in found.items()}
     return [
         {name: found[name] if parts is None else parts[place] for name, parts in pieces.items()}

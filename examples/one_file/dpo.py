@@ -134,11 +134,7 @@ def dpo_loss(logprobs_B: Tensor, ref_logprobs_B: Tensor, *, beta: float) -> Tens
 
 
 def update(
-    policy: PreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    batch: Batch,
-    ref_logprobs_B: Tensor,
-    settings: Settings,
+    policy: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Batch, ref_logprobs_B: Tensor, settings: Settings
 ) -> tuple[Tensor, Tensor]:
     """One step of the optimizer; the loss before it, and the rewards that the policy stood for."""
     logprobs_B = logprobs_of(policy, batch).sum(1)  # of whole answers: not divided by their length

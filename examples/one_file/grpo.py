@@ -111,10 +111,7 @@ def positions_of(real_BL: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sample(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    questions: Sequence[str],
-    max_new_tokens: int,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], max_new_tokens: int
 ) -> tuple[Batch, Tensor]:
     """An answer to every question, and the log-prob of every token of it: the policy that sampled is now on record."""
     batch = padded([(tokenizer(each).input_ids, []) for each in questions], tokenizer.pad_token_id)

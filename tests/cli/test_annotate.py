@@ -30,8 +30,7 @@ def test_keys(typed, meant):
 
 
 @pytest.mark.parametrize(
-    ("typed", "ranks"),
-    [("2 1 3", (2, 1, 3)), ("3>1>2", (2, 3, 1)), ("2 1=3", (2, 1, 2)), ("2 = 3 1", (3, 1, 1))],
+    ("typed", "ranks"), [("2 1 3", (2, 1, 3)), ("3>1>2", (2, 3, 1)), ("2 1=3", (2, 1, 2)), ("2 = 3 1", (3, 1, 1))]
 )
 def test_rankings(typed, ranks):
     assert understood(typed, "rankings", 3) == Verdict("ranked", ranks)

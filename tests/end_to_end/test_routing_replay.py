@@ -77,10 +77,7 @@ def test_turns_keep_their_routes(tmp_path: Path, policy: Path, more: dict[str, A
 
 @pytest.mark.parametrize(
     "more",
-    [
-        {"update__epochs": 2, "update__minibatches": 2},
-        {"rollouts__max_staleness": 1},
-    ],
+    [{"update__epochs": 2, "update__minibatches": 2}, {"rollouts__max_staleness": 1}],
     ids=["minibatches", "staleness"],
 )
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path, policy: Path, more: dict[str, Any]) -> None:

@@ -26,11 +26,7 @@ pytestmark = [
 
 CONVERSATIONS = {
     "one turn": [("user", "What is the capital of France?"), ("assistant", "Paris.")],
-    "system": [
-        ("system", "You answer in one word."),
-        ("user", "What is 2 + 2?"),
-        ("assistant", "Four"),
-    ],
+    "system": [("system", "You answer in one word."), ("user", "What is 2 + 2?"), ("assistant", "Four")],
     "several turns": [
         ("user", "Name a prime number."),
         ("assistant", "7"),

@@ -13,11 +13,7 @@ def test_blank_and_equal_answers_are_not_asked_about_and_are_counted():
     said = {"a": answers("x", " x ", "", "y"), "b": answers("same", "same")}
     found, left = make_comparisons(prompts, said, "pairs", seed=0, per_prompt=9)
     assert [each.id for each in found] == ["a#0.0-0.3"]
-    assert left == {
-        "empty answers": 1,
-        "answers that were said before": 2,
-        "prompts whose answers are all alike": 1,
-    }
+    assert left == {"empty answers": 1, "answers that were said before": 2, "prompts whose answers are all alike": 1}
 
 
 def test_with_several_models_pairs_cross_them():

@@ -108,11 +108,7 @@ TOPICS: Mapping[str, Mapping[str, Builder]] = {
         "trl cispo epsilon_high=0.28 (ratio <= 0.28)": trl("cispo", high=0.28),
         "ms-swift cispo epsilon_high=5": swift("cispo", high=5.0),
     },
-    "sapo": {
-        "verl sapo": verl("sapo", "seq-mean-token-mean"),
-        "trl sapo": trl("sapo"),
-        "ms-swift sapo": swift("sapo"),
-    },
+    "sapo": {"verl sapo": verl("sapo", "seq-mean-token-mean"), "trl sapo": trl("sapo"), "ms-swift sapo": swift("sapo")},
     "gmpo": {"verl geo_mean": verl("geo_mean", "token-mean"), "trl gmpo": trl("gmpo")},
     "grpo advantage": {
         "verl grpo (eps 1e-6)": verl_advantage("grpo", std=True),

@@ -342,11 +342,7 @@ OPENRLHF = (
         ("DPOLoss ipo", "`loss.ipo_sum`"),
         ("KTOLoss, desirable_weight, undesirable_weight (0.9.6)", "`row kto`"),
         ("KDLoss (0.9.6)", "`row kd`"),
-        (
-            "PRMLoss hard, vocab (0.9.6)",
-            "`row prm`",
-            "a scalar head judges, read at a line break; there two words",
-        ),
+        ("PRMLoss hard, vocab (0.9.6)", "`row prm`", "a scalar head judges, read at a line break; there two words"),
         ("PRMLoss soft (0.9.6)", "`row prm_soft`", "NaN is an unknown label; there -100 is taken for a probability"),
     ),
     *_options(
@@ -386,10 +382,7 @@ SWIFT = (
         ("cispo", "`row cispo`", "cap 5; there epsilon_high, .2 unless set"),
         ("sapo", "`row sapo`"),
         ("fipo", "`row fipo`"),
-        (
-            "fipo_gamma, fipo_clip_range, fipo_clip_high_only, fipo_safety_threshold",
-            "`policy_loss.fipo`, from Python",
-        ),
+        ("fipo_gamma, fipo_clip_range, fipo_clip_high_only, fipo_safety_threshold", "`policy_loss.fipo`, from Python"),
         ("real", "`row real`", "groups may be cut apart; there K consecutive rows must stay together"),
     ),
     *_options(

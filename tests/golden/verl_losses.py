@@ -254,9 +254,7 @@ def _row(case: Case, mode: str) -> Row:
     low, high, cap = (case.params[f"clip_ratio_{end}"] for end in ("low", "high", "c"))
     if mode == "vanilla":
         return Row(
-            cell(ratios.token, guard=PPO_CLAMP),
-            cell(policy_losses.dual_clip, low=low, high=high, cap=cap),
-            PPO_CLAMP,
+            cell(ratios.token, guard=PPO_CLAMP), cell(policy_losses.dual_clip, low=low, high=high, cap=cap), PPO_CLAMP
         )
     if mode == "gspo":
         return Row(cell(ratios.sequence_geometric_token, guard=NO_GUARD), cell(policy_losses.clip, low=low, high=high))

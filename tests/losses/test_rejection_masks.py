@@ -44,11 +44,7 @@ def test_worked_example() -> None:
 
 @pytest.mark.parametrize(
     ("level", "ratios"),
-    [
-        ("token", [0.2, -0.1, 0.5, 0, 0]),
-        ("product", [0.1, 0.1, 0.5, 0, 0]),
-        ("geometric", [0.05, 0.05, 0.5, 0, 0]),
-    ],
+    [("token", [0.2, -0.1, 0.5, 0, 0]), ("product", [0.1, 0.1, 0.5, 0, 0]), ("geometric", [0.05, 0.05, 0.5, 0, 0])],
 )
 def test_ratios_are_trainer_over_sampler_and_bounds_inclusive(level: str, ratios: list[float]) -> None:
     for low, high in ((0.9, 1.1), (1.0, 1.2), (0.5, 1.06), (1.0, 1.0), (0.0, 2.0)):

@@ -25,12 +25,7 @@ def packed(*sequences: list[int]) -> tuple[Tensor, Segments]:
 def test_what_is_run_and_where_it_lies() -> None:
     found = shared_prefix.find_shared_prefixes(*packed([*PROMPT, 1, 2], [*PROMPT, 3], [*PROMPT, 1, 4], OTHER))
     assert found is not None
-    assert found.taken == [
-        0,
-        12,
-        12,
-        0,
-    ]  # the third has 13 in common with the first; a run shares one length
+    assert found.taken == [0, 12, 12, 0]  # the third has 13 in common with the first; a run shares one length
     assert found.kept_U.tolist() == [*range(14), 26, 39, 40, *range(41, 50)]
     states_T = found.places_T.tolist()
     assert states_T[:14] == list(range(14))

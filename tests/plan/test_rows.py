@@ -79,16 +79,8 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
             "must fill advantage, advantage_norm, rollout_correction, ratio, policy_loss, aggregation and leave loss "
             "empty; it has no policy_loss",
         ),
-        (
-            HEAD + "ROW = replace(TABLE['dpo'], loss=None)",
-            "ROW",
-            r"learns from pairs and has no loss",
-        ),
-        (
-            HEAD + "ROW = replace(TABLE['dpo'], formula='')",
-            "ROW",
-            "says nothing under formula",
-        ),
+        (HEAD + "ROW = replace(TABLE['dpo'], loss=None)", "ROW", r"learns from pairs and has no loss"),
+        (HEAD + "ROW = replace(TABLE['dpo'], formula='')", "ROW", "says nothing under formula"),
     ],
 )
 def test_rows_that_are_not_whole_are_refused(tmp_path: Path, text: str, name: str, says: str) -> None:

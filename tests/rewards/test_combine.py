@@ -15,9 +15,7 @@ def one(value):
     return Outcome({"": value})
 
 
-GATED = Combination(
-    (Term("maths"), Term("format", weight=0.2, gate=Gate("maths", 1.0)), Term("length", weight=0.1)),
-)
+GATED = Combination((Term("maths"), Term("format", weight=0.2, gate=Gate("maths", 1.0)), Term("length", weight=0.1)))
 
 
 def test_the_worked_example():

@@ -58,7 +58,7 @@ def test_named_parts_and_null():
         found, counters = counted(remote(server.url))
     assert found[0]["r"].parts == {"a": 1.0, "b": 0.5} and found[2]["r"].parts == {"": 2.0}
     assert counters == {
-        **{"rewards/r/scored": 3, "rewards/r/unscored/none": 1, "rewards/r/unscored/server_cannot_say": 1},
+        **{"rewards/r/scored": 3, "rewards/r/unscored/none": 1, "rewards/r/unscored/server_cannot_say": 1}
     }
 
 

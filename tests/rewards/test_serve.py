@@ -266,12 +266,7 @@ def test_an_honest_client_gets_through_while_300_connections_drip(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
     (tmp_path / "token").write_text("s3cret")
     root = str(Path(__file__).parents[2])
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVED, "s3cret"],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=root,
-    )
+    process = subprocess.Popen([sys.executable, "-c", SERVED, "s3cret"], stdout=subprocess.PIPE, text=True, cwd=root)
     over = threading.Event()
 
     def drip(lines):

@@ -28,8 +28,7 @@ def test_length(tokens, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [("", 0.0), ("a b", 0.0), ("a b c d", 0.0), ("a a a a a", 1 / 3 - 1), ("a b c a b c", 3 / 4 - 1)],
+    ("text", "value"), [("", 0.0), ("a b", 0.0), ("a b c d", 0.0), ("a a a a a", 1 / 3 - 1), ("a b c a b c", 3 / 4 - 1)]
 )
 def test_repetition(text, value):
     assert find("repetition")(rollout(text)) == pytest.approx(value)

@@ -216,11 +216,7 @@ class Broken:
 
 @pytest.mark.parametrize(
     ("fault", "ended", "detail"),
-    [
-        ("raises", "raised", "ZeroDivision"),
-        ("hangs", "timeout", "0.2 s"),
-        ("lies", "raised", "replied with a str"),
-    ],
+    [("raises", "raised", "ZeroDivision"), ("hangs", "timeout", "0.2 s"), ("lies", "raised", "replied with a str")],
 )
 def test_an_environment_that_fails_is_nobodys_wrong_answer(fault: str, ended: str, detail: str) -> None:
     rollout, _, _ = scripted(["hello"], lambda prompt: Broken(prompt, fault), CHATML, reply_timeout=0.2)
