@@ -22,7 +22,7 @@ from ascent.models import lora
 from ascent.models.model import LanguageModel
 from ascent.models.model import longest as longest_of
 from ascent.models.routing import EXPERTS
-from ascent.plan.compatibility import refuse_long_rollouts
+from ascent.plan.compatibility import check_rollout_lengths
 from ascent.plan.resolve import Plan
 from ascent.protocols import Sampler
 from ascent.rewards.outcome import Tally
@@ -144,7 +144,7 @@ class RLSetup:
             rendered_prompts(plan, config.data.evaluate, self.renderer, score, talk) if config.data.evaluate else []
         )
         room = talk.limits.room(budget) if talk is not None else budget
-        refuse_long_rollouts(config, row, max(len(each.tokens) for each in train), room)
+        check_rollout_lengths(config, row, max(len(each.tokens) for each in train), room)
         self.longest = max(len(each.tokens) for each in (*train, *heldout)) + room
         sampler = sampler_of(plan, self.model, self.renderer, self.longest)
         held.callback(sampler.close)

@@ -3,7 +3,7 @@ import pytest
 from ascent.algorithms import TABLE
 from ascent.config.validate import validate
 from ascent.plan import resolve
-from ascent.plan.compatibility import refuse_long_rollouts
+from ascent.plan.compatibility import check_rollout_lengths
 from tests.recipes import least
 
 
@@ -408,7 +408,7 @@ def test_every_row_fits_into_its_own_micro_batch_with_the_longest_prompt():
     for name, row in TABLE.items():
         if row.samples:
             config = resolve(validate(least(name))).config
-            refuse_long_rollouts(config, row, config.data.max_prompt_tokens, config.rollouts.max_new_tokens)
+            check_rollout_lengths(config, row, config.data.max_prompt_tokens, config.rollouts.max_new_tokens)
 
 
 def test_dapo_updates_on_as_many_answers_as_its_authors():
