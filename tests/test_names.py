@@ -39,8 +39,9 @@ FILES = {
 }
 # Names of classes and functions; of `rollouts` and `update` only, where the word is used elsewhere in its plain sense.
 DEFINITIONS = {
-    "": """Talk Talking Arriving Steering Waiting Inferring Beside Judged Gated stand_in credited informative bootstrapped
-    race lend forget_prompts silence_modules silence_config refuse_other_words thumb told alike token_scores""",
+    "": """Talk Talking Arriving Steering Waiting Inferring Beside Judged Gated stand_in credited informative
+    bootstrapped race lend forget_prompts silence_modules silence_config refuse_other_words thumb told alike
+    token_scores""",
     "rollouts": "Asked Settings Plan pick cut joined parts_of counted_parts recorded",
     "update": "coupled coupling carried beside joined cut on_device",
     "maths": "spread from_the_right",

@@ -95,12 +95,12 @@ def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
 
 
 def rendered_prompts(
-    plan: Plan, name: str, renderer: Renderer, score: Scorer, talk: EnvSession | None = None
+    plan: Plan, name: str, renderer: Renderer, score: Scorer, session: EnvSession | None = None
 ) -> list[RenderedPrompt]:
     """Prompts of one name in the policy's own tokens, within the recipe's limits, whose answers can be scored."""
     data = plan.config.data
     records, made_from = open_environment(
-        load_records(name, "prompts", seed=plan.config.seed, invalid_rows=data.invalid_rows), talk
+        load_records(name, "prompts", seed=plan.config.seed, invalid_rows=data.invalid_rows), session
     )
     refuse_long_answers(plan.config, renderer)
     answer = plan.config.rollouts.max_new_tokens
@@ -121,46 +121,37 @@ class RLSetup:
 
     def __init__(self, plan: Plan, folder: Path, model_folder: Path | None) -> None:
         refuse_unfinished(plan)
-        with ExitStack() as held:  # by rewards, environments and samplers: given back if something does not fit
-            self._build(plan, folder, model_folder, held)
-            self.close = held.pop_all().close
+        with ExitStack() as exits:  # closes rewards, environments and samplers if something does not fit
+            self._build(plan, folder, model_folder, exits)
+            self.close = exits.pop_all().close
 
-    def _build(self, plan: Plan, folder: Path, model_folder: Path | None, held: ExitStack) -> None:
+    def _build(self, plan: Plan, folder: Path, model_folder: Path | None, exits: ExitStack) -> None:
         config, row = plan.config, plan.row
         self.model = load_policy(plan, folder, model_folder)
         context = longest_of(self.model.module.config)
         self.renderer = Renderer(self.model.tokenizer, train_on="completion", context=context)
         self.failures = Tally()
         score = scorer_of(plan, self.failures, self.text)
-        held.callback(score.close)
+        exits.callback(score.close)
         budget = config.rollouts.max_new_tokens
-        talk = env_session(config.env.model_dump(), self.renderer, budget) if config.env is not None else None
-        if talk is not None:
-            held.callback(talk.close)
-        self.settings = SamplingParams(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, talk)
-        train = rendered_prompts(plan, config.data.train, self.renderer, score, talk)
+        session = env_session(config.env.model_dump(), self.renderer, budget) if config.env is not None else None
+        if session is not None:
+            exits.callback(session.close)
+        self.settings = SamplingParams(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, session)
+        train = rendered_prompts(plan, config.data.train, self.renderer, score, session)
         refuse_stepless(config, row, [each.prompt for each in train])
         heldout = (
-            rendered_prompts(plan, config.data.evaluate, self.renderer, score, talk) if config.data.evaluate else []
+            rendered_prompts(plan, config.data.evaluate, self.renderer, score, session) if config.data.evaluate else []
         )
-        room = talk.limits.room(budget) if talk is not None else budget
+        room = session.limits.room(budget) if session is not None else budget
         check_rollout_lengths(config, row, max(len(each.tokens) for each in train), room)
         self.longest = max(len(each.tokens) for each in (*train, *heldout)) + room
         sampler = sampler_of(plan, self.model, self.renderer, self.longest)
-        held.callback(sampler.close)
-        updates = config.update.epochs * config.update.minibatches
-        alone = config.update.critic_warmup_steps
-        steps, warmup = (config.run.steps - alone) * updates, config.update.warmup_steps * updates
-        self.learner = LocalLearner(
-            self.model,
-            Schedule(config.update.learning_rate, config.update.schedule, warmup, steps),
-            adam=adam_of(plan),
-            max_grad_norm=config.update.max_grad_norm,
-            temperature=config.rollouts.temperature,
-        )
+        exits.callback(sampler.close)
+        self.learner = self._policy_learner(plan)
         exact = config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
         reference = self._reference(plan, folder) if "reference" in row.needs else None
-        critic, told = self._critic(plan, folder, model_folder)
+        critic, notes = self._critic(plan, folder, model_folder)
         half = config.model.dtype != "float32"
         asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half)
         if "optimal_values" in row.needs:
@@ -168,13 +159,13 @@ class RLSetup:
                 train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,
                 self.text, of=repr((config.rewards, config.rollouts, sorted(plan.inputs.items()))),
             )  # fmt: skip
-            told = (*told, how)
+            notes = (*notes, how)
         weights = dict(row.weights)  # the controller's, where there is one
         self.objective = replace(objective_of(row, critic=not self.others), weights=weights)
         texts = texts_of(plan, self.model)
         kind, others = self._players(plan, folder, reference)
         for other in others.values():
-            held.callback(other.close)
+            exits.callback(other.close)
         self.source = kind(
             train, sampler, score, asked, row, self._steps(plan),
             self.settings, text=self.text, shuffle=config.data.shuffle, steering=KLController(row, weights),
@@ -185,7 +176,21 @@ class RLSetup:
             *self.model.notes,
             f"{len(train)} prompts from {config.data.train}",
             f"log-probs of the sampling policy: {'as recorded' if exact else 'computed again by the trainer'}",
-            *told,
+            *notes,
+        )
+
+    def _policy_learner(self, plan: Plan) -> LocalLearner:
+        """The policy takes no step while the critic warms up alone."""
+        config = plan.config
+        updates = config.update.epochs * config.update.minibatches
+        steps = (config.run.steps - config.update.critic_warmup_steps) * updates
+        warmup = config.update.warmup_steps * updates
+        return LocalLearner(
+            self.model,
+            Schedule(config.update.learning_rate, config.update.schedule, warmup, steps),
+            adam=adam_of(plan),
+            max_grad_norm=config.update.max_grad_norm,
+            temperature=config.rollouts.temperature,
         )
 
     def _critic(
@@ -199,12 +204,12 @@ class RLSetup:
         if plan.config.model.critic == "head":
             return self.learner, ()
         saved = None if model_folder is None else model_folder.parent / CRITIC
-        model, told = critic_of(plan, folder, self.model, saved)
+        model, note = critic_of(plan, folder, self.model, saved)
         refuse_shorter("the critic (model.critic_from, or the reward model)", model.model, self.model, self.longest)
         learner = learner_of(plan, model)
         self.others = (loop.TrainedModel(CRITIC, learner, critic_objective(plan.row)),)
         self.saved = {CRITIC: model.save}
-        return learner, (told,)
+        return learner, (note,)
 
     def text(self, tokens: Sequence[int]) -> str:
         return str(self.model.tokenizer.decode(list(tokens), skip_special_tokens=True))
