@@ -44,7 +44,7 @@ def read(folder: Path) -> dict[str, Any]:
     if seal != _seal(found):
         raise CheckpointError(f"{NAME} does not match its own sha256: it is corrupted")
     if found["format"] != FORMAT:
-        raise CheckpointError(f"it has format {found['format']}, this version reads {FORMAT}; use the version it is of")
+        raise CheckpointError(f"it has format {found['format']}, this version reads {FORMAT}; use the version that wrote it")
     content: dict[str, Any] = found
     return content
 

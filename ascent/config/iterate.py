@@ -8,11 +8,13 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from ascent.cells import nearest
+from ascent.config.renamed import check_renamed
 from ascent.config.schema import LAST_SEED, MOST, Real, Section, Whole, leaves
 from ascent.config.validate import explain
 
 MOST_ROUNDS = 1000
-KEY = "rounds"  # what tells such a recipe from an ordinary one
+KEY = "rounds"  # only recipes of rounds have it
+STAGES = ("sft", "reward_model", "policy")  # each an ordinary recipe
 
 
 class Collect(Section):
@@ -67,6 +69,9 @@ def iterate_config(mapping: Mapping[str, Any], name: str) -> IterateConfig:
     """The recipe a mapping stands for; ValueError with one line for each thing that is wrong."""
     if KEY not in mapping:
         raise ValueError(f"{name} is no recipe of rounds: it has no key 'rounds'; ascent train runs ordinary recipes")
+    for stage in STAGES:
+        if isinstance(mapping.get(stage), Mapping):
+            check_renamed(mapping[stage], f"{name}: {stage}: ")
     try:
         return IterateConfig.model_validate(dict(mapping))
     except ValidationError as error:

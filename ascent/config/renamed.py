@@ -1,4 +1,4 @@
-"""Recipe keys and values of before: an error names the new one."""
+"""Keys and values of recipes that were renamed. A recipe with an old one is refused with the new name."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ KEYS = {
     "rewards[].patience": "rewards[].retry",
     "env.patience": "env.reply_timeout",
 }
+# Options of single rewards; the same word may be an option of a reward of the user.
+REWARD_OPTIONS = {"rewards[].patience": ("remote", "judge")}
 VALUES = {
     ("cells.advantage.use", "centre"): "group_mean_baseline",
     ("cells.advantage_norm.use", "batch_std_centred"): "batch_std_centered",
@@ -42,26 +44,25 @@ VALUES = {
 }
 
 
-def refuse_renamed(recipe: Mapping[str, Any]) -> None:
-    """ValueError that names every renamed key and value in the recipe, and what it is called now."""
-    found = []
-    for key, value in _walk(recipe, ""):
-        plain = re.sub(r"\[\d+\]", "[]", key)
-        if plain in KEYS:
-            name = KEYS[plain].rpartition(".")[2]
-            found.append(f"{key} is now called {key.rpartition('.')[0]}.{name}")
-        elif isinstance(value, str) and (plain, value) in VALUES:
-            found.append(f"{key}: {value} is now called {VALUES[plain, value]}")
-    if found:
-        raise ValueError("; ".join(found))
+def check_renamed(recipe: Mapping[str, Any], owner: str = "") -> None:
+    """ValueError with one line for each renamed key or value. `owner` is the section that holds the recipe."""
+    lines = list(_find_renamed(recipe, "", ""))
+    if lines:
+        raise ValueError("\n".join(f"{owner}{line}" for line in lines))
 
 
-def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if path:
-        yield path, value
+def _find_renamed(value: Any, path: str, current: str) -> Iterator[str]:
+    """Messages for everything below `path`; `current` is the same path in the names of today."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _walk(inner, f"{path}.{name}" if path else str(name))
+            key, new = (f"{prefix}.{name}".removeprefix(".") for prefix in (path, current))
+            pattern = re.sub(r"\[\d+\]", "[]", new)
+            if pattern in KEYS and value.get("use") in REWARD_OPTIONS.get(pattern, (value.get("use"),)):
+                new = f"{current}.{KEYS[pattern].rpartition('.')[2]}"
+                yield f"{key} is now called {new}"
+            yield from _find_renamed(inner, key, new)
     elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            yield from _walk(inner, f"{path}[{place}]")
+        for index, inner in enumerate(value):
+            yield from _find_renamed(inner, f"{path}[{index}]", f"{current}[{index}]")
+    elif isinstance(value, str) and (current, value) in VALUES:
+        yield f"{path}: {value} is now called {VALUES[current, value]}"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from ascent.config.renamed import refuse_renamed
+from ascent.config.renamed import check_renamed
 from ascent.config.schema import LARGEST, TERM_SLOTS, Cells, Config, MixEntry, Reward, leaves
 
 LONGEST_SHOWN = 100  # characters of a value in an error message
@@ -36,7 +36,7 @@ BOUNDS = {
 
 def validate(mapping: Mapping[str, Any]) -> Config:
     """The Config a mapping stands for; ValueError with one line for each thing that is wrong."""
-    refuse_renamed(mapping)
+    check_renamed(mapping)
     try:
         return Config.model_validate(dict(mapping))
     except ValidationError as error:
