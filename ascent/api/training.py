@@ -121,13 +121,13 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> T
         if config.run.keep_best:
             evaluation.refuse_unreported(config.run.best_metric, names_of(plan), talks=config.env is not None)
         made = RLSetup(plan, folder, model_folder)
-        heard, pieces = made.evaluate, sample_records.Pieces(made.model.tokenizer)
+        heard, pieces = made.evaluate, sample_records.TokenTexts(made.model.tokenizer)
         return Training(
             made.model, made.learner, made.objective, made.source, (),
             (*made.notes, *prompt_overlap(made.source.asked, heard.asked if heard else ())), made.longest,
             others=made.others, saved=made.saved, starts=config.update.critic_warmup_steps + 1,
             halted=lambda: made.source.halted, close=made.close,
-            evaluate=heard, complaints=sample_records.Complaints(made.failures),
+            evaluate=heard, complaints=sample_records.NewFailures(made.failures),
             samples=lambda: SampleRecorder(
                 sample_records.samples(made.source.rollouts, made.source.advantages, pieces), len(made.source.rollouts)
             ),

@@ -1,4 +1,4 @@
-"""From the recipe's `env` section to what rollouts talk to: the environments, and how their words become tokens."""
+"""Builds the environment session of multi-turn rollouts from the recipe's `env` section."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ascent.envs.registry import Family, find
 from ascent.records import Message, Prompt
 from ascent.rollouts.multi_turn import EnvSession, Limits
 
-OF_AN_EPISODE = tuple(inspect.signature(Limits).parameters)
+EPISODE_KEYS = tuple(inspect.signature(Limits).parameters)
 
 
 def as_section(text: str | None) -> dict[str, Any] | None:
-    """What stands on a command line: a name, or a section as a recipe has it."""
+    """An `--env` option as a recipe section: a name, or a YAML mapping."""
     value = None if text is None else read(text, "--env")
     if value is None or isinstance(value, str):
         return None if value is None else {"use": value}
@@ -32,7 +32,7 @@ def as_section(text: str | None) -> dict[str, Any] | None:
 def family_of(section: Mapping[str, Any]) -> tuple[Family, Limits]:
     """A section `{use: ..., max_turns: ..., OPTIONS}`: the environments, and the limits of an episode."""
     options = {key: value for key, value in section.items() if key != "use"}
-    limits = {key: options.pop(key) for key in OF_AN_EPISODE if key in options}
+    limits = {key: options.pop(key) for key in EPISODE_KEYS if key in options}
     for key, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"env.{key}={value!r}, but it must be a number")
@@ -62,16 +62,16 @@ def _refusal(renderer: Renderer, role: Any) -> str:
     return ""
 
 
-def open_environment(records: LoadResult, talk: EnvSession | None) -> tuple[LoadResult, dict[str, Prompt]]:
-    """Prompts as their environments begin them, and by name what each was made from."""
-    if talk is None:
+def open_environment(records: LoadResult, session: EnvSession | None) -> tuple[LoadResult, dict[str, Prompt]]:
+    """Each prompt as its environment opens it, and the original prompts by id."""
+    if session is None:
         return records, {}
     prompts: Sequence[Any] = records.records
     made_from = {prompt.id: prompt for prompt in prompts}
     if len(made_from) < len(prompts):
         raise ValueError(f"{records.name}: {len(prompts)} prompts have only {len(made_from)} ids; name each apart")
-    begun = tuple(talk.make(prompt).first() for prompt in prompts)
-    strange = next((each.id for each, prompt in zip(begun, prompts, strict=True) if each.id != prompt.id), None)
-    if strange is not None:
-        raise ValueError(f"an environment renamed its prompt to {strange!r}; first() keeps the prompt's id")
-    return replace(records, records=begun), made_from
+    first = tuple(session.make(prompt).first() for prompt in prompts)
+    renamed = next((each.id for each, prompt in zip(first, prompts, strict=True) if each.id != prompt.id), None)
+    if renamed is not None:
+        raise ValueError(f"an environment renamed its prompt to {renamed!r}; first() keeps the prompt's id")
+    return replace(records, records=first), made_from

@@ -1,6 +1,6 @@
-"""What a run depends on besides its recipe: models, data, code of one's own. Each has a hash of its content.
+"""Fingerprints of everything a run reads besides its recipe: models, data, the user's code, servers.
 
-A name that stands for the newest checkpoint of a run is held to the checkpoint that it stood for at the start.
+A name that means the newest checkpoint of a run is resolved once, at the start, and stays that checkpoint.
 """
 
 from __future__ import annotations

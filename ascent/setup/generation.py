@@ -1,4 +1,4 @@
-"""A model that answers prompts, with the native engine: loaded once, asked in pieces."""
+"""Generates completions for prompts with the native engine: one model, loaded once, called batch by batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascent.setup.policy import device
 
 
 def weights_of(model: str) -> str:
-    """A name for a model's weights as they are now: their sha256, or the hub's name."""
+    """A short sha256 of a model's weights; the name itself for a model on the hub."""
     folder = resolve(model)
     if not isinstance(folder, Path):
         return folder
@@ -28,7 +28,7 @@ def weights_of(model: str) -> str:
 
 
 class Generator:
-    """Answers do not depend on what else is asked, but on (seed, occasion, place in the piece, prompt, sample)."""
+    """A completion depends on (seed, occasion, index in the batch, prompt, sample) and on nothing else in the batch."""
 
     def __init__(self, model: str, prompts: Sequence[Prompt], settings: SamplingParams) -> None:
         policy = load(model, device=device())
@@ -36,16 +36,16 @@ class Generator:
         self._tokenizer = policy.tokenizer
         self._renderer = Renderer(policy.tokenizer, train_on="completion")
         self._settings = settings
-        self._asked = {prompt.id: RenderedPrompt(prompt, self._rendered(prompt)) for prompt in prompts}
-        if len(self._asked) < len(prompts):
-            raise ValueError(f"{len(prompts)} prompts have only {len(self._asked)} ids; give each an id of its own")
-        longest = max(len(each.tokens) for each in self._asked.values()) + settings.max_new_tokens
+        self._rendered = {prompt.id: RenderedPrompt(prompt, self._render(prompt)) for prompt in prompts}
+        if len(self._rendered) < len(prompts):
+            raise ValueError(f"{len(prompts)} prompts have only {len(self._rendered)} ids; give each an id of its own")
+        longest = max(len(each.tokens) for each in self._rendered.values()) + settings.max_new_tokens
         self._engine = NativeEngine(policy, self._renderer.stop_ids, longest_sequence=longest)
 
     def __call__(self, prompts: Sequence[Prompt], samples: Sequence[int], *, occasion: str) -> list[list[Rollout]]:
-        """For every prompt its answers, in the order of `samples` (GREEDY asks for the likeliest tokens)."""
-        asked = [self._asked[prompt.id] for prompt in prompts]
-        found = generate(self._engine, asked, samples, self._settings, occasion=occasion, text=self._text)
+        """The completions of every prompt, in the order of `samples`; the sample number GREEDY is decoded greedily."""
+        rendered = [self._rendered[prompt.id] for prompt in prompts]
+        found = generate(self._engine, rendered, samples, self._settings, occasion=occasion, text=self._text)
         return [found[first : first + len(samples)] for first in range(0, len(found), len(samples))]
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class Generator:
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    def _rendered(self, prompt: Prompt) -> tuple[int, ...]:
+    def _render(self, prompt: Prompt) -> tuple[int, ...]:
         try:
             return self._renderer.prompt(prompt.messages)
         except ValueError as error:

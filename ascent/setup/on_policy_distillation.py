@@ -1,7 +1,6 @@
-"""A student that answers again what its records ask: distillation on the student's own text (GKD, arXiv 2306.13649).
+"""On-policy distillation (GKD, arXiv 2306.13649): the student answers a fraction of the prompts itself.
 
-A share of every step's records keeps its question and gets an answer of the policy as it is now. Which ones, and the
-sampling noise, depend on (seed, step, place) alone, so that a resumed run draws the same.
+Which records are answered, and the sampling noise, depend on (seed, step, index) alone: a resumed run draws the same.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from ascent.records import Completion, Request
 
 @dataclass(frozen=True)
 class OnPolicyAnswers:
-    """Rewrites a step's items; `longest` bounds question and answer together."""
+    """Replaces the answers of some of a step's items; `longest` bounds prompt and answer together."""
 
     sampler: Sampler
-    share: float
+    fraction: float
     seed: int
     temperature: float
     max_new_tokens: int
     longest: int
 
     def __call__(self, items: Sequence[Item], step: int) -> list[Item]:
-        chosen = {place: item for place, item in enumerate(items) if self._is_own(item, step, place)}
-        asked = [self._request(item.sequences[0], step, place) for place, item in chosen.items()]
-        answers = {each.prompt_id: each for each in self.sampler.sample(asked)}
+        chosen = {place: item for place, item in enumerate(items) if self._is_on_policy(item, step, place)}
+        requests = [self._request(item.sequences[0], step, place) for place, item in chosen.items()]
+        answers = {each.prompt_id: each for each in self.sampler.sample(requests)}
         written = {
             place: replace(item, sequences=(_written(item.sequences[0], answers[_name(step, place)]),))
             for place, item in chosen.items()
         }
         return [written.get(place, item) for place, item in enumerate(items)]
 
-    def _is_own(self, item: Item, step: int, place: int) -> bool:
+    def _is_on_policy(self, item: Item, step: int, place: int) -> bool:
         digest = hashlib.blake2b(f"{self.seed}/{step}/{place}".encode(), digest_size=8).digest()
-        return 0 < item.sequences[0].prompt < self.longest and int.from_bytes(digest) < self.share * 2**64
+        return 0 < item.sequences[0].prompt < self.longest and int.from_bytes(digest) < self.fraction * 2**64
 
     def _request(self, own: Rendered, step: int, place: int) -> Request:
         budget = min(self.max_new_tokens, self.longest - own.prompt)

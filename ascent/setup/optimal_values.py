@@ -21,11 +21,11 @@ from ascent.rollouts.generate import RenderedPrompt, RolloutStream, SamplingPara
 
 FILE = "optimal_values.json"
 SAMPLES = 8  # answers of the reference to each prompt, as in the paper
-TOGETHER = 256  # prompts sampled at once
+PROMPTS_PER_CALL = 256  # prompts sampled at once
 
 
 def add_optimal_values(
-    asked: Sequence[RenderedPrompt],
+    prompts: Sequence[RenderedPrompt],
     folder: Path,
     sampler: Callable[[], Sampler],
     score: Callable[[RolloutStream], list[Rollout]],
@@ -38,21 +38,21 @@ def add_optimal_values(
 
     `of` says in words what the values depend on besides the prompts; of something else they are estimated again.
     """
-    mark = hashlib.sha256(repr((of, [(each.prompt.id, each.tokens) for each in asked])).encode()).hexdigest()
+    mark = hashlib.sha256(repr((of, [(each.prompt.id, each.tokens) for each in prompts])).encode()).hexdigest()
     file = folder / FILE
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     values: list[float] = known.get("values", [])
     if known.get("prompts") != mark:
-        values, drawn = [], sampler()
-        for start in range(0, len(asked), TOGETHER):
-            some = asked[start : start + TOGETHER]
-            arriving = generate_stream(drawn, some, range(SAMPLES), settings, occasion=f"optimum/{start}", text=text)
-            batch = pack_rollouts(score(arriving))
+        values, reference = [], sampler()
+        for start in range(0, len(prompts), PROMPTS_PER_CALL):
+            some = prompts[start : start + PROMPTS_PER_CALL]
+            stream = generate_stream(reference, some, range(SAMPLES), settings, occasion=f"optimum/{start}", text=text)
+            batch = pack_rollouts(score(stream))
             values += optimal_values(batch["rewards_B"], batch["groups"])[::SAMPLES].tolist()
         folder.mkdir(parents=True, exist_ok=True)
         writing = file.with_name(f".{FILE}.writing")
         disk.write(writing, json.dumps({"prompts": mark, "samples": SAMPLES, "values": values}) + "\n")
         disk.sync(writing)
         disk.rename(writing, file)
-    told = f"optimal values of {len(values)} prompts from {SAMPLES} answers each of the reference"
-    return [replace(each, optimum=value) for each, value in zip(asked, values, strict=True)], told
+    note = f"optimal values of {len(values)} prompts from {SAMPLES} answers each of the reference"
+    return [replace(each, optimum=value) for each, value in zip(prompts, values, strict=True)], note

@@ -1,4 +1,4 @@
-"""What a policy said, as lines of the run folder: the samples of a step, the answers to held-out prompts."""
+"""Rollouts and evaluation answers as JSON records of the run folder (samples.jsonl, answers.jsonl)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ascent.rollouts.batch import correctness
 DIGITS = 4  # of log-probs and advantages
 
 
-class Pieces:
-    """Token ids as the texts they stand for, special ones included; each is decoded once."""
+class TokenTexts:
+    """Decodes token ids one by one, special tokens included, and caches the texts."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer, self._known = tokenizer, dict[int, str]()
@@ -33,25 +33,25 @@ class Pieces:
         return self._known[token]
 
 
-class Complaints:
-    """Why rewards could not score something, each reason once, with its first case."""
+class NewFailures:
+    """Reward failures that were not reported yet: one line for each reason, with its first case."""
 
     def __init__(self, tally: Tally) -> None:
-        self._tally, self._told = tally, set[tuple[str, str]]()
+        self._tally, self._reported = tally, set[tuple[str, str]]()
 
     def __call__(self) -> list[str]:
-        new = sorted(self._tally.examples.keys() - self._told)
-        self._told.update(new)
+        new = sorted(self._tally.examples.keys() - self._reported)
+        self._reported.update(new)
         return [f"reward {name}: unscored ({kind}), first: {self._tally.examples[name, kind]}" for name, kind in new]
 
 
 def samples(
-    rollouts: Sequence[Rollout], advantages: Sequence[Sequence[float] | None], pieces: Pieces
+    rollouts: Sequence[Rollout], advantages: Sequence[Sequence[float] | None], token_texts: TokenTexts
 ) -> Iterator[dict[str, Any]]:
-    """Rollouts as lines of samples.jsonl, made one by one.
+    """Records of samples.jsonl, one per rollout.
 
-    `tokens` are texts. `advantages` is one number where it is the same for every token, and null where nothing was
-    learnt from the sample (its group was dropped, it was masked or could not be scored).
+    `tokens` are texts. `advantages` is one number where all tokens have the same, and null where the sample was not
+    trained on (its group was dropped, it was masked, or it could not be scored).
     """
     for rollout, own in zip(rollouts, advantages, strict=True):
         sampled = [turn.completion for turn in rollout.turns]
@@ -62,13 +62,13 @@ def samples(
             "completion": rollout.text, "reward": _short(rollout.reward),
             "parts": {name: _short(value) for name, value in rollout.parts.items()},
             **failures, "stop": sampled[-1].stop, **episode, "advantages": _one_or_all(own),
-            "tokens": [piece for each in sampled for piece in pieces(each.tokens)],
+            "tokens": [piece for each in sampled for piece in token_texts(each.tokens)],
             "logprobs": [_short(each) for completion in sampled for each in completion.logprobs],
         }  # fmt: skip
 
 
 def answers(rollouts: Sequence[Rollout]) -> Iterator[dict[str, Any]]:
-    """Greedy answers as lines of answers.jsonl; `place` says which prompt, in every evaluation alike."""
+    """Records of answers.jsonl, one per greedy answer; `place` is the index of the prompt in every evaluation."""
     for place, rollout in enumerate(rollouts):
         right = correctness(rollout)
         yield {

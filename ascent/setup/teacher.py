@@ -1,4 +1,4 @@
-"""The frozen model that a row learns from: loaded as the recipe names it, and asked in the policy's own tokens."""
+"""The frozen teacher of distillation; it must share the policy's vocabulary."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ascent.update.device import Batch, to_device
 
 
 class Teacher:
-    """Adds a frozen model's distributions to packed batches, those of their trained tokens."""
+    """Adds the teacher's logits at trained tokens to packed batches."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> dict[str, Any]:
-        said = self.model.outputs(to_device(batch, self.model.device), frozenset({STUDENT}))[STUDENT]
-        return {**batch, TEACHER: said.detach()}
+        outputs = self.model.outputs(to_device(batch, self.model.device), frozenset({STUDENT}))[STUDENT]
+        return {**batch, TEACHER: outputs.detach()}
 
 
 def teacher_of(plan: Plan, folder: Path, policy: LanguageModel) -> LanguageModel:

@@ -52,17 +52,17 @@ def test_a_share_of_the_answers_is_written_anew_behind_the_same_questions(sample
 
 
 def test_the_same_step_gives_the_same_answers_and_another_does_not(sampler: NativeEngine) -> None:
-    first, again, later = (own(sampler, share=1.0)(items(), step) for step in (1, 1, 2))
+    first, again, later = (own(sampler, fraction=1.0)(items(), step) for step in (1, 1, 2))
     said = [[item.sequences[0].tokens.tolist() for item in each] for each in (first, again, later)]
     assert said[0] == said[1] != said[2]
 
 
 def test_nobody_and_everybody(sampler: NativeEngine) -> None:
     found = items()
-    assert all(a is b for a, b in zip(own(sampler, share=0.0)(found, 1), found, strict=True))
-    assert not any(a is b for a, b in zip(own(sampler, share=1.0)(found, 1), found, strict=True))
+    assert all(a is b for a, b in zip(own(sampler, fraction=0.0)(found, 1), found, strict=True))
+    assert not any(a is b for a, b in zip(own(sampler, fraction=1.0)(found, 1), found, strict=True))
     plain = items(4, prompt=0)  # text that answers nothing
-    assert all(a is b for a, b in zip(own(sampler, share=1.0)(plain, 1), plain, strict=True))
+    assert all(a is b for a, b in zip(own(sampler, fraction=1.0)(plain, 1), plain, strict=True))
 
 
 def test_a_run_resumes_to_the_same_bits_and_differs_from_one_on_the_records(tmp_path: Path) -> None:

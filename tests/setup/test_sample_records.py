@@ -9,7 +9,7 @@ import pytest
 from ascent.models.tiny import tiny_tokenizer
 from ascent.records import Completion, Message, Prompt, Rollout, Turn
 from ascent.rewards.outcome import Tally, failed
-from ascent.setup.sample_records import Complaints, Pieces, answers, samples
+from ascent.setup.sample_records import NewFailures, TokenTexts, answers, samples
 
 TOKENIZER = tiny_tokenizer()
 
@@ -23,13 +23,13 @@ def rollout(text: str, reward: float | None = 1.0, parts: dict[str, float | None
 
 def test_pieces_put_together_are_the_text_and_special_tokens_are_seen() -> None:
     tokens = TOKENIZER.encode("a b  c\n12", add_special_tokens=False)
-    assert "".join(Pieces(TOKENIZER)(tokens)) == "a b  c\n12"
-    assert Pieces(TOKENIZER)([TOKENIZER.eos_token_id]) == [TOKENIZER.eos_token]
+    assert "".join(TokenTexts(TOKENIZER)(tokens)) == "a b  c\n12"
+    assert TokenTexts(TOKENIZER)([TOKENIZER.eos_token_id]) == [TOKENIZER.eos_token]
 
 
 def test_a_sample_has_everything_about_its_tokens() -> None:
     (found,) = samples(
-        [rollout("ab", 0.5, {"x/correct": 1.0, "x/odd": None})], [[1.0, -2.00001, 0.5]], Pieces(TOKENIZER)
+        [rollout("ab", 0.5, {"x/correct": 1.0, "x/odd": None})], [[1.0, -2.00001, 0.5]], TokenTexts(TOKENIZER)
     )
     assert found["prompt"] == "why?"
     assert found["completion"] == "ab"
@@ -43,7 +43,7 @@ def test_a_sample_has_everything_about_its_tokens() -> None:
 def test_one_advantage_for_all_tokens_is_one_number_and_none_is_none(
     own: list[float] | None, kept: float | None
 ) -> None:
-    (found,) = samples([rollout("ab")], [own], Pieces(TOKENIZER))
+    (found,) = samples([rollout("ab")], [own], TokenTexts(TOKENIZER))
     assert found["advantages"] == kept
 
 
@@ -56,7 +56,7 @@ def test_an_answer_is_right_wrong_or_unknown() -> None:
 
 def test_each_reason_for_failing_is_told_once_with_its_first_case() -> None:
     tally = Tally()
-    complaints = Complaints(tally)
+    complaints = NewFailures(tally)
     assert complaints() == []
     for detail in ("first case", "second case"):
         tally.add("mine", rollout("a"), failed("raised", detail), "never")
