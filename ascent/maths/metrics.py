@@ -96,6 +96,12 @@ Accumulator = Mean | Std | ExplainedVariance | EffectiveSampleFraction | Max | M
 Metrics = Mapping[str, Accumulator]
 
 
+def single(value: Tensor | float) -> Mean:
+    """One number as the mean of itself."""
+    value = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    return Mean(value, torch.ones((), device=value.device))
+
+
 def mean_of(x: Tensor, keep: Tensor) -> Mean:
     """The mean of x (or the share of true, for booleans) over the kept entries, as a (sum, count) pair."""
     x = x.detach()

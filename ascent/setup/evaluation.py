@@ -17,7 +17,7 @@ from ascent.plan.resolve import Plan
 from ascent.setup.data import prepare_records
 from ascent.update.device import dummy_outputs
 from ascent.update.learner import LOSS_NAMES, LocalLearner
-from ascent.update.objective import Objective
+from ascent.update.objective import MISMATCHED_SCORE, Objective
 from ascent.update.reward_model_metrics import figures, with_reward_model_metrics
 
 Batches = Sequence[Mapping[str, Any]]
@@ -50,7 +50,7 @@ def larger_is_better(name: str) -> bool:
 def refuse_unknown(name: str, heldout: Batches, objective: Objective) -> None:
     """ValueError, before the first step, if the evaluation has no such number; the model is not asked."""
     batch = heldout[0]
-    known = {each.name: torch.zeros(()) for each in objective.statistics}
+    known = {MISMATCHED_SCORE: torch.zeros(())} if objective.wants_mismatched else {}
     terms = with_reward_model_metrics(objective).terms(
         {**batch, **known, **dummy_outputs(batch, objective.want, torch.float32)}
     )

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from ascent.losses.loss import Loss, Terms
-from ascent.maths.metrics import Accumulator, Mean, Metrics, merge
+from ascent.losses.objective import mismatched_score
+from ascent.maths.metrics import Accumulator, Mean, Metrics, merge, single
 from ascent.models.dropout import disable_dropout
 from ascent.protocols import State, Weights
 from ascent.update import microbatch, step_batch
 from ascent.update.device import Batch, count_tokens, dummy_outputs, to_device
-from ascent.update.objective import Objective
+from ascent.update.objective import MISMATCHED, MISMATCHED_SCORE, Objective
 from ascent.update.optim import Adam, AdamW
 from ascent.update.schedule import Schedule
 
@@ -68,60 +69,60 @@ class LocalLearner:
         self.max_grad_norm, self.patience = max_grad_norm, patience
         self.optimizer = AdamW(model.named_parameters(), adam)
         self.steps, self.skipped, self.skipped_in_a_row = 0, 0, 0
-        self.carried: dict[str, Tensor] = {}  # what an objective hands from one step to the next
+        self.persistent: dict[str, Tensor] = {}  # statistics that enter their own next value
         first = next(iter(self.optimizer.masters.values()))
         self._device, self._dtype = first.device, first.dtype
         disable_dropout(model.modules())
         model.eval()
 
     def step(self, batches: Sequence[Batch], objective: Objective) -> dict[str, Accumulator]:
-        """One optimizer step over all micro-batches; the metrics of the whole of it."""
-        batches = self._placed(batches)
-        known = self._statistics(batches, objective)
-        totals = self._denominators(batches, objective, known)
-        tally = _Accumulated(totals, objective.weights)
-        changed: list[Tensor] = []  # routes, where a mixture of experts replays them
+        """One optimizer step over all micro-batches; returns the metrics of the whole step."""
+        batches = self._to_device(batches)
+        statistics = self._statistics(batches, objective)
+        totals = self._denominators(batches, objective, statistics)
+        sums = _TermSums(totals, objective.weights)
+        routes_changed: list[Tensor] = []  # only where a mixture of experts replays its routes
         self.optimizer.clear()
         self.model.train()
         try:
-            for batch, about in zip(batches, known, strict=True):
+            for batch, own in zip(batches, statistics, strict=True):
                 outputs = self.model.outputs(batch, objective.want, self.temperature)
                 if "policy/routes_changed_frac" in outputs:
-                    changed.append(outputs.pop("policy/routes_changed_frac"))
-                terms = objective.terms({**batch, **about, **outputs})
+                    routes_changed.append(outputs.pop("policy/routes_changed_frac"))
+                terms = objective.terms({**batch, **own, **outputs})
                 microbatch.scaled(terms, totals, objective.weights).backward()
                 self.optimizer.collect()
-                tally.add(terms)
-            beside = self._beside(batches, objective, totals, tally)
+                sums.add(terms)
+            norms = self._train_auxiliary(batches, objective, totals, sums)
         finally:
             self.model.eval()
-        tally.check()
-        metrics = tally.metrics() | _reported(batches, known) | beside
-        if changed:
-            metrics["policy/routes_changed_frac"] = Mean(*torch.stack(changed).sum(0))
+        sums.check()
+        metrics = sums.metrics() | _step_metrics(batches, statistics) | norms
+        if routes_changed:
+            metrics["policy/routes_changed_frac"] = Mean(*torch.stack(routes_changed).sum(0))
         metrics |= self._apply(metrics)
-        if not self.skipped_in_a_row:  # a step that was refused is not remembered either
-            self.carried.update({name: known[0][name] for name in objective.carried})
+        if not self.skipped_in_a_row:  # a skipped step leaves no trace
+            self.persistent.update({name: statistics[0][name] for name in objective.persistent})
         return metrics
 
-    def _beside(
-        self, batches: Sequence[dict[str, Any]], objective: Objective, totals: Mapping[str, Tensor], tally: _Accumulated
+    def _train_auxiliary(
+        self, batches: Sequence[dict[str, Any]], objective: Objective, totals: Mapping[str, Tensor], sums: _TermSums
     ) -> dict[str, Accumulator]:
-        """Add the gradient of the text that is mixed in; both gradients' norms, by which to judge its weight."""
-        extra = objective.beside
-        texts = [] if extra is None else extra.texts(batches)
-        if extra is None or not texts:
+        """Add the gradient of the auxiliary text. Returns the norms of both gradients, to set its weight by."""
+        auxiliary = objective.auxiliary
+        texts = [] if auxiliary is None else auxiliary.texts(batches)
+        if auxiliary is None or not texts:
             return {}
         own = {name: None if each.grad is None else each.grad.clone() for name, each in self.optimizer.masters.items()}
-        policy = self.optimizer.norm()
+        norm = self.optimizer.norm()
         for text in texts:
-            terms = extra.terms({**text, **self.model.outputs(text, extra.want, 1.0)})
+            terms = auxiliary.terms({**text, **self.model.outputs(text, auxiliary.want, 1.0)})
             microbatch.scaled(terms, totals, objective.weights).backward()
             self.optimizer.collect()
-            tally.add(terms)
+            sums.add(terms)
         return {
-            "optim/grad_norm_rollouts": _one(policy),
-            f"optim/grad_norm_{extra.companion}": _one(self.optimizer.norm(own)),
+            "optim/grad_norm_rollouts": single(norm),
+            f"optim/grad_norm_{auxiliary.name}": single(self.optimizer.norm(own)),
         }
 
     def _apply(self, metrics: Metrics) -> dict[str, Accumulator]:
@@ -139,14 +140,14 @@ class LocalLearner:
         broken = [] if finite else self.optimizer.broken()
         self.optimizer.clear()
         if self.skipped_in_a_row >= self.patience:
-            raise Diverged(self._verdict(float(norm), broken, metrics))
+            raise Diverged(self._divergence_message(float(norm), broken, metrics))
         return {
-            "optim/grad_norm": _one(norm) if finite else Mean(torch.zeros(()), torch.zeros(())),
-            "optim/lr": _one(torch.tensor(learning_rate)),
-            "optim/skipped": _one(torch.tensor(float(not finite))),
+            "optim/grad_norm": single(norm) if finite else Mean(torch.zeros(()), torch.zeros(())),
+            "optim/lr": single(torch.tensor(learning_rate)),
+            "optim/skipped": single(torch.tensor(float(not finite))),
         }
 
-    def _verdict(self, norm: float, broken: Sequence[str], metrics: Metrics) -> str:
+    def _divergence_message(self, norm: float, broken: Sequence[str], metrics: Metrics) -> str:
         losses = ", ".join(f"{name}={metrics[name].value():.4g}" for name in metrics if "loss" in name)
         return (
             f"the gradient norm was not finite ({norm}) in {self.skipped_in_a_row} optimizer steps in a row, the last "
@@ -156,71 +157,74 @@ class LocalLearner:
         )
 
     def evaluate(self, batches: Sequence[Batch], objective: Objective) -> dict[str, Accumulator]:
-        """The loss and the metrics of `step`, without a gradient; nothing changes."""
-        batches = self._placed(batches)
-        known = self._statistics(batches, objective)
-        for about in known:  # what is carried stays as training left it
-            about.update({name: self.carried[name] for name in objective.carried if name in self.carried})
-        tally = _Accumulated(self._denominators(batches, objective, known), objective.weights)
-        for batch, about in zip(batches, known, strict=True):
-            tally.add(objective.terms({**batch, **about, **self._outputs(batch, objective.want)}))
-        tally.check()
-        return tally.metrics() | _reported(batches, known)
+        """The loss and the metrics of `step`, without gradient or update."""
+        batches = self._to_device(batches)
+        statistics = self._statistics(batches, objective)
+        for own in statistics:
+            own.update(self._persistent(objective))
+        sums = _TermSums(self._denominators(batches, objective, statistics), objective.weights)
+        for batch, own in zip(batches, statistics, strict=True):
+            sums.add(objective.terms({**batch, **own, **self._outputs(batch, objective.want)}))
+        sums.check()
+        return sums.metrics() | _step_metrics(batches, statistics)
 
     def logprobs(self, batch: Batch) -> Tensor:
         return self.infer(batch, frozenset({"logprobs_T"}))["logprobs_T"]
 
     def infer(self, batch: Batch, want: frozenset[str]) -> dict[str, Tensor]:
-        """What the model says about a batch, without gradient: log-probs, entropies, scores or values."""
+        """Model outputs for a batch, without gradient: log-probs, entropies, scores or values."""
         return self._outputs(to_device(batch, self._device), want)
 
     @torch.no_grad()
     def _outputs(self, batch: dict[str, Any], want: frozenset[str]) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in self.model.outputs(batch, want, self.temperature).items()}
 
-    def _placed(self, batches: Sequence[Batch]) -> list[dict[str, Any]]:
+    def _to_device(self, batches: Sequence[Batch]) -> list[dict[str, Any]]:
         if not batches:
             raise ValueError("a step over 0 micro-batches; the source must give at least one")
         return [to_device(batch, self._device) for batch in batches]
 
     def _statistics(self, batches: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Tensor]]:
-        """What couples the step, from forwards without gradient, for each micro-batch: one quotient of sums over all of
-        them, and what was computed on all of them put together."""
-        found: dict[str, Tensor] = {}
-        for each in objective.statistics:
-            pairs = []
-            for batch in batches:
-                if each.companion not in batch:
-                    raise ValueError(
-                        f"{each.name} needs a second packed batch {each.companion!r} in every micro-batch; this one "
-                        f"has {', '.join(sorted(batch))}; the source of this algorithm must add it"
-                    )
-                companion = batch[each.companion]
-                pairs.append(each.pair({**companion, **self._outputs(companion, each.want)}))
-            total = torch.stack(pairs).sum(0)
-            found[each.name] = total[0] / total[1].clamp(min=1)
-        return [found | own for own in self._couplings(batches, objective)]
+        """The step's statistics, for each micro-batch, from forward passes without gradient."""
+        found = {MISMATCHED_SCORE: self._mismatched_score(batches)} if objective.wants_mismatched else {}
+        if not objective.statistics:
+            return [dict(found) for _ in batches]
+        want = objective.statistics_want
+        whole = step_batch.concat([{**each, **(self._outputs(each, want) if want else {})} for each in batches])
+        statistics = objective.step_statistics({**whole, **self._persistent(objective)})
+        return [found | own for own in step_batch.split(statistics, batches)]
 
-    def _couplings(self, batches: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Tensor]]:
-        if objective.coupling is None:
-            return [{} for _ in batches]
-        want = objective.coupling_want
-        seen = [{**batch, **(self._outputs(batch, want) if want else {})} for batch in batches]
-        carried = {name: self.carried[name] for name in objective.carried if name in self.carried}
-        return step_batch.split(objective.coupling({**step_batch.concat(seen), **carried}), batches)
+    def _persistent(self, objective: Objective) -> dict[str, Tensor]:
+        return {name: self.persistent[name] for name in objective.persistent if name in self.persistent}
+
+    def _mismatched_score(self, batches: Sequence[dict[str, Any]]) -> Tensor:
+        """KTO's reference point, over all micro-batches."""
+        names = ("logprobs_T", "ref_logprobs_T", "loss_mask_T", "segments")
+        sums = []
+        for batch in batches:
+            if MISMATCHED not in batch:
+                raise ValueError(
+                    f"{MISMATCHED_SCORE} needs a second packed batch {MISMATCHED!r} in every micro-batch; this one has "
+                    f"{', '.join(sorted(batch))}; the source of this algorithm must add it"
+                )
+            other = batch[MISMATCHED]
+            other = {**other, **self._outputs(other, frozenset({"logprobs_T"}))}
+            sums.append(mismatched_score(*(other[name] for name in names)))
+        total = torch.stack(sums).sum(0)
+        return total[0] / total[1].clamp(min=1)
 
     @torch.no_grad()
     def _denominators(
-        self, batches: Sequence[dict[str, Any]], objective: Objective, known: Sequence[Mapping[str, Tensor]]
+        self, batches: Sequence[dict[str, Any]], objective: Objective, statistics: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
         found = [
-            objective.terms({**batch, **about, **dummy_outputs(batch, objective.want, self._dtype)})
-            for batch, about in zip(batches, known, strict=True)
+            objective.terms({**batch, **own, **dummy_outputs(batch, objective.want, self._dtype)})
+            for batch, own in zip(batches, statistics, strict=True)
         ]
-        extra = objective.beside
-        for text in [] if extra is None else extra.texts(batches):
-            assert extra is not None
-            found.append(extra.terms({**text, **dummy_outputs(text, extra.want, self._dtype)}))
+        if objective.auxiliary is not None:
+            for text in objective.auxiliary.texts(batches):
+                outputs = dummy_outputs(text, objective.auxiliary.want, self._dtype)
+                found.append(objective.auxiliary.terms({**text, **outputs}))
         return microbatch.denominators(found)
 
     def weights(self) -> Weights:
@@ -234,7 +238,7 @@ class LocalLearner:
             "steps": self.steps,
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
-            "carried": dict(self.carried),
+            "persistent": dict(self.persistent),
             "weights": fingerprint(self.optimizer.weights),
             "optimizer": self.optimizer.state(),
         }
@@ -262,62 +266,59 @@ class LocalLearner:
             )
         self.steps, self.skipped = state["steps"], state["skipped"]
         self.skipped_in_a_row = state["skipped_in_a_row"]
-        self.carried = {name: value.to(self._device) for name, value in state.get("carried", {}).items()}
+        self.persistent = {name: value.to(self._device) for name, value in state["persistent"].items()}
 
     def close(self) -> None:
         self.optimizer.clear()
 
 
-# The two terms that the field logs under names of their own.
+# Terms that are not logged as loss/<term>.
 LOSS_NAMES = {"policy": "policy/loss", "value_loss": "critic/loss"}
 
 
-class _Accumulated:
-    """A step's numerators, denominators and metrics, added up as its micro-batches pass."""
+class _TermSums:
+    """Numerators, denominators and metrics of an optimizer step, summed over its micro-batches."""
 
     def __init__(self, totals: Mapping[str, Tensor], weights: Mapping[str, float]) -> None:
         self._totals, self._weights = totals, weights
-        self._seen: dict[str, Loss] = {}
+        self._terms: dict[str, Loss] = {}
 
     def add(self, terms: Terms) -> None:
         for name, loss in terms.items():
-            before = self._seen.get(name)
+            before = self._terms.get(name)
             numerator, denominator = loss.numerator.detach(), loss.denominator.detach()
             if before is None:
-                self._seen[name] = Loss(numerator, denominator, loss.metrics)
+                self._terms[name] = Loss(numerator, denominator, loss.metrics)
             else:
                 metrics = merge([before.metrics, loss.metrics])
-                self._seen[name] = Loss(before.numerator + numerator, before.denominator + denominator, metrics)
+                self._terms[name] = Loss(before.numerator + numerator, before.denominator + denominator, metrics)
 
     def check(self) -> None:
-        """A denominator that depends on the model's outputs would have been counted wrongly beforehand."""
-        for name, loss in self._seen.items():
+        """A denominator must not depend on model outputs: it is counted before they are known."""
+        for name, loss in self._terms.items():
             counted = self._totals[name].to(loss.denominator)
             close = torch.isclose(loss.denominator, counted, rtol=1e-4)
             assert bool(close), f"term {name}: denominator {loss.denominator} was counted as {counted} beforehand"
 
     def metrics(self) -> dict[str, Accumulator]:
-        """Every term, their weighted sum, and what the terms reported."""
-        found = merge(loss.metrics for loss in self._seen.values())
-        values = {}
-        for name, loss in self._seen.items():
-            found[LOSS_NAMES.get(name, f"loss/{name}")] = Mean(loss.numerator, self._totals[name].clamp(min=1))
-            found[f"denominator/{name}"] = _one(self._totals[name])
-            values[name] = self._weights.get(name, 1.0) * loss.numerator / self._totals[name].clamp(min=1)
-        found["loss/total"] = _one(torch.stack(list(values.values())).sum())
+        """The metrics of the terms, the value of each term, and their weighted sum."""
+        found = merge(loss.metrics for loss in self._terms.values())
+        values = []
+        for name, loss in self._terms.items():
+            total = self._totals[name]
+            found[LOSS_NAMES.get(name, f"loss/{name}")] = Mean(loss.numerator, total.clamp(min=1))
+            found[f"denominator/{name}"] = single(total)
+            values.append(self._weights.get(name, 1.0) * loss.numerator / total.clamp(min=1))
+        found["loss/total"] = single(torch.stack(values).sum())
         return found
 
 
-def _one(value: Tensor) -> Mean:
-    return Mean(value.detach(), torch.ones((), device=value.device))
-
-
-def _reported(batches: Iterable[Batch], known: Sequence[Mapping[str, Tensor]]) -> dict[str, Accumulator]:
-    """How much was computed and trained, and the step's statistics that are one number."""
-    computed, trained = zip(*(count_tokens(batch) for batch in batches), strict=True)
-    counts = {"tokens/run": torch.tensor(float(sum(computed))), "tokens/trained": torch.stack(trained).sum()}
-    single = {f"statistic/{name}": value for name, value in known[0].items() if value.ndim == 0}
-    return {name: _one(value) for name, value in {**counts, **single}.items()}
+def _step_metrics(batches: Iterable[Batch], statistics: Sequence[Mapping[str, Tensor]]) -> dict[str, Accumulator]:
+    """Token counts, and those of the step's statistics that are scalars."""
+    tokens, trained = zip(*(count_tokens(batch) for batch in batches), strict=True)
+    counts = {"tokens/run": torch.tensor(float(sum(tokens))), "tokens/trained": torch.stack(trained).sum()}
+    scalars = {f"statistic/{name}": value for name, value in statistics[0].items() if value.ndim == 0}
+    return {name: single(value) for name, value in {**counts, **scalars}.items()}
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, int]:

@@ -1,27 +1,29 @@
-"""What a learner minimizes, as a value: the terms, their weights, and what the model must supply for them.
+"""What a learner minimizes: the loss terms of a row, their weights, and the model outputs they read.
 
-`objective_of(row)` reads all of it off a row of the table; nothing here names an algorithm.
+An objective is plain data and can be pickled. Nothing here names an algorithm: all of it follows from the row's cells.
+Axes: T flat tokens, B sequences, V vocabulary, C classes, X pretraining tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from torch import Tensor
 
 from ascent.algorithms import Row
 from ascent.cells import Cell
 from ascent.losses.loss import Terms, summed
-from ascent.losses.objective import file_terms, mismatched_score, policy_terms, step_statistics, value_terms
-from ascent.update import chunked_distillation
+from ascent.losses.objective import file_terms, policy_terms, step_statistics, value_terms
+from ascent.update.chunked_distillation import STUDENT, chunked_distillation
 
-# What a model can be asked for. Axes: T flat tokens, B sequences.
-MODEL_OUTPUTS = frozenset({"logprobs_T", "entropy_T", "log_collision_T", "scores_B", "values_T", "logits_TV"})
-MODEL_OUTPUTS |= {"step_logits_TC"}
+MODEL_OUTPUTS = frozenset(
+    {"logprobs_T", "entropy_T", "log_collision_T", "scores_B", "values_T", "logits_TV", "step_logits_TC"}
+)
 
-# Slots whose cells run inside the loss; the others are finished before a batch is cut.
+# Slots whose cells run inside the loss. All others run before a batch is split into micro-batches.
 LOSS_SLOTS = (
     "rollout_correction",
     "ratio",
@@ -35,155 +37,147 @@ LOSS_SLOTS = (
     "loss",
 )
 
-# What `losses.objective` makes of log-probs before a cell sees them.
+# Inputs of cells that `losses.objective` derives from logprobs_T.
 FROM_LOGPROBS = frozenset({"logprobs_B", "log_ratio_T"})
 
+# KTO's reference point: the mean log-ratio of completions behind other prompts, which batches hold as `mismatched`.
+MISMATCHED, MISMATCHED_SCORE = "mismatched", "mismatched_score"
 
-@dataclass(frozen=True)
-class Statistic:
-    """A number that couples the whole optimizer step, known before any of it is trained.
-
-    Each micro-batch carries a second packed batch under the name `companion`. Its model outputs, without gradient, go
-    through `pair` to a (sum, count); the quotient of the sums over all micro-batches is given to every loss as `name`.
-    """
-
-    name: str
-    companion: str
-    want: frozenset[str]
-    pair: Callable[[Mapping[str, Any]], Tensor]
+# Pretraining text in a batch, and its log-probs as loss cells name them.
+PRETRAINING, PRETRAINING_LOGPROBS = "pretraining", "pretraining_logprobs_X"
 
 
 @dataclass(frozen=True)
 class AuxiliaryBatch:
-    """Terms of other text that a step trains on too: micro-batches may carry packed batches under this name.
+    """Losses on other text in the same optimizer step. Micro-batches may hold packed batches under `name`.
 
-    Each has a forward and a backward pass of its own, at temperature 1, and adds its gradient to the step's.
+    Each has its own forward and backward pass, at temperature 1, and adds its gradient to the step's.
     """
 
-    companion: str
-    want: frozenset[str]
-    terms: Callable[[Mapping[str, Any]], Terms]
+    cells: tuple[Cell, ...]
+    name: str = PRETRAINING
+    want: frozenset[str] = frozenset({"logprobs_T"})
 
     def texts(self, batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        return [text for batch in batches for text in batch.get(self.companion, ())]
+        return [text for batch in batches for text in batch.get(self.name, ())]
+
+    def terms(self, text: Mapping[str, Any]) -> Terms:
+        inputs = {PRETRAINING_LOGPROBS: text["logprobs_T"], "pretraining_trained_X": text["loss_mask_T"]}
+        return {each.name: summed(each(inputs)) for each in self.cells}
 
 
 @dataclass(frozen=True)
 class Objective:
-    """`terms` maps everything known about one micro-batch to its loss terms; `want` are the model outputs it reads.
+    """The loss of one model. `part` says which terms of the row it trains.
 
-    `coupling` maps the whole optimizer step, its micro-batches joined, to what each of them must know about it;
-    `coupling_want` are the model outputs that takes, without gradient. `carried` are names it gets back in the next
-    step as it left them (docs/decisions/0011).
+    "all"; "policy", all but the value loss, which another model trains; or "critic", the value loss alone. A KL
+    controller may hold the same `weights` and update the KL weight in place.
     """
 
-    terms: Callable[[Mapping[str, Any]], Terms]
+    row: Row
     weights: Mapping[str, float]
-    want: frozenset[str]
-    statistics: tuple[Statistic, ...] = ()
-    coupling: Callable[[Mapping[str, Any]], dict[str, Tensor]] | None = None
-    coupling_want: frozenset[str] = frozenset()
-    carried: tuple[str, ...] = ()
-    beside: AuxiliaryBatch | None = None
+    part: Literal["all", "policy", "critic"] = "all"
 
     def __post_init__(self) -> None:
-        for want in (self.want, *(each.want for each in self.statistics)):
-            if not want or want - MODEL_OUTPUTS:
-                raise ValueError(
-                    f"an objective wants {sorted(want) or 'nothing'} of the model; choose from {sorted(MODEL_OUTPUTS)}"
-                )
+        row = self.row
+        if self.part == "critic" and row.value_loss is None:
+            raise ValueError(f"row {row.name!r} has no value loss; a critic has nothing to learn")
+        if row.loss is None and None in (row.rollout_correction, row.ratio, row.policy_loss, row.aggregation):
+            raise ValueError(
+                f"row {row.name!r} has neither a loss nor all of rollout_correction, ratio, policy_loss and aggregation"
+            )
+        if not self.want:
+            raise ValueError(
+                f"the losses of row {row.name!r} read no model output; one must take one of {sorted(MODEL_OUTPUTS)}"
+            )
 
-    def __call__(self, available: Mapping[str, Any]) -> Terms:
-        return self.terms(available)
+    @cached_property
+    def trained(self) -> Row:
+        """The row with only those terms that this objective computes on the batch itself."""
+        own = tuple(each for each in self.row.extra_losses if PRETRAINING_LOGPROBS not in each.required)
+        return replace(self.row, extra_losses=own, value_loss=None if self.part == "policy" else self.row.value_loss)
 
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells that run inside the loss."""
+        slots = ("value_loss",) if self.part == "critic" else LOSS_SLOTS
+        return tuple(each for slot, each in self.trained.cells() if slot in slots)
 
-def _mismatched_pair(available: Mapping[str, Any]) -> Tensor:
-    names = ("logprobs_T", "ref_logprobs_T", "loss_mask_T", "segments")
-    return mismatched_score(*(available[name] for name in names))
+    @cached_property
+    def want(self) -> frozenset[str]:
+        """The model outputs that `terms` reads."""
+        inputs = {name for each in self.cells for name in each.inputs}
+        want = inputs & MODEL_OUTPUTS
+        if self.part != "critic" and self.row.loss is None:
+            want |= {"logprobs_T", "entropy_T"}  # the entropy of every policy is logged
+        elif "logprobs_B" in inputs:
+            want |= {"logprobs_T"}
+        return frozenset(want)
 
+    @cached_property
+    def wants_mismatched(self) -> bool:
+        """Whether the loss reads KTO's reference point."""
+        return any(MISMATCHED_SCORE in each.inputs for each in self.cells)
 
-# KTO's reference point: completions put behind other prompts' questions.
-MISMATCHED = Statistic("mismatched_score", "mismatched", frozenset({"logprobs_T"}), _mismatched_pair)
-STATISTICS = (MISMATCHED,)
+    @cached_property
+    def statistics(self) -> dict[str, Cell]:
+        """The statistics of the whole optimizer step that the loss reads, by name (docs/decisions/0011)."""
+        return {name: each for cell in self.cells for name, each in cell.statistics.items()}
 
-# Text of pretraining data, as batches carry it and as the loss names what the model says about it.
-PRETRAINING, PRETRAINING_LOGPROBS = "pretraining", "pretraining_logprobs_X"
+    @cached_property
+    def statistics_want(self) -> frozenset[str]:
+        """The model outputs that `step_statistics` reads, without gradient."""
+        inputs = {name for each in self.statistics.values() for name in each.inputs}
+        return frozenset(inputs & MODEL_OUTPUTS | ({"logprobs_T"} if inputs & FROM_LOGPROBS else set()))
 
+    @cached_property
+    def persistent(self) -> tuple[str, ...]:
+        """The statistics that enter their own next value: a learner keeps them from step to step."""
+        return tuple(name for name, each in self.statistics.items() if name in each.inputs)
 
-def critic_objective(row: Row) -> Objective:
-    """What a critic with weights of its own minimizes: the row's value loss alone, with nothing to weigh it by."""
-    if row.value_loss is None:
-        raise ValueError(f"row {row.name!r} has no value loss; a critic has nothing to learn")
-    value = row.value_loss
-    return Objective(lambda known: value_terms(known, value_loss=value), {"value_loss": 1.0}, frozenset({"values_T"}))
+    @cached_property
+    def auxiliary(self) -> AuxiliaryBatch | None:
+        cells = tuple(each for each in self.row.extra_losses if PRETRAINING_LOGPROBS in each.required)
+        return AuxiliaryBatch(cells) if cells and self.part != "critic" else None
+
+    def terms(self, batch: Mapping[str, Any]) -> Terms:
+        """The loss terms of one micro-batch, given with its model outputs and the step's statistics."""
+        row = self.trained
+        if self.part == "critic":
+            assert row.value_loss is not None
+            return value_terms(batch, value_loss=row.value_loss)
+        if row.loss is not None:
+            evaluate = chunked_distillation if STUDENT in row.loss.inputs else Cell.__call__
+            return file_terms(
+                batch, loss=row.loss, token_weights=row.token_weights, extra_losses=row.extra_losses, evaluate=evaluate
+            )
+        correction, ratio, policy_loss, aggregation = (
+            row.rollout_correction, row.ratio, row.policy_loss, row.aggregation,
+        )  # fmt: skip
+        assert correction is not None and ratio is not None and policy_loss is not None and aggregation is not None
+        return policy_terms(
+            batch,
+            rollout_correction=correction,
+            ratio=ratio,
+            policy_loss=policy_loss,
+            aggregation=aggregation,
+            token_weights=row.token_weights,
+            kl=row.kl,
+            entropy_bonus=row.entropy_bonus,
+            value_loss=row.value_loss,
+            extra_losses=row.extra_losses,
+        )
+
+    def step_statistics(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """`statistics` of an optimizer step whose micro-batches are joined into one batch."""
+        return step_statistics(batch, self.cells, rollout_correction=self.row.rollout_correction, ratio=self.row.ratio)
 
 
 def objective_of(row: Row, *, critic: bool = True) -> Objective:
-    """The loss half of a row: of rollouts, or of files. Without `critic` another model learns the values."""
-    weights = row.weights
-    row = row if critic else replace(row, value_loss=None)
-    texts = [each for each in row.extra_losses if PRETRAINING_LOGPROBS in each.required]
-    row = replace(row, extra_losses=tuple(each for each in row.extra_losses if each not in texts))
-    return replace(_objective_of(row), weights=weights, beside=_beside(texts))
+    """The objective of a row's policy. Without `critic`, another model trains the values."""
+    return Objective(row, row.weights, "all" if critic else "policy")
 
 
-def _beside(texts: Sequence[Cell]) -> AuxiliaryBatch | None:
-    def terms(known: Mapping[str, Any]) -> Terms:
-        own = {PRETRAINING_LOGPROBS: known["logprobs_T"], "pretraining_trained_X": known["loss_mask_T"]}
-        return {each.name: summed(each(own)) for each in texts}
-
-    return AuxiliaryBatch(PRETRAINING, frozenset({"logprobs_T"}), terms) if texts else None
-
-
-def _objective_of(row: Row) -> Objective:
-    cells = [each for slot, each in row.cells() if slot in LOSS_SLOTS]
-    inputs = {name for each in cells for name in each.inputs}
-    want = inputs & MODEL_OUTPUTS
-    if row.loss is None:
-        want |= {"logprobs_T", "entropy_T"}  # every policy's entropy is logged, whether or not it is paid for
-    elif "logprobs_B" in inputs:
-        want |= {"logprobs_T"}
-    statistics = tuple(each for each in STATISTICS if each.name in inputs)
-    coupled = {name: each for cell in cells for name, each in cell.statistics.items()}
-    if not coupled:
-        return Objective(_terms_of(row), row.weights, frozenset(want), statistics)
-    asked = {name for each in coupled.values() for name in each.inputs}
-    return Objective(
-        _terms_of(row),
-        row.weights,
-        frozenset(want),
-        statistics,
-        coupling=lambda whole: step_statistics(
-            whole, cells, rollout_correction=row.rollout_correction, ratio=row.ratio
-        ),
-        coupling_want=frozenset(asked & MODEL_OUTPUTS | ({"logprobs_T"} if asked & FROM_LOGPROBS else set())),
-        carried=tuple(name for name, each in coupled.items() if name in each.inputs),
-    )
-
-
-def _terms_of(row: Row) -> Callable[[Mapping[str, Any]], Terms]:
-    if row.loss is not None:
-        loss = row.loss
-        how = (
-            chunked_distillation.chunked_distillation if chunked_distillation.STUDENT in loss.inputs else Cell.__call__
-        )
-        return lambda available: file_terms(
-            available, loss=loss, token_weights=row.token_weights, extra_losses=row.extra_losses, evaluate=how
-        )
-    correction, ratio, policy_loss, aggregation = row.rollout_correction, row.ratio, row.policy_loss, row.aggregation
-    if correction is None or ratio is None or policy_loss is None or aggregation is None:
-        raise ValueError(
-            f"row {row.name!r} has neither a loss nor all of rollout_correction, ratio, policy_loss and aggregation"
-        )
-    return lambda available: policy_terms(
-        available,
-        rollout_correction=correction,
-        ratio=ratio,
-        policy_loss=policy_loss,
-        aggregation=aggregation,
-        token_weights=row.token_weights,
-        kl=row.kl,
-        entropy_bonus=row.entropy_bonus,
-        value_loss=row.value_loss,
-        extra_losses=row.extra_losses,
-    )
+def critic_objective(row: Row) -> Objective:
+    """The objective of a critic with its own weights: the row's value loss."""
+    return Objective(row, {"value_loss": 1.0}, "critic")

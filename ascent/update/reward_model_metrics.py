@@ -14,8 +14,8 @@ error (.119 + .475 + .731) / 3 = .4418; Brier (.0142 + .2257 + .5344) / 3 = .258
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,21 +31,22 @@ BINS = 10
 _PARTS = "judged/"
 
 
-def with_reward_model_metrics(objective: Objective) -> Objective:
-    """The same objective, for evaluation: where it reads scores, its metrics also hold what `figures` needs."""
-    if "scores_B" not in objective.want:
-        return objective
-    return replace(objective, terms=_with_tallies(objective.terms))
+@dataclass(frozen=True)
+class _ScoredObjective(Objective):
+    """An objective whose metrics also hold the sums that `figures` needs."""
 
-
-def _with_tallies(terms_of: Callable[[Mapping[str, Any]], Terms]) -> Callable[[Mapping[str, Any]], Terms]:
-    def terms(available: Mapping[str, Any]) -> Terms:
-        found = dict(terms_of(available))
+    def terms(self, batch: Mapping[str, Any]) -> Terms:
+        found = dict(super().terms(batch))
         name, first = next(iter(found.items()))
-        found[name] = first._replace(metrics={**first.metrics, **tallies(available)})
+        found[name] = first._replace(metrics={**first.metrics, **tallies(batch)})
         return found
 
-    return terms
+
+def with_reward_model_metrics(objective: Objective) -> Objective:
+    """The same objective for evaluation, with the metrics of reward models where it reads scores."""
+    if "scores_B" not in objective.want:
+        return objective
+    return _ScoredObjective(objective.row, objective.weights, objective.part)
 
 
 def tallies(available: Mapping[str, Any]) -> dict[str, Accumulator]:

@@ -56,7 +56,7 @@ def test_a_critic_finds_the_values_of_its_policy(kind: str, folder: Path) -> Non
     model = load(folder, head="both" if kind == "head" else "tokens")
     policy = learner_of(model)
     judged: Any = model
-    critic, objective = policy, replace(objective_of(PPO), weights={"policy": 0.0, "value": 1.0})
+    critic, objective = policy, replace(objective_of(PPO), weights={"policy": 0.0, "value_loss": 1.0})
     if kind == "separate":
         judged = Critic(load(folder, head="scalar"))
         critic, objective = learner_of(judged), critic_objective(PPO)
