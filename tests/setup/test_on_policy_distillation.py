@@ -31,7 +31,7 @@ def items(count: int = 40, prompt: int = 3) -> list[Item]:
 
 def own(sampler: NativeEngine, **changes: Any) -> OnPolicyAnswers:
     return OnPolicyAnswers(
-        sampler, **{"share": 0.5, "seed": 0, "temperature": 1.0, "max_new_tokens": 6, "longest": 8} | changes
+        sampler, **{"fraction": 0.5, "seed": 0, "temperature": 1.0, "max_new_tokens": 6, "longest": 8} | changes
     )
 
 
