@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ascent.algorithms import TABLE as TABLE
     from ascent.algorithms import Row as Row
-    from ascent.api.use import resume as resume
-    from ascent.api.use import train as train
+    from ascent.api.train import resume as resume
+    from ascent.api.train import train as train
     from ascent.cells import Cell as Cell
     from ascent.config.load import load_config as load_config
     from ascent.config.schema import Config as Config
@@ -41,8 +41,8 @@ _HOMES = {
     "Row": "ascent.algorithms",
     "Plan": "ascent.plan",
     "resolve": "ascent.plan",
-    "resume": "ascent.api.use",
-    "train": "ascent.api.use",
+    "resume": "ascent.api.train",
+    "train": "ascent.api.train",
     "Cell": "ascent.cells",
     "load_config": "ascent.config.load",
     "Config": "ascent.config.schema",

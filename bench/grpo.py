@@ -120,7 +120,7 @@ def ours(folder: Path) -> dict[str, Any]:
     """Source, learner and objective as `ascent train` builds them; saving and evaluating are left out."""
     import torch
 
-    from ascent.api.training import assemble
+    from ascent.api.train import assemble
     from ascent.config.load import nested
     from ascent.config.validate import validate
     from ascent.plan.resolve import resolve

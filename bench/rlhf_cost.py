@@ -96,7 +96,7 @@ def side(folder: Path, shape: str, name: str) -> dict[str, Any]:
     import torch
 
     from ascent import loop
-    from ascent.api.training import assemble
+    from ascent.api.train import assemble
     from ascent.config.load import nested
     from ascent.config.validate import validate
     from ascent.plan.resolve import resolve

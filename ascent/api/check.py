@@ -11,12 +11,13 @@ from typing import Any
 
 from torch import nn
 
-from ascent.api.training import FrozenOutputSource, Training, assemble
+from ascent.api.train import assemble
 from ascent.models.memory import Forecast, forecast, shape_of, with_critic
 from ascent.models.model import LanguageModel
 from ascent.plan.resolve import Plan
 from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import Critic
+from ascent.setup.offline import FrozenOutputSource, Training
 from ascent.setup.rl import FrozenModel
 from ascent.update.learner import LocalLearner
 
@@ -86,7 +87,7 @@ def memory_of(plan: Plan, training: Training) -> Forecast:
     """
     rollouts = plan.config.rollouts
     sequences = rollouts.prompts_per_step * rollouts.group_size if plan.row.samples else plan.config.data.batch_size
-    tokens = min(plan.config.update.tokens_per_microbatch, sequences * training.largest)
+    tokens = min(plan.config.update.tokens_per_microbatch, sequences * training.longest)
     scored = training.objective.want & {"logprobs_T", "entropy_T", "logits_TV"}
     found = _forecast(plan, training.model, tokens, training.model.budget_bytes if scored else 0, _frozen(training))
     for each in training.others:

@@ -1,8 +1,7 @@
-"""The inputs and the recipe of a run, written down when it starts and compared when it goes on.
+"""The recipe and the inputs of a run, recorded when it starts and compared when it resumes.
 
-`inputs.json` holds both as they were at the start and is never written again. What a person changed since is a line of
-`changes.jsonl`, with the first step that it counts for. A run that is taken back to an earlier checkpoint is taken back
-to the inputs and the recipe of that step, too.
+`inputs.json` holds both as of the start and is never rewritten. Each later change is a line of `changes.jsonl` with the
+first step it applies to. A run resumed from an earlier checkpoint gets the inputs and the recipe of that step.
 """
 
 from __future__ import annotations
@@ -25,72 +24,66 @@ FORMAT = 2
 Say = Callable[[str], None]
 
 
-class Begun(NamedTuple):
-    """A plan whose models are held to where they were found, and what there is to write down about it."""
-
-    plan: Plan
-    record: list[dict[str, Any]]
-
-
-class Before(NamedTuple):
-    """A run's recipe and inputs up to a step."""
+class RecordedInputs(NamedTuple):
+    """A run's recipe and inputs at a step."""
 
     recipe: Flat
     inputs: dict[str, Input]
 
 
-def begin(plan: Plan, folder: Path, *, say: Say) -> tuple[Plan, str]:
-    """A run that starts: its plan, and the text of its inputs.json."""
-    reading = FingerprintReader(folder, plan.config.seed)
-    found = [reading(each) for each in find_inputs(plan)]
-    for line in reading.hashing.words():
+def record_inputs(plan: Plan, folder: Path, *, say: Say) -> tuple[Plan, str]:
+    """For a new run: its plan with pinned models, and the text of inputs.json."""
+    reader = FingerprintReader(folder, plan.config.seed)
+    found = [reader(each) for each in find_inputs(plan)]
+    for line in reader.hashing.words():
         say(line)
     content = {"format": FORMAT, "recipe": flat(plan.config), "inputs": [each.record() for each in found]}
-    return held(plan, found, say=say), json.dumps(content, indent=1) + "\n"
+    return pin_models(plan, found, say=say), json.dumps(content, indent=1) + "\n"
 
 
-def go_on(plan: Plan, folder: Path, done: int, *, started: bool, accept: bool, say: Say) -> Begun:
-    """A run that goes on after step `done`: its plan, and the lines of changes.jsonl that are new.
+def check_inputs(
+    plan: Plan, folder: Path, done: int, *, started: bool, accept: bool, say: Say
+) -> tuple[Plan, list[dict[str, Any]]]:
+    """For a run resumed after step `done`: its plan with pinned models, and the new lines of changes.jsonl.
 
-    Every change is said. ValueError where the recipe changed in a way that cannot be, or where inputs changed and
-    nobody accepted that. `started` says that there is a checkpoint, so what only a start needs is not looked at.
+    Raises ValueError where the recipe changed in a way that is not allowed, or where inputs changed and `accept` is
+    False. `started` means that there is a checkpoint, so inputs that only a start reads are not compared.
     """
     before, now = read(folder, done + 1), flat(plan.config)
     edits = recipes.changes(before.recipe, now)
     recipes.refuse(edits, before.recipe, str(folder / CONFIG))
-    asked = [each for each in find_inputs(plan) if not (started and each.start_only)]
+    names = find_inputs(plan)
+    skipped = {each.key for each in names if started and each.start_only}
     if started:
         _refuse_late(edits, plan, folder)
-    reading = FingerprintReader(folder, plan.config.seed, before.inputs)
-    found = {each.key: reading(each) for each in asked if not _written_since(each, before)}
-    started_only = {each.key for each in find_inputs(plan)} - {each.key for each in asked}
+    reader = FingerprintReader(folder, plan.config.seed, before.inputs)
+    found = {each.key: reader(each) for each in names if each.key not in skipped and not _written_since(each, before)}
     pairs = [
         (before.inputs.get(key), found.get(key))
         for key in dict.fromkeys((*before.inputs, *found))
-        if key not in started_only
+        if key not in skipped
     ]
-    other = [(*pair, words) for pair in pairs if (words := difference(*pair))]
-    if other and not accept:
-        raise ValueError(_refusal([words for *_, words in other], folder, done + 1))
-    for line in (*(each.words(done + 1) for each in edits), *_schedules(edits, now), *reading.hashing.words()):
+    changed = [(*pair, words) for pair in pairs if (words := difference(*pair))]
+    if changed and not accept:
+        raise ValueError(_refusal([words for *_, words in changed], folder, done + 1))
+    for line in (*(each.words(done + 1) for each in edits), *_schedules(edits, now), *reader.hashing.words()):
         say(line)
-    for *_, words in other:
+    for *_, words in changed:
         say(f"{words}: accepted, from step {done + 1} on")
     for words in unchecked(list(found.values())):
         say(words)
     record = [{"step": done + 1, **each.record()} for each in edits]
-    record += [{"step": done + 1, **_input_line(was, now)} for was, now, _ in other]
-    return Begun(held(plan, list(found.values()), say=say), record)
+    record += [{"step": done + 1, **_input_line(was, now)} for was, now, _ in changed]
+    return pin_models(plan, list(found.values()), say=say), record
 
 
-def read(folder: Path, step: int) -> Before:
-    """What the run depended on in `step`, by what is written down."""
+def read(folder: Path, step: int) -> RecordedInputs:
+    """The recipe and the inputs of `step`, as recorded."""
     path = folder / INPUTS
     if not path.is_file():
         raise ValueError(
-            f"{folder} has no {INPUTS}: it was made by a version of Ascent that did not write down what a run depends "
-            "on, so nobody can say whether it would go on with the same; start a new run with its last checkpoint as "
-            "model.policy"
+            f"{folder} has no {INPUTS}: the version of Ascent that made it recorded no inputs, so they cannot be "
+            "compared; start a new run with its last checkpoint as model.policy"
         )
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -104,11 +97,11 @@ def read(folder: Path, step: int) -> Before:
         values.pop(line["key"], None)
         if "now" in line:
             values[line["key"]] = Input(**line["now"]) if line.get("input") else line["now"]
-    return Before(recipe, inputs)
+    return RecordedInputs(recipe, inputs)
 
 
-def held(plan: Plan, found: Sequence[Input], *, say: Say) -> Plan:
-    """The plan with every model at the place where it was found, and with the marks of all inputs."""
+def pin_models(plan: Plan, found: Sequence[Input], *, say: Say) -> Plan:
+    """The plan with every model name replaced by the folder it resolves to, and with the fingerprints of all inputs."""
     models = {each.key for each in find_inputs(plan) if each.kind == "model"}
     places = {
         each.key: each.at
@@ -138,27 +131,27 @@ def _refuse_late(edits: Sequence[Change], plan: Plan, folder: Path) -> None:
     for each in edits:
         if each.key in late:
             raise ValueError(
-                f"{each.key} {each.was} -> {each.now} has no effect: the run has started from it, and goes on from its "
-                f"last checkpoint; put it back in {folder / CONFIG}, or start a new run"
+                f"{each.key} {each.was} -> {each.now} has no effect: it is read at the start only, and the run resumes "
+                f"from its last checkpoint; put it back in {folder / CONFIG}, or start a new run"
             )
 
 
-def _written_since(each: InputName, before: Before) -> bool:
-    """A file that an option of a reward names, and that was not there at the start: the reward may have written it."""
+def _written_since(each: InputName, before: RecordedInputs) -> bool:
+    """Whether a file that a reward option names was absent at the start: the reward may have written it."""
     return each.kind == "file" and each.key not in before.inputs and before.recipe.get(each.key) == each.name
 
 
 def _refusal(words: Sequence[str], folder: Path, step: int) -> str:
-    head = f"{folder}: {len(words)} of what this run depends on changed since it was last started:"
+    head = f"{folder}: {len(words)} inputs of this run changed since it was last started:"
     fix = (
-        f"put it back; or go on with it from step {step} on: ascent resume {folder} --accept-changes (in Python "
-        "accept_changes=True), which is written down"
+        f"put them back, or accept them from step {step} on: ascent resume {folder} --accept-changes (in Python "
+        "accept_changes=True); the change is recorded"
     )
     return "\n".join([head, *(f"  {each}" for each in words), fix])
 
 
 def _schedules(edits: Sequence[Change], now: Mapping[str, Any]) -> list[str]:
-    """A longer run is another schedule of the learning rate: from here on, as if it had been the length all along."""
+    """A new run.steps rescales the learning-rate schedule: from here on as if it had been the length all along."""
     shape = now["update.schedule"]
     if shape == "constant" or not any(each.key == "run.steps" for each in edits):
         return []
@@ -170,4 +163,4 @@ def _schedules(edits: Sequence[Change], now: Mapping[str, Any]) -> list[str]:
 def _input_line(was: Input | None, now: Input | None) -> dict[str, Any]:
     found = {"was": was, "now": now}
     records = {name: each.record() for name, each in found.items() if each is not None}
-    return {"key": (was or now).key, "input": True, **records}  # type: ignore[union-attr] # one of them is there
+    return {"key": (was or now).key, "input": True, **records}  # type: ignore[union-attr] # at least one is there

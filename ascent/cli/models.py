@@ -20,7 +20,7 @@ def export(
 ) -> None:
     """Write a run's newest model as a plain Hugging Face folder."""
     with plain_errors():
-        from ascent.api.use import export as write
+        from ascent.api.export import export as write
 
         typer.echo(f"written to {write(model, target)}")
 
@@ -30,10 +30,10 @@ def score(
 ) -> None:
     """Score every record of a file with a reward model; one JSON line each, chosen or best first."""
     with plain_errors():
-        from ascent.api.use import score as scores
+        from ascent.api.score import score as scores
 
         for line in scores(model, file, say=say):
-            typer.echo(json.dumps({"record": line.place, "scores": line.scores}))
+            typer.echo(json.dumps({"record": line.record, "scores": line.scores}))
 
 
 def sample(
@@ -53,10 +53,10 @@ def sample(
     if not prompts:
         raise ValueError("sample needs a prompt; give one as an argument, or lines on standard input")
     with plain_errors():
-        from ascent.api.use import sample as answers
+        from ascent.api.sample import sample as answers
 
         for done in answers(
             model, prompts, samples=samples, max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p,
             greedy=greedy, seed=seed,
         ):  # fmt: skip
-            typer.echo(f"{done.prompt} -> {done.answer}  [{done.tokens} tokens, {done.stop}]")
+            typer.echo(f"{done.prompt} -> {done.completion}  [{done.tokens} tokens, {done.stop}]")

@@ -34,9 +34,9 @@ def train(
     plan = resolve(load_config(recipe, overrides or []))
     header = f"# Resolved by ascent {__version__} from {recipe}; itself a recipe.\n"
     with plain_errors():
-        from ascent.api import training
+        from ascent.api.train import train_plan
 
-        training.train(plan, run, say=say, header=header)
+        train_plan(plan, run, say=say, header=header)
 
 
 def resume(
@@ -47,9 +47,9 @@ def resume(
 ) -> None:
     """Continue a run from its newest whole checkpoint, to the same bits."""
     with plain_errors():
-        from ascent.api import training
+        from ascent.api.train import resume_run
 
-        training.resume(run, accept_changes=accept_changes, say=say)
+        resume_run(run, accept_changes=accept_changes, say=say)
 
 
 def check(recipe: Recipe, overrides: Overrides = None) -> None:

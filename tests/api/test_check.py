@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ascent.api.check import check, memory_of
-from ascent.api.training import assemble
+from ascent.api.train import assemble
 from ascent.config.load import load_config, nested
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ascent.api.training import resume, train
+from ascent.api.train import resume_run, train_plan
 from ascent.config.load import merged, nested
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
@@ -40,7 +40,7 @@ def killed(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
     def of(kind: str) -> tuple[Path, bytes]:
         if kind not in known:
             folder = tmp_path_factory.mktemp("killed") / "run"
-            train(resolve(validate(nested(KINDS[kind](world)))), folder, say=quiet)
+            train_plan(resolve(validate(nested(KINDS[kind](world)))), folder, say=quiet)
             final = (folder / "checkpoints/2/model/model.safetensors").read_bytes()
             shutil.rmtree(folder / "checkpoints/2")
             (folder / "outcome.json").unlink()
@@ -77,7 +77,7 @@ def changed(world: Path) -> Iterator[Callable[[str], Path]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_changed_and_the_run_ends_alike(kind: str, killed: Any, copied: Any, world: Path) -> None:
     folder, said = copied(kind), []
-    assert resume(folder, say=said.append) == 2
+    assert resume_run(folder, say=said.append) == 2
     assert (folder / "checkpoints/2/model/model.safetensors").read_bytes() == killed(kind)[1]
     assert not (folder / "changes.jsonl").exists()
     assert not any("from step" in line for line in said)
@@ -91,7 +91,7 @@ def test_an_input_that_changed_is_named_and_refused_unless_accepted(
     folder, path = copied(kind), changed(file)
     before = sorted((each, each.read_bytes()) for each in folder.rglob("*") if each.is_file() and each.name != "lock")
     with pytest.raises(ValueError) as refused:
-        resume(folder, say=quiet)
+        resume_run(folder, say=quiet)
     text = str(refused.value)
     lines = [line for line in text.splitlines() if line.strip().startswith(f"{key} ")]
     assert len(lines) == 1 and path.name in lines[0] and str(path.parent) in lines[0], text
@@ -119,7 +119,7 @@ def test_every_kind_of_run_has_each_of_its_inputs_tested(killed: Any, world: Pat
 def test_accepted_changes_count_from_the_next_step_and_are_written_down(copied: Any, killed: Any, changed: Any) -> None:
     folder, path = copied("grpo"), changed("train_prompts.jsonl")
     said: list[str] = []
-    assert resume(folder, accept_changes=True, say=said.append) == 2
+    assert resume_run(folder, accept_changes=True, say=said.append) == 2
     assert any(line.startswith(f"data.train {path} ") and line.endswith("accepted, from step 2 on") for line in said)
     (line,) = [json.loads(line) for line in (folder / "changes.jsonl").read_text().splitlines()]
     assert (line["step"], line["key"], line["input"]) == (2, "data.train", True)
@@ -127,29 +127,29 @@ def test_accepted_changes_count_from_the_next_step_and_are_written_down(copied: 
     assert (folder / "checkpoints/2/model/model.safetensors").read_bytes() != killed("grpo")[1]
     shutil.rmtree(folder / "checkpoints/2")  # from step 2 on it is the run's own: nothing is to be accepted again
     again: list[str] = []
-    assert resume(folder, say=again.append) == 2
+    assert resume_run(folder, say=again.append) == 2
     assert not any("from step" in line for line in again)
     shutil.rmtree(folder / "checkpoints")  # but step 1 was made with what was there before
     with pytest.raises(ValueError, match=r"data\.train .* has another content"):
-        resume(folder, say=quiet)
+        resume_run(folder, say=quiet)
 
 
 def test_log_probs_of_another_reference_are_not_used(copied: Any, changed: Any) -> None:
     folder = copied("dpo")
     changed("reference/model.safetensors")
     said: list[str] = []
-    resume(folder, accept_changes=True, say=said.append)
+    resume_run(folder, accept_changes=True, say=said.append)
     assert any("it is of another reference); its log-probs are computed again" in line for line in said)
 
 
 def test_what_only_a_start_needs_is_not_looked_at_later(copied: Any, killed: Any, changed: Any) -> None:
     folder = copied("sft")
     path = changed("policy/model.safetensors")
-    assert resume(folder, say=quiet) == 2
+    assert resume_run(folder, say=quiet) == 2
     assert (folder / "checkpoints/2/model/model.safetensors").read_bytes() == killed("sft")[1]
     shutil.rmtree(folder / "checkpoints")  # now it starts again
     with pytest.raises(ValueError, match=rf"model.policy {path.parent} has another content \(model.safetensors "):
-        resume(folder, say=quiet)
+        resume_run(folder, say=quiet)
 
 
 @pytest.mark.parametrize("gone", ["train_prompts.jsonl", "reward.py", "policy"])
@@ -158,7 +158,7 @@ def test_an_input_that_is_gone_is_named(gone: str, copied: Any, world: Path, tmp
     (world / gone).rename(tmp_path / gone)
     try:
         with pytest.raises(ValueError, match=rf"{gone}.*"):
-            resume(folder, say=quiet)
+            resume_run(folder, say=quiet)
     finally:
         (tmp_path / gone).rename(world / gone)
 
@@ -168,23 +168,23 @@ def test_a_run_as_policy_is_held_to_the_checkpoint_that_it_was(world: Path, tmp_
     settings = {key: value for key, value in KINDS["sft"](world).items() if key != "data.evaluate"}
     settings = {**settings, "run.keep": 9}
     settings.pop("run.evaluate_every")
-    train(resolve(validate(nested(settings))), tmp_path / "sft", say=quiet)
+    train_plan(resolve(validate(nested(settings))), tmp_path / "sft", say=quiet)
     said: list[str] = []
     plan = resolve(validate(nested({**KINDS["grpo"](world), "model.policy": str(tmp_path / "sft")})))
-    train(plan, tmp_path / "whole", say=said.append)
+    train_plan(plan, tmp_path / "whole", say=said.append)
     held = tmp_path / "sft/checkpoints/2/model"
     assert f"model.policy {tmp_path / 'sft'} is {held}" in said
     assert yaml.safe_load((tmp_path / "whole/config.yaml").read_text())["model"]["policy"] == str(tmp_path / "sft")
     _edit(tmp_path / "sft", {"run.steps": 3})
-    resume(tmp_path / "sft", say=quiet)
+    resume_run(tmp_path / "sft", say=quiet)
     final = (tmp_path / "whole/checkpoints/2/model/model.safetensors").read_bytes()
     shutil.rmtree(tmp_path / "whole/checkpoints/2")
-    resume(tmp_path / "whole", say=quiet)
+    resume_run(tmp_path / "whole", say=quiet)
     assert (tmp_path / "whole/checkpoints/2/model/model.safetensors").read_bytes() == final
     shutil.rmtree(tmp_path / "whole/checkpoints/2")
     shutil.rmtree(held.parent)
     with pytest.raises(ValueError, match=rf"has another content .* at {tmp_path}/sft/checkpoints/3/model, which was "):
-        resume(tmp_path / "whole", say=quiet)
+        resume_run(tmp_path / "whole", say=quiet)
 
 
 def _edit(folder: Path, changes: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ def test_an_edit_of_the_recipe_is_said_written_down_and_has_an_effect(
 ) -> None:
     folder, said = copied(kind), []
     _edit(folder, dict(edit))
-    resume(folder, say=said.append)
+    resume_run(folder, say=said.append)
     assert words in said
     lines = [json.loads(line) for line in (folder / "changes.jsonl").read_text().splitlines()]
     assert all(line["step"] == 2 for line in lines) and {line["key"] for line in lines} >= {words.split()[0]}
@@ -219,7 +219,7 @@ def test_an_edit_of_the_recipe_is_said_written_down_and_has_an_effect(
     assert other_bits == ("run.steps" not in edit)
     shutil.rmtree(folder / f"checkpoints/{3 if 'run.steps' in edit else 2}")
     again: list[str] = []
-    resume(folder, say=again.append)
+    resume_run(folder, say=again.append)
     assert not any("from step" in line for line in again)  # said once
 
 
@@ -233,10 +233,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("grpo", {"update.epochs": 2}, r"update.epochs 1 -> 2 cannot be changed on resume"),
     ("ppo with lora", {"model.lora": 4}, r"model.lora 2 -> 4 cannot be changed on resume"),
-    ("ppo", {"model.critic_from": "nowhere"}, r"model.critic_from .* -> nowhere has no effect: the run has started"),
+    (
+        "ppo",
+        {"model.critic_from": "nowhere"},
+        r"model.critic_from .* -> nowhere has no effect: it is read at the start",
+    ),
     ("sft", {"data.batch_size": 2}, r"data.batch_size 4 -> 2 cannot be changed on resume"),
     ("sft", {"data.shuffle": False}, r"data.shuffle true -> false cannot be changed on resume"),
-    ("sft", {"model.policy": "nowhere"}, r"model.policy .* -> nowhere has no effect: the run has started from it"),
+    ("sft", {"model.policy": "nowhere"}, r"model.policy .* -> nowhere has no effect: it is read at the start"),
 ]
 
 
@@ -251,7 +255,7 @@ def test_an_edit_that_cannot_mean_what_it_says_is_refused_accepted_or_not(
     _edit(folder, edit)
     for accept in (False, True):
         with pytest.raises(ValueError, match=words):
-            resume(folder, accept_changes=accept, say=quiet)
+            resume_run(folder, accept_changes=accept, say=quiet)
 
 
 def test_a_name_that_stands_for_the_same_content_is_no_other_input(copied: Any, killed: Any, world: Path) -> None:
@@ -261,7 +265,7 @@ def test_a_name_that_stands_for_the_same_content_is_no_other_input(copied: Any, 
     shutil.copy(world / "train_prompts.jsonl", moved)
     _edit(folder, {"data.train": str(moved)})
     said: list[str] = []
-    assert resume(folder, say=said.append) == 2
+    assert resume_run(folder, say=said.append) == 2
     assert any(line.startswith("data.train ") and line.endswith("from step 2 on") for line in said)
     assert (folder / "checkpoints/2/model/model.safetensors").read_bytes() == killed("grpo")[1]
 
@@ -270,7 +274,7 @@ def test_a_run_without_its_inputs_written_down_is_refused(copied: Any) -> None:
     folder = copied("sft")
     (folder / "inputs.json").unlink()
     with pytest.raises(ValueError, match=r"has no inputs.json: it was made by a version of Ascent that did not write"):
-        resume(folder, say=quiet)
+        resume_run(folder, say=quiet)
 
 
 def test_damage_is_named(copied: Any) -> None:
@@ -279,5 +283,5 @@ def test_damage_is_named(copied: Any) -> None:
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[:-5])
         with pytest.raises(ValueError, match=rf"{folder / name} is damaged: it is not JSON"):
-            resume(folder, say=quiet)
+            resume_run(folder, say=quiet)
         (folder / name).write_bytes(whole)

@@ -67,7 +67,7 @@ def test_what_changed_is_what_was_wrong_and_is_right(tmp_path: Path) -> None:
 
 def test_a_stage_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = resolve(load_config("quickstart_sft", SMALL["quickstart_sft"]))
-    from ascent.api import training
+    from ascent.api import train as training
 
     whole = training.loop.run
     monkeypatch.setattr(training.loop, "run", lambda *given, **named: whole(*given, **{**named, "stop": lambda: True}))

@@ -8,7 +8,9 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import ascent
-from ascent.api import use
+from ascent.api.export import export
+from ascent.api.sample import sample
+from ascent.api.score import score
 from tests.setup.runs import tiny_plan
 
 SETTINGS = {
@@ -26,26 +28,26 @@ def sft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_samples_are_reproducible_and_greedy_ones_do_not_differ(sft: Path) -> None:
     asked = {"samples": 2, "max_new_tokens": 4, "seed": 5}
-    first = list(use.sample(str(sft), ["1+1=", "2+2="], **asked))  # type: ignore[arg-type]
-    assert first == list(use.sample(str(sft), ["1+1=", "2+2="], **asked))  # type: ignore[arg-type]
+    first = list(sample(str(sft), ["1+1=", "2+2="], **asked))  # type: ignore[arg-type]
+    assert first == list(sample(str(sft), ["1+1=", "2+2="], **asked))  # type: ignore[arg-type]
     assert [each.prompt for each in first] == ["1+1=", "1+1=", "2+2=", "2+2="]
-    greedy = list(use.sample(str(sft), ["1+1="], samples=2, max_new_tokens=4, greedy=True))
+    greedy = list(sample(str(sft), ["1+1="], samples=2, max_new_tokens=4, greedy=True))
     assert greedy[0] == greedy[1]
 
 
 def test_exported_folder_loads_without_ascent(sft: Path, tmp_path: Path) -> None:
-    target = use.export(str(sft), tmp_path / "plain")
+    target = export(str(sft), tmp_path / "plain")
     AutoModelForCausalLM.from_pretrained(target)
     assert not any("ascent" in path.read_text() for path in target.glob("*.json"))
 
 
 def test_scores_come_from_a_reward_model_only(sft: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no scalar head"):
-        list(use.score(str(sft), "arithmetic@heldout:2"))
-    from ascent.api.training import train
+        list(score(str(sft), "arithmetic@heldout:2"))
+    from ascent.api.train import train_plan
 
-    train(tiny_plan(algorithm="reward_model", run={"steps": 1}), tmp_path / "rm", say=lambda text: None)
-    lines = list(use.score(str(tmp_path / "rm"), "arithmetic@heldout:3"))
+    train_plan(tiny_plan(algorithm="reward_model", run={"steps": 1}), tmp_path / "rm", say=lambda text: None)
+    lines = list(score(str(tmp_path / "rm"), "arithmetic@heldout:3"))
     assert [line.place for line in lines] == [1, 2, 3]
     assert all(len(line.scores) == 2 for line in lines)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.api.training import train
+from ascent.api.train import train_plan
 from ascent.rewards import find
 from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import Tally
@@ -24,7 +24,7 @@ from tests.setup.runs import tiny_plan
 @pytest.mark.slow
 def test_killed_in_the_middle_of_a_run(tmp_path: Path) -> None:
     run, token = tmp_path / "rm", tmp_path / "token"
-    train(tiny_plan(algorithm="reward_model", run={"steps": 1}), run, say=lambda text: None)
+    train_plan(tiny_plan(algorithm="reward_model", run={"steps": 1}), run, say=lambda text: None)
     token.write_text("a-token")
     words = [sys.executable, "-m", "ascent", "serve-reward", str(run), "--port", "0", "--token-file", str(token)]
     serving = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

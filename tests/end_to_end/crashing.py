@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import ascent.runs.folder
-from ascent.api import training
+from ascent.api import train as training
 from ascent.checkpoints import disk
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read
+from ascent.data.sources import FileSource
 from ascent.plan.resolve import resolve
 
 STEPS, SAVED_EVERY, EPOCH = 6, 2, 2.5  # 20 records in batches of 8: step 3 begins in one epoch and ends in the next
@@ -130,9 +131,9 @@ def _work(folder: Path, text: str | None, fault: Callable[..., None] | None, giv
     if fault is not None:
         fault(*given)
     if text is None:
-        training.resume(folder)
+        training.resume_run(folder)
     else:
-        training.train(resolve(validate(read(text, "recipe"))), folder)
+        training.train_plan(resolve(validate(read(text, "recipe"))), folder)
 
 
 # What a child does when told to fail.
@@ -161,15 +162,15 @@ def wait_before(step: int, go: Path) -> None:
 
 def wait_in_step(step: int, go: Path) -> None:
     """In the middle of `step`, before its batches are there, wait until the file `go` is there."""
-    give = training.FileSource.next
+    give = FileSource.next
 
-    def waiting(self: training.FileSource, at: int) -> Any:
+    def waiting(self: FileSource, at: int) -> Any:
         if at == step:
             go.with_name("waiting").touch()
             wait_for(go.exists)
         return give(self, at)
 
-    training.FileSource.next = waiting  # type: ignore[method-assign]
+    FileSource.next = waiting  # type: ignore[method-assign]
 
 
 def kill_after(step: int) -> None:

@@ -1,4 +1,4 @@
-"""Small studies that train from files with `ascent.api.training.train` and judge the result by the task's own truth.
+"""Small studies that train from files with `ascent.api.train.train_plan` and judge the result by the task's own truth.
 
 Every number comes from held-out problems. A study is a pure function of its seed: the start weights, the records, the
 order of the batches and the sampling noise all follow from it.

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascent.api.training import assemble
+from ascent.api.train import assemble
 from ascent.config.validate import validate
 from ascent.data import sources
 from ascent.data.prepare import Item

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascent.api.training import train
+from ascent.api.train import train_plan
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.models.load import load
@@ -34,7 +34,7 @@ def faulty(name: str, **options: Any) -> dict[str, Any]:
 def run(folder: Path, reward: dict[str, Any], said: list[str] | None = None, **more: Any) -> Run:
     settings = {**SETTINGS, "rewards": [reward], **{key.replace("__", "."): value for key, value in more.items()}}
     try:
-        train(
+        train_plan(
             resolve(validate(nested(settings))),
             folder,
             say=lambda line: said.append(line) if said is not None else None,

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
-from ascent.api import use
-from ascent.api.training import resume, train
+from ascent.api.export import export
+from ascent.api.train import resume_run, train_plan
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.models.load import load
@@ -84,12 +84,12 @@ def test_killed_and_resumed_it_ends_in_the_same_bits_and_is_exported(
     if "model.reward_model" in settings:
         settings["model.reward_model"] = str(models / "scored")
     run = tmp_path / "run"
-    train(resolve(validate(nested(settings))), run, say=lambda line: None)
+    train_plan(resolve(validate(nested(settings))), run, say=lambda line: None)
     last = run / "checkpoints/2"
     files = json.loads((last / "manifest.json").read_text())["files"]
     shutil.rmtree(last)
-    resume(run, say=lambda line: None)
+    resume_run(run, say=lambda line: None)
     assert json.loads((last / "manifest.json").read_text())["files"] == files
-    plain = use.export(str(run), tmp_path / "plain")
+    plain = export(str(run), tmp_path / "plain")
     AutoModelForCausalLM.from_pretrained(plain)
     assert load(plain, head="both" if "head" in features else "tokens").notes == ()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ascent.api.training import resume, train
+from ascent.api.train import resume_run, train_plan
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.models.tiny import create
@@ -42,7 +42,7 @@ def run(folder: Path, policy: Path, **more: Any) -> Any:
         "rollouts.max_new_tokens": 6, "update.learning_rate": 3e-3, "run.steps": 4, "run.save_every": 2,
         **{key.replace("__", "."): value for key, value in more.items()},
     }  # fmt: skip
-    train(resolve(validate(nested(settings))), folder, say=lambda line: None)
+    train_plan(resolve(validate(nested(settings))), folder, say=lambda line: None)
     return read_run(folder)
 
 
@@ -86,7 +86,7 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path, policy: Path, more:
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut/checkpoints/4")
     (tmp_path / "cut/outcome.json").unlink()
-    resume(tmp_path / "cut", say=lambda line: None)
+    resume_run(tmp_path / "cut", say=lambda line: None)
     whole, cut = (weights(tmp_path / name, 4) for name in ("whole", "cut"))
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     lines = [

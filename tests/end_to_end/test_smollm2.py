@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ascent.api.training import assemble
+from ascent.api.train import assemble
 from ascent.cli.main import app
 from ascent.config.load import load_config
 from ascent.data.render import Renderer, load_tokenizer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from ascent.api import training
+from ascent.api.train import assemble
 from ascent.checkpoints.save import save
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read
@@ -18,5 +18,5 @@ from tests.end_to_end.crashing import recipe
 with tempfile.TemporaryDirectory() as folder:
     for row in ("dpo", "reward_model"):
         plan = resolve(validate(read(recipe(row), "warm")))
-        parts = training.assemble(plan, Path(folder) / row)
+        parts = assemble(plan, Path(folder) / row)
         save(Path(folder) / row / "checkpoints", 1, {}, {"model": parts.model.save})

@@ -73,14 +73,14 @@ def test_critics_and_reward_models_have_gradients_in_bfloat16(head: str, wanted:
 
 
 def test_training_from_files_on_the_gpu_and_resuming(tmp_path: Path) -> None:
-    from ascent.api.training import resume, train
+    from ascent.api.train import resume_run, train_plan
     from tests.setup.runs import tiny_plan, weights_of
 
     plan = tiny_plan(run={"steps": 4, "save_every": 2}, model={"dtype": "bfloat16"})
-    train(plan, tmp_path / "run", say=lambda text: None)
+    train_plan(plan, tmp_path / "run", say=lambda text: None)
     final = weights_of(tmp_path / "run", 4)
     import shutil
 
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
-    resume(tmp_path / "run", say=lambda text: None)
+    resume_run(tmp_path / "run", say=lambda text: None)
     assert weights_of(tmp_path / "run", 4) == final

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from ascent.algorithms import TABLE
-from ascent.api.training import train
+from ascent.api.train import train_plan
 from ascent.config.load import merged
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
@@ -58,7 +58,7 @@ def recipe(name: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", list(TABLE))
 def test_a_run_ends_well(name: str, tmp_path: Path) -> None:
-    train(resolve(validate(recipe(name, tmp_path))), tmp_path / "run", say=lambda line: None)
+    train_plan(resolve(validate(recipe(name, tmp_path))), tmp_path / "run", say=lambda line: None)
     done = read_run(tmp_path / "run")
     assert done.state == "finished"
     assert len(done.metrics) == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ascent.algorithms import TABLE
-from ascent.api.training import resume, train
+from ascent.api.train import resume_run, train_plan
 from ascent.config import yaml_text
 from ascent.config.show import as_yaml
 from ascent.config.validate import validate
@@ -49,12 +49,12 @@ def test_its_numbers_are_checked_like_any_others(mine: str) -> None:
 @pytest.mark.slow
 def test_the_documented_row_trains_and_resumes(mine: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert train(tiny_plan(algorithm=mine), run, say=lambda text: None) == 4
+    assert train_plan(tiny_plan(algorithm=mine), run, say=lambda text: None) == 4
     assert "eval/cooled_nll" in read_run(run).metrics[-1]
     final = weights_of(run, 4)
     assert final != weights_of(run, 2)
     shutil.rmtree(run / "checkpoints" / "4")
-    assert resume(run, say=lambda text: None) == 4
+    assert resume_run(run, say=lambda text: None) == 4
     assert weights_of(run, 4) == final
 
 

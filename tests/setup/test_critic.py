@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascent.api.training import assemble, resume, train
+from ascent.api.train import assemble, resume_run, train_plan
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.data.render import Renderer
@@ -171,19 +171,19 @@ def test_it_is_saved_and_restored_to_the_same_bits(more: dict[str, Any], tmp_pat
     if more:
         pytest.importorskip("peft")
     folder = tmp_path / "run"
-    train(plan(**more), folder, say=quiet)
+    train_plan(plan(**more), folder, say=quiet)
     last = folder / "checkpoints/3"
     files = json.loads((last / "manifest.json").read_text())["files"]
     assert {"critic/model.safetensors", "critic/config.json", "model/model.safetensors"} <= set(files)
     moved = [json.loads((folder / f"checkpoints/{n}/manifest.json").read_text())["files"] for n in (1, 2)]
     assert moved[0]["critic/model.safetensors"] != moved[1]["critic/model.safetensors"]
     shutil.rmtree(last)
-    resume(folder, say=quiet)
+    resume_run(folder, say=quiet)
     assert json.loads((last / "manifest.json").read_text())["files"] == files
 
 
 def test_it_may_learn_alone_first(tmp_path: Path) -> None:
-    train(plan(update__critic_warmup_steps=2), tmp_path / "run", say=quiet)
+    train_plan(plan(update__critic_warmup_steps=2), tmp_path / "run", say=quiet)
     files = [json.loads((tmp_path / f"run/checkpoints/{n}/manifest.json").read_text())["files"] for n in (1, 2, 3)]
     policy, critic = ([each[f"{name}/model.safetensors"]["sha256"] for each in files] for name in ("model", "critic"))
     assert policy[0] == policy[1] != policy[2]

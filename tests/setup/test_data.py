@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ascent.api.check import check
-from ascent.api.training import assemble, train
-from ascent.api.use import score
+from ascent.api.score import score
+from ascent.api.train import assemble, train_plan
 from ascent.config.load import merged
 from ascent.config.validate import validate
 from ascent.models.load import load
@@ -88,7 +88,7 @@ def test_a_probability_is_no_class(tmp_path: Path) -> None:
 
 
 def test_a_model_that_judged_steps_is_a_reward_model_of_answers(tmp_path: Path) -> None:
-    train(tiny_plan(algorithm="prm"), tmp_path / "run", say=lambda line: None)
+    train_plan(tiny_plan(algorithm="prm"), tmp_path / "run", say=lambda line: None)
     judge = load(tmp_path / "run", head="scalar")
     assert not [note for note in judge.notes if "head is new" in note]
 
@@ -119,14 +119,14 @@ def test_a_text_longer_than_the_model_holds_is_named_at_the_start(way: str, key:
     with pytest.raises(
         ValueError, match=rf"\n{name}\.jsonl:2: 102 tokens, but the model holds 64; shorten the row or "
     ):
-        train(plan, tmp_path / "run", say=lambda line: None) if way == "train" else check(plan)
+        train_plan(plan, tmp_path / "run", say=lambda line: None) if way == "train" else check(plan)
     assert not (tmp_path / "run").exists()
 
 
 def test_long_rows_may_be_skipped_and_a_limit_beyond_the_model_is_said(tmp_path: Path) -> None:
     rows = [{"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": LONG}]
     training = assemble(long_plan(tmp_path, rows, data={"invalid_rows": "skip"}), tmp_path / "run")
-    assert training.largest == 3
+    assert training.longest == 3
     assert "data.max_tokens=2048, but the policy holds 64 tokens; a longer record is refused" in training.notes
     assert not [note for note in assemble(tiny_plan(), tmp_path / "other").notes if "max_tokens" in note]
 
@@ -154,7 +154,7 @@ def test_a_prompt_without_room_for_an_answer_is_named_at_the_start(way: str, tmp
         r"data\.jsonl:2: a prompt of 41 tokens, but the model holds 64, 24 of them for the answer \(rollouts\.max_new"
     )
     with pytest.raises(ValueError, match=words):
-        train(plan, tmp_path / "run", say=lambda line: None) if way == "train" else check(plan)
+        train_plan(plan, tmp_path / "run", say=lambda line: None) if way == "train" else check(plan)
     assert not (tmp_path / "run").exists()
 
 
@@ -185,7 +185,7 @@ def test_a_model_that_holds_less_than_the_policy_reads_is_refused(row: str, tmp_
 @pytest.mark.slow
 def test_a_score_of_a_row_that_is_too_long_is_refused_by_its_line(tmp_path: Path) -> None:
     pairs = [{"prompt": "q", "chosen": "a", "rejected": "b"}, {"prompt": "q", "chosen": LONG, "rejected": "b"}]
-    train(long_plan(tmp_path, pairs[:1], algorithm="reward_model"), tmp_path / "run", say=lambda line: None)
+    train_plan(long_plan(tmp_path, pairs[:1], algorithm="reward_model"), tmp_path / "run", say=lambda line: None)
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     with pytest.raises(ValueError, match=r"data\.jsonl:2: 102 tokens, but the model holds 64"):
         list(score(str(tmp_path / "run"), str(tmp_path / "data.jsonl")))

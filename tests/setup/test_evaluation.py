@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from ascent.api import use
-from ascent.api.training import assemble, train
+from ascent.api.score import score
+from ascent.api.train import assemble, train_plan
 from ascent.models.load import load
 from ascent.runs.folder import read_run
 from ascent.setup.evaluation import larger_is_better, normalization, refuse_unknown, refuse_unreported_part
@@ -59,7 +59,7 @@ def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory, demonstrations: str) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "rm"
-    train(tiny_plan(algorithm="reward_model", data={"centering_data": demonstrations}), folder, say=quiet)
+    train_plan(tiny_plan(algorithm="reward_model", data={"centering_data": demonstrations}), folder, say=quiet)
     return folder
 
 
@@ -69,7 +69,7 @@ def test_a_trained_reward_model_scores_the_demonstrations_zero_on_average(judge:
     assert center is not None and center.records == 30
     assert abs(center.mean) > 0.05 and center.std > 0
     said: list[str] = []
-    scores = torch.tensor([line.scores for line in use.score(str(judge), demonstrations, say=said.append)]).flatten()
+    scores = torch.tensor([line.scores for line in score(str(judge), demonstrations, say=said.append)]).flatten()
     assert float(scores.double().mean()) == pytest.approx(0, abs=1e-6)
     assert float(scores.double().std()) == pytest.approx(center.std, rel=1e-5)
     assert said[0].startswith("scores are relative to 30 demonstrations")
@@ -86,7 +86,7 @@ def test_transformers_loads_the_folder_and_its_own_scores_are_the_raw_ones(judge
     tokens = [*model.tokenizer(row["prompt"]).input_ids, *model.tokenizer(row["completion"]).input_ids]
     with torch.no_grad():
         raw = stock(torch.tensor([[*tokens, model.tokenizer.eos_token_id]])).logits.item()
-    ours = list(use.score(str(judge), demonstrations))[5].scores[0]
+    ours = list(score(str(judge), demonstrations))[5].scores[0]
     assert ours == pytest.approx(raw - stored["mean"], abs=1e-5)
 
 
@@ -95,7 +95,7 @@ def test_a_checkpoint_from_the_middle_says_that_it_is_raw(judge: Path, demonstra
     middle = judge / "checkpoints/2"
     assert load(middle, head="scalar").normalization is None
     said: list[str] = []
-    list(use.score(str(middle), demonstrations, say=said.append))
+    list(score(str(middle), demonstrations, say=said.append))
     assert said[0].endswith("scores are raw")
 
 
@@ -110,7 +110,7 @@ def test_training_goes_on_from_raw_scores(judge: Path, tmp_path: Path) -> None:
 def test_without_demonstrations_the_chosen_answers_are_the_centre(name: str, tmp_path: Path) -> None:
     said: list[str] = []
     changes = {"data": {"train": "arithmetic:16"}, "run": {"steps": 2}}
-    train(tiny_plan(algorithm=name, **changes), tmp_path / "rm", say=said.append)
+    train_plan(tiny_plan(algorithm=name, **changes), tmp_path / "rm", say=said.append)
     assert any("centered on 16 chosen answers of the training data" in line for line in said)
     training = assemble(tiny_plan(algorithm=name, **changes), tmp_path / "again")
     assert sum(batch["segments"].count for batch in training.demonstrations) == 16
@@ -129,7 +129,7 @@ def test_without_demonstrations_the_chosen_answers_are_the_centre(name: str, tmp
 @pytest.mark.slow
 def test_figures_are_those_of_the_scores_the_command_gives(judge: Path) -> None:
     """Held-out accuracy and Brier score, worked again from `ascent score` on the same file of records."""
-    pairs = [line.scores for line in use.score(str(judge), "arithmetic@heldout:8")]
+    pairs = [line.scores for line in score(str(judge), "arithmetic@heldout:8")]
     last = read_run(judge).metrics[-1]
     gaps = [won - lost for won, lost in pairs]
     assert last["eval/preference/accuracy"] == pytest.approx(sum(gap > 0 for gap in gaps) / 8)

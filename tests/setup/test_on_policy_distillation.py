@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ascent.api.training import assemble, resume, train
+from ascent.api.train import assemble, resume_run, train_plan
 from ascent.data.prepare import Item
 from ascent.data.render import Rendered
 from ascent.engines.native.engine import NativeEngine
@@ -67,10 +67,10 @@ def test_nobody_and_everybody(sampler: NativeEngine) -> None:
 
 def test_a_run_resumes_to_the_same_bits_and_differs_from_one_on_the_records(tmp_path: Path) -> None:
     plan = tiny_plan(algorithm="gkd", rollouts={"max_new_tokens": 8}, data={"on_policy_fraction": 1.0})
-    train(plan, tmp_path / "run", say=lambda line: None)
+    train_plan(plan, tmp_path / "run", say=lambda line: None)
     final = weights_of(tmp_path / "run", 4)
     shutil.rmtree(tmp_path / "run/checkpoints/4")
-    assert resume(tmp_path / "run", say=lambda line: None) == 4
+    assert resume_run(tmp_path / "run", say=lambda line: None) == 4
     assert weights_of(tmp_path / "run", 4) == final
     batches = [
         assemble(tiny_plan(algorithm="gkd", data={"on_policy_fraction": share}), tmp_path / str(share)).source.next(1)

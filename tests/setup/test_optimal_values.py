@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.api.training import assemble, resume, train
+from ascent.api.train import assemble, resume_run, train_plan
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
@@ -56,10 +56,10 @@ def test_of_other_rewards_they_are_estimated_again(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_reads_them_and_estimates_the_same_where_they_are_gone(tmp_path: Path) -> None:
-    train(plan_of(), tmp_path / "run", say=lambda line: None)
+    train_plan(plan_of(), tmp_path / "run", say=lambda line: None)
     kept, final = (tmp_path / "run" / FILE).read_text(), weights_of(tmp_path / "run", 2)
     shutil.rmtree(tmp_path / "run/checkpoints/2")
     (tmp_path / "run" / FILE).unlink()
-    assert resume(tmp_path / "run", say=lambda line: None) == 2
+    assert resume_run(tmp_path / "run", say=lambda line: None) == 2
     assert (tmp_path / "run" / FILE).read_text() == kept
     assert weights_of(tmp_path / "run", 2) == final

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from ascent.api import use
 from ascent.api.check import check
-from ascent.api.training import assemble, resume, train
+from ascent.api.export import export
+from ascent.api.train import assemble, resume_run, train_plan
 from ascent.config.load import merged
 from ascent.config.validate import validate
 from ascent.models.heads import StepFormat
@@ -42,13 +42,13 @@ def quiet(text: str) -> None: ...
 def test_lora_trains_the_adapter_alone_and_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     folder = tmp_path / "run"
-    train(tiny_plan(algorithm=name, model=LORA), folder, say=quiet)
+    train_plan(tiny_plan(algorithm=name, model=LORA), folder, say=quiet)
     adapter = "checkpoints/4/model/adapter/adapter_model.safetensors"
     final, tuned = weights_of(folder, 4), (folder / adapter).read_bytes()
     masters = load_file(folder / "checkpoints/4/optimizer.safetensors")
     assert all(".lora_" in key or "score" in key for key in masters if key.startswith("learners/"))
     shutil.rmtree(folder / "checkpoints" / "4")
-    resume(folder, say=quiet)
+    resume_run(folder, say=quiet)
     assert weights_of(folder, 4) == final
     assert (folder / adapter).read_bytes() == tuned
     assert [row["step"] for row in read_run(folder).metrics] == [1, 2, 3, 4]
@@ -58,12 +58,12 @@ def test_lora_trains_the_adapter_alone_and_resumes_to_the_same_bits(name: str, t
 def test_lora_saves_a_plain_model_and_its_scale_counts(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     for name, alpha in (("low", 1.0), ("high", 64.0)):
-        train(tiny_plan(model={"lora": 4, "lora_alpha": alpha}), tmp_path / name, say=quiet)
+        train_plan(tiny_plan(model={"lora": 4, "lora_alpha": alpha}), tmp_path / name, say=quiet)
     (made,) = (tmp_path / "low/initial").rglob("model.safetensors")
     start = load_file(made)
     moved = {}
     for name in ("low", "high"):
-        plain = use.export(str(tmp_path / name), tmp_path / f"{name}-plain")
+        plain = export(str(tmp_path / name), tmp_path / f"{name}-plain")
         weights = AutoModelForCausalLM.from_pretrained(plain).state_dict()
         moved[name] = sum(float((weights[key] - start[key]).norm()) for key in start if key in weights)
         assert torch.equal(weights["model.embed_tokens.weight"], start["model.embed_tokens.weight"])
@@ -75,7 +75,7 @@ def test_the_reference_of_an_adapter_is_the_model_without_it(tmp_path: Path) -> 
     pytest.importorskip("peft")
     folder = tmp_path / "run"
     plan = tiny_plan(algorithm="dpo", model=LORA)
-    train(plan, folder, say=quiet)
+    train_plan(plan, folder, say=quiet)
     assert read_run(folder).metrics[0]["loss/total"] == pytest.approx(0.693147, abs=1e-6)
     assert read_run(folder).metrics[-1]["loss/total"] < 0.693
     policy = load_policy(plan, folder, folder / "checkpoints/4/model")
@@ -91,11 +91,11 @@ def test_the_reference_of_an_adapter_is_the_model_without_it(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_an_adapter_of_another_rank_is_not_resumed(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    train(tiny_plan(model=LORA, run={"steps": 1}), tmp_path / "run", say=quiet)
+    train_plan(tiny_plan(model=LORA, run={"steps": 1}), tmp_path / "run", say=quiet)
     saved = tmp_path / "run/checkpoints/1/model"
     with pytest.raises(ValueError, match=r"does not fit this adapter in .* use the rank and the model"):
         load_policy(tiny_plan(model={"lora": 8}), tmp_path / "run", saved)
-    train(tiny_plan(run={"steps": 1}), tmp_path / "whole", say=quiet)
+    train_plan(tiny_plan(run={"steps": 1}), tmp_path / "whole", say=quiet)
     with pytest.raises(ValueError, match="it was saved without LoRA"):
         load_policy(tiny_plan(model={"lora": 8}), tmp_path / "run", tmp_path / "whole/checkpoints/1/model")
 
@@ -106,12 +106,12 @@ def test_an_adapter_is_not_put_on_a_model_that_has_changed(tmp_path: Path) -> No
     pytest.importorskip("peft")
     base = create(tmp_path / "base", seed=0)
     plan = tiny_plan(model={"policy": str(base), **LORA}, run={"steps": 2, "save_every": 1})
-    train(plan, tmp_path / "run", say=quiet)
+    train_plan(plan, tmp_path / "run", say=quiet)
     shutil.rmtree(tmp_path / "run/checkpoints/2")
     shutil.rmtree(base)
     create(base, seed=1)
     with pytest.raises(ValueError, match=rf"model.policy {base} has another content \(model.safetensors "):
-        resume(tmp_path / "run", say=quiet)
+        resume_run(tmp_path / "run", say=quiet)
 
 
 def test_lora_and_recomputation_are_in_the_forecast() -> None:
@@ -127,7 +127,7 @@ def test_lora_and_recomputation_are_in_the_forecast() -> None:
 @pytest.mark.slow
 def test_recomputation_changes_no_bit(tmp_path: Path) -> None:
     for name, on in (("kept", False), ("again", True)):
-        train(tiny_plan(model={"gradient_checkpointing": on}, run={"steps": 2}), tmp_path / name, say=quiet)
+        train_plan(tiny_plan(model={"gradient_checkpointing": on}, run={"steps": 2}), tmp_path / name, say=quiet)
     assert weights_of(tmp_path / "kept", 2) == weights_of(tmp_path / "again", 2)
 
 
@@ -172,12 +172,12 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_code_that_comes_with_a_model_runs_only_where_the_recipe_says_so(tmp_path: Path, theirs: Path) -> None:
     folder = theirs
     with pytest.raises(ValueError, match=r"set model\.trust_remote_code=true if you trust its code"):
-        train(tiny_plan(model={"policy": str(folder)}), tmp_path / "refused", say=quiet)
+        train_plan(tiny_plan(model={"policy": str(folder)}), tmp_path / "refused", say=quiet)
     plan = tiny_plan(model={"policy": str(folder), "trust_remote_code": True}, run={"steps": 3, "save_every": 2})
-    train(plan, tmp_path / "run", say=quiet)
+    train_plan(plan, tmp_path / "run", say=quiet)
     final = weights_of(tmp_path / "run", 3)
     shutil.rmtree(tmp_path / "run/checkpoints/3")
-    resume(tmp_path / "run", say=quiet)
+    resume_run(tmp_path / "run", say=quiet)
     assert weights_of(tmp_path / "run", 3) == final
 
 
@@ -203,7 +203,7 @@ def test_every_other_model_of_a_recipe_runs_its_code_too(tmp_path: Path, theirs:
             "run": {"steps": 1, "save_every": 1}, "rewards": [{"use": "reward_model" if algorithm == "ppo" else EVEN}],
         }  # fmt: skip
         plan = resolve(validate(merged(settings, more)))
-        train(plan, tmp_path / str(place), say=quiet)
+        train_plan(plan, tmp_path / str(place), say=quiet)
         assert (tmp_path / str(place) / "checkpoints/1").exists(), algorithm
 
 
@@ -221,25 +221,25 @@ def little_room() -> Iterator[None]:
 def test_no_room_for_a_model_at_the_start_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     plan, folder = tiny_plan(run={"steps": 1}), tmp_path / "run"
     with little_room(), pytest.raises(ValueError, match=r"^model tiny:llama could not be .*; free some space$"):
-        train(plan, folder, say=quiet)
+        train_plan(plan, folder, say=quiet)
     assert not folder.exists()
     said: list[str] = []
-    assert train(plan, folder, say=said.append) == 1
+    assert train_plan(plan, folder, say=said.append) == 1
     assert not any("killed before" in line for line in said)
 
 
 @pytest.mark.slow
 def test_a_model_that_is_made_again_is_whole_or_not_there(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    train(tiny_plan(algorithm="dpo", run={"steps": 2, "save_every": 1}), folder, say=quiet)
+    train_plan(tiny_plan(algorithm="dpo", run={"steps": 2, "save_every": 1}), folder, say=quiet)
     final = weights_of(folder, 2)
     shutil.rmtree(folder / "checkpoints/2")
     shutil.rmtree(folder / "initial")
     with little_room(), pytest.raises(ValueError, match="free some space"):
-        resume(folder, say=quiet)
+        resume_run(folder, say=quiet)
     assert list((folder / "initial").iterdir()) == []
     (folder / "initial/.llama.writing").mkdir()  # as a kill leaves it
-    resume(folder, say=quiet)
+    resume_run(folder, say=quiet)
     assert weights_of(folder, 2) == final
     assert [each.name for each in (folder / "initial").iterdir()] == ["llama"]
 

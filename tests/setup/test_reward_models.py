@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ascent.api import use
-from ascent.api.training import train
+from ascent.api.score import score
+from ascent.api.train import train_plan
 from ascent.models import tiny
 from ascent.models.load import load
 from ascent.records import Message
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow  # it trains a tiny reward model first
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("served") / "rm"
-    train(tiny_plan(algorithm="reward_model", run={"steps": 1}), run, say=lambda text: None)
+    train_plan(tiny_plan(algorithm="reward_model", run={"steps": 1}), run, say=lambda text: None)
     return run
 
 
@@ -40,7 +40,7 @@ def test_the_same_scores_as_from_a_file(folder: Path, tmp_path: Path) -> None:
         for p in pairs
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    wanted = [score for line in use.score(str(folder), str(file)) for score in line.scores]
+    wanted = [each for line in score(str(folder), str(file)) for each in line.scores]
     model = RewardModel(str(folder))
     items = [
         ([{"role": "user", "content": row["prompt"]}], row[side]) for row in rows for side in ("chosen", "rejected")
@@ -112,7 +112,7 @@ def test_together_they_score_as_one_by_one_however_they_are_cut(folder: Path) ->
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("judged") / "prm"
-    train(tiny_plan(algorithm="prm_soft", run={"steps": 1}), run, say=lambda text: None)
+    train_plan(tiny_plan(algorithm="prm_soft", run={"steps": 1}), run, say=lambda text: None)
     return run
 
 
@@ -131,9 +131,9 @@ def test_a_file_is_scored_step_by_step(judge: Path, tmp_path: Path) -> None:
     model = ProcessRewardModel(str(judge))
     for line, answers in rows.items():
         (tmp_path / "rows.jsonl").write_text(line + "\n")
-        ((place, scores),) = use.score(str(judge), str(tmp_path / "rows.jsonl"))
-        assert place == 1 and [len(each) for each in scores] == [len(steps) for _, steps in answers]
-        for own, (asked, steps) in zip(scores, answers, strict=True):
+        (found,) = score(str(judge), str(tmp_path / "rows.jsonl"))
+        assert found.record == 1 and [len(each) for each in found.scores] == [len(steps) for _, steps in answers]
+        for own, (asked, steps) in zip(found.scores, answers, strict=True):
             (wanted,) = model([Answer((Message("user", asked),), "\n".join(steps))])  # blank lines sway nothing
             assert own == pytest.approx([each.value for each in wanted], abs=1e-6)
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_scored_step_by_step_is_refused_with_its_place(
 ) -> None:
     (tmp_path / "rows.jsonl").write_text(line + "\n")
     with pytest.raises(ValueError, match=words):
-        list(use.score(str(judge), str(tmp_path / "rows.jsonl")))
+        list(score(str(judge), str(tmp_path / "rows.jsonl")))
 
 
 def test_it_is_no_reward_model_of_whole_answers(judge: Path) -> None:
@@ -164,7 +164,9 @@ def test_it_is_no_reward_model_of_whole_answers(judge: Path) -> None:
 
 
 def test_a_model_trained_further_on_whole_answers_no_longer_judges_steps(judge: Path, tmp_path: Path) -> None:
-    train(tiny_plan(algorithm="reward_model", model={"policy": str(judge)}, run={"steps": 1}), tmp_path / "rm", say=str)
+    train_plan(
+        tiny_plan(algorithm="reward_model", model={"policy": str(judge)}, run={"steps": 1}), tmp_path / "rm", say=str
+    )
     assert RewardModel(str(tmp_path / "rm"))([([{"role": "user", "content": "1 + 1 ="}], "2")]) != [None]
     with pytest.raises(ValueError, match="does not say how answers are split into steps"):
         ProcessRewardModel(str(tmp_path / "rm"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ascent.algorithms import TABLE
-from ascent.api.training import assemble, resume, train
+from ascent.api.train import assemble, resume_run, train_plan
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
@@ -28,7 +28,7 @@ OVERLONG = {"soft_overlong": {"max_length": 5, "cache": 2}}
 
 def run(folder: Path, row: str, **more: Any) -> Any:
     settings = {**SETTINGS, "algorithm": row, **{key.replace("__", "."): value for key, value in more.items()}}
-    train(resolve(validate(nested(settings))), folder, say=lambda line: None)
+    train_plan(resolve(validate(nested(settings))), folder, say=lambda line: None)
     return read_run(folder)
 
 
@@ -163,14 +163,14 @@ def test_what_is_kept_is_the_same_to_the_byte_after_a_resume(tmp_path: Path) -> 
     shutil.rmtree(tmp_path / "cut/checkpoints/4")  # as if killed after step 4 was logged
     (tmp_path / "cut/outcome.json").unlink()
     (tmp_path / "cut/answers.md").unlink()
-    resume(tmp_path / "cut", say=lambda line: None)
+    resume_run(tmp_path / "cut", say=lambda line: None)
     for name in ("samples.jsonl", "answers.jsonl", "warnings.jsonl", "answers.md"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     whole, cut = (read_run(tmp_path / name).metrics for name in ("whole", "cut"))
     assert [timeless(line) for line in whole] == [timeless(line) for line in cut]
     shutil.rmtree(tmp_path / "cut/checkpoints")  # killed before the first checkpoint: step 0 is not there twice
     (tmp_path / "cut/outcome.json").unlink()
-    resume(tmp_path / "cut", say=lambda line: None)
+    resume_run(tmp_path / "cut", say=lambda line: None)
     assert (tmp_path / "cut/answers.jsonl").read_bytes() == (tmp_path / "whole/answers.jsonl").read_bytes()
 
 
@@ -198,7 +198,7 @@ def test_drift_stops_the_run_with_its_reason_and_a_checkpoint(tmp_path: Path) ->
     assert done.state == "stopped"
     assert done.message.startswith("the policy is ") and "run.max_ref_kl=0.0001" in done.message
     assert done.checkpoints == [2]
-    assert resume(tmp_path / "run", say=lambda line: None) == 2  # it is as far away as it was
+    assert resume_run(tmp_path / "run", say=lambda line: None) == 2  # it is as far away as it was
     assert read_run(tmp_path / "run").message == done.message
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascent.api.training import Training, assemble, resume, train
+from ascent.api.train import assemble, resume_run, train_plan
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.models import tiny
@@ -28,6 +28,7 @@ from ascent.rollouts.advantages import add_advantages, step_rewards
 from ascent.rollouts.batch import pack_rollouts
 from ascent.rollouts.generate import as_rollouts
 from ascent.runs.folder import read_run
+from ascent.setup.offline import Training
 from ascent.setup.reward_models import ProcessRewardModel
 from ascent.setup.rewards import rewards_of, scorer_of
 from ascent.tasks import TASKS
@@ -64,7 +65,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("policy") / "run"
     run = {"steps": 40, "save_every": 40, "evaluate_every": 40}
     asked = tiny_plan(data={"train": "running_sum:256"}, run=run, update={"learning_rate": 1e-2})
-    train(asked, folder, say=lambda line: None)
+    train_plan(asked, folder, say=lambda line: None)
     return str(folder)
 
 
@@ -155,7 +156,7 @@ def test_scores_are_those_of_the_models_own_evaluation(tmp_path: Path) -> None:
     """The held-out loss and accuracy that training reports, worked out again from the rewards of the same answers."""
     run = tmp_path / "prm"
     more = {"steps": 2, "save_every": 2, "evaluate_every": 2}
-    train(tiny_plan(algorithm="prm", run=more, data={"step_separator": " "}), run, say=lambda line: None)
+    train_plan(tiny_plan(algorithm="prm", run=more, data={"step_separator": " "}), run, say=lambda line: None)
     assert load(run, head="scalar").step_format == StepFormat(" ")
     records = TASKS["running_sum"].stepwise("heldout", 8)
     reward = made("grpo_process", of(str(run))).rewards["process_reward_model"]
@@ -304,23 +305,23 @@ def test_a_run_equals_one_whose_steps_a_function_rewards_to_the_bit(
         return found
 
     monkeypatch.setattr(StepScored, "score", noted)
-    train(plan(row, of(prm), model__policy=policy), tmp_path / "model", say=lambda line: None)
+    train_plan(plan(row, of(prm), model__policy=policy), tmp_path / "model", say=lambda line: None)
     assert len(known) == 16 and max(map(len, known.values())) > 2
     (tmp_path / "known.json").write_text(json.dumps(known))
     (tmp_path / "same.py").write_text(SAME)
     same = {"use": f"{tmp_path / 'same.py'}:known"}
-    train(plan(row, same, model__policy=policy), tmp_path / "function", say=lambda line: None)
+    train_plan(plan(row, same, model__policy=policy), tmp_path / "function", say=lambda line: None)
     assert weights_of(tmp_path / "model", 2) == weights_of(tmp_path / "function", 2)
 
 
 @pytest.mark.parametrize("row", ["grpo_process", "ppo"])
 def test_resume_ends_in_the_same_bits(tmp_path: Path, prm: str, policy: str, row: str) -> None:
     asked = plan(row, of(prm), {"use": "verifier", "weight": 0.0}, model__policy=policy)
-    train(asked, tmp_path / "whole", say=lambda line: None)
+    train_plan(asked, tmp_path / "whole", say=lambda line: None)
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut/checkpoints/2")  # as if killed after step 2 was logged
     (tmp_path / "cut/outcome.json").unlink()
-    resume(tmp_path / "cut", say=lambda line: None)
+    resume_run(tmp_path / "cut", say=lambda line: None)
     assert weights_of(tmp_path / "whole", 2) == weights_of(tmp_path / "cut", 2)
     assert (tmp_path / "whole/samples.jsonl").read_bytes() == (tmp_path / "cut/samples.jsonl").read_bytes()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ascent.api.check import check
-from ascent.api.training import assemble, train
+from ascent.api.train import assemble, train_plan
 from ascent.models import tiny
 from ascent.runs.folder import read_run
 from ascent.setup.teacher import Teacher, teacher_of
@@ -23,7 +23,7 @@ def quiet(text: str) -> None: ...
     ("algorithm", "model"), [("gkd", {}), ("kd", {}), ("kd", {"lora": 4}), ("kd", {"dtype": "bfloat16"})]
 )
 def test_the_loss_is_the_teachers_and_falls(tmp_path: Path, algorithm: str, model: dict[str, Any]) -> None:
-    train(tiny_plan(algorithm=algorithm, model=model, run={"steps": 6}), tmp_path / "run", say=quiet)
+    train_plan(tiny_plan(algorithm=algorithm, model=model, run={"steps": 6}), tmp_path / "run", say=quiet)
     losses = [line[f"loss/{algorithm}"] for line in read_run(tmp_path / "run").metrics]
     assert losses[-1] < losses[0]
     assert "eval/loss/total" in read_run(tmp_path / "run").metrics[1]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ascent.algorithms import TABLE
-from ascent.api.training import assemble, resume, train
+from ascent.api.train import assemble, resume_run, train_plan
 from ascent.config.load import nested
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
@@ -32,7 +32,7 @@ def quiet(text: str) -> None: ...
 def test_every_row_that_learns_from_files_trains_and_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     plan = tiny_plan(algorithm=name)
-    assert train(plan, folder, say=quiet) == 4
+    assert train_plan(plan, folder, say=quiet) == 4
     run = read_run(folder)
     assert run.state == "finished" and run.checkpoints == [2, 4]
     assert len(run.metrics) == 4
@@ -41,7 +41,7 @@ def test_every_row_that_learns_from_files_trains_and_resumes_to_the_same_bits(na
     assert (folder / "curves.png").stat().st_size > 0
     final = weights_of(folder, 4)
     shutil.rmtree(folder / "checkpoints" / "4")
-    assert resume(folder, say=quiet) == 4
+    assert resume_run(folder, say=quiet) == 4
     assert weights_of(folder, 4) == final
     assert [row["step"] for row in read_run(folder).metrics] == [1, 2, 3, 4]
 
@@ -49,19 +49,19 @@ def test_every_row_that_learns_from_files_trains_and_resumes_to_the_same_bits(na
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(tiny_plan(seed=seed, run={"steps": 2}), tmp_path / name, say=quiet)
+        train_plan(tiny_plan(seed=seed, run={"steps": 2}), tmp_path / name, say=quiet)
     assert weights_of(tmp_path / "a", 2) == weights_of(tmp_path / "b", 2)
     assert weights_of(tmp_path / "a", 2) != weights_of(tmp_path / "c", 2)
 
 
 @pytest.mark.slow
 def test_runs_chain_sft_then_reward_model_then_dpo(tmp_path: Path) -> None:
-    train(tiny_plan(), tmp_path / "sft", say=quiet)
+    train_plan(tiny_plan(), tmp_path / "sft", say=quiet)
     policy = {"model": {"policy": str(tmp_path / "sft")}}
     said: list[str] = []
-    train(tiny_plan(algorithm="reward_model", **policy), tmp_path / "rm", say=said.append)
+    train_plan(tiny_plan(algorithm="reward_model", **policy), tmp_path / "rm", say=said.append)
     assert any("scalar head is new" in line for line in said)
-    train(tiny_plan(algorithm="dpo", **policy), tmp_path / "dpo", say=quiet)
+    train_plan(tiny_plan(algorithm="dpo", **policy), tmp_path / "dpo", say=quiet)
     first = read_run(tmp_path / "dpo").metrics[0]
     assert first["loss/total"] == pytest.approx(
         0.6931, abs=1e-3
@@ -71,40 +71,40 @@ def test_runs_chain_sft_then_reward_model_then_dpo(tmp_path: Path) -> None:
 def test_a_run_never_writes_over_another(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="never writes over another"):
-        train(tiny_plan(), tmp_path, say=quiet)
+        train_plan(tiny_plan(), tmp_path, say=quiet)
 
 
 def test_resuming_what_is_no_run_or_is_finished_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no run folder"):
-        resume(tmp_path, say=quiet)
-    train(tiny_plan(run={"steps": 1}), tmp_path / "run", say=quiet)
+        resume_run(tmp_path, say=quiet)
+    train_plan(tiny_plan(run={"steps": 1}), tmp_path / "run", say=quiet)
     with pytest.raises(ValueError, match=r"finished \(step 1 of 1\)"):
-        resume(tmp_path / "run", say=quiet)
+        resume_run(tmp_path / "run", say=quiet)
 
 
 def test_a_bad_start_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no number of this evaluation"):
-        train(tiny_plan(run={"keep_best": 1, "best_metric": "acuracy"}), tmp_path / "run", say=quiet)
+        train_plan(tiny_plan(run={"keep_best": 1, "best_metric": "acuracy"}), tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
     (tmp_path / "mine").mkdir()
     with pytest.raises(ValueError, match="is no number of this evaluation"):
-        train(tiny_plan(run={"keep_best": 1, "best_metric": "acuracy"}), tmp_path / "mine", say=quiet)
+        train_plan(tiny_plan(run={"keep_best": 1, "best_metric": "acuracy"}), tmp_path / "mine", say=quiet)
     assert list((tmp_path / "mine").iterdir()) == []
 
 
 @pytest.mark.slow
 def test_a_start_that_was_killed_before_there_was_a_run_is_started_again(tmp_path: Path) -> None:
     plan = tiny_plan(algorithm="dpo", run={"steps": 1})
-    train(plan, tmp_path / "whole", say=quiet)
+    train_plan(plan, tmp_path / "whole", say=quiet)
     killed = tmp_path / "killed"
     for name in ("initial", "reference.safetensors", "environment.json", "lock"):  # as far as a start may have come
         source = tmp_path / "whole" / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, _made(killed) / name)
     (killed / "initial" / "llama" / "model.safetensors").write_bytes(b"half")
     with pytest.raises(ValueError, match=r"started again with ascent train and the same --run"):
-        resume(killed, say=quiet)
+        resume_run(killed, say=quiet)
     said: list[str] = []
-    assert train(plan, killed, say=said.append) == 1
+    assert train_plan(plan, killed, say=said.append) == 1
     assert "killed before there was a run in it; starting again" in said[0]
     assert weights_of(killed, 1) == weights_of(tmp_path / "whole", 1)
 
@@ -119,7 +119,7 @@ def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_p
     """Too high a learning rate: the loss rises after the first steps, so the best is not among the last."""
     run = {"steps": 6, "save_every": 1, "evaluate_every": 1, "keep": 1, "keep_best": 2}
     said: list[str] = []
-    train(tiny_plan(update={"learning_rate": 0.3}, run=run), tmp_path / "run", say=said.append)
+    train_plan(tiny_plan(update={"learning_rate": 0.3}, run=run), tmp_path / "run", say=said.append)
     found = read_run(tmp_path / "run")
     losses = {int(row["step"]): row["eval/loss/total"] for row in found.metrics}
     best = sorted(losses, key=lambda step: losses[step])[:2]
@@ -143,7 +143,7 @@ def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centered
         "best_metric": "preference/accuracy",
     }
     folder = tmp_path / "run"
-    train(tiny_plan(algorithm="reward_model", run=run), folder, say=quiet)
+    train_plan(tiny_plan(algorithm="reward_model", run=run), folder, say=quiet)
     found = read_run(folder)
     accuracies = {int(row["step"]): row["eval/preference/accuracy"] for row in found.metrics}
     best = max(accuracies, key=lambda step: (accuracies[step], step))
@@ -167,12 +167,12 @@ def test_mixed_data_has_its_share_of_every_step_and_resumes_to_the_same_bits(tmp
         ]
         assert Counter("ort" in text for text in texts) == {True: 4, False: 12}, texts[:2]
     folder = tmp_path / "run"
-    train(plan, folder, say=quiet)
+    train_plan(plan, folder, say=quiet)
     final = weights_of(folder, 4)
     shutil.rmtree(folder / "checkpoints" / "4")
-    resume(folder, say=quiet)
+    resume_run(folder, say=quiet)
     assert weights_of(folder, 4) == final
-    train(tiny_plan(data={"max_tokens": 128}), tmp_path / "unmixed", say=quiet)
+    train_plan(tiny_plan(data={"max_tokens": 128}), tmp_path / "unmixed", say=quiet)
     assert weights_of(tmp_path / "unmixed", 4) != final
 
 
@@ -192,11 +192,11 @@ def test_trackers_get_every_step_of_a_run_and_of_its_continuation(
     monkeypatch.setitem(sys.modules, "wandb", fake)
     folder = tmp_path / "run"
     plan = tiny_plan(run={"trackers": ["tensorboard", "wandb"], "project": "mine"})
-    train(plan, folder, say=quiet)
+    train_plan(plan, folder, say=quiet)
     assert (calls[0]["project"], calls[0]["id"], calls[1:]) == ("mine", "run", [1, 2, 3, 4, "finish"])
     assert calls[0]["config"]["algorithm"] == "sft"
     shutil.rmtree(folder / "checkpoints" / "4")
-    resume(folder, say=quiet)
+    resume_run(folder, say=quiet)
     assert (calls[6]["id"], calls[7:]) == ("run", [3, 4, "finish"])
     reader = EventAccumulator(str(folder / "tensorboard"))
     reader.Reload()
@@ -211,7 +211,7 @@ def test_a_tracker_that_is_not_installed_is_said_before_anything_runs(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ImportError, match=r"pip install 'ascent\[track\]'"):
-        train(tiny_plan(run={"trackers": ["wandb"]}), tmp_path / "run", say=quiet)
+        train_plan(tiny_plan(run={"trackers": ["wandb"]}), tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 
 
@@ -219,7 +219,7 @@ def test_a_tracker_that_is_not_installed_is_said_before_anything_runs(
 def test_kto_goes_through_epochs_in_steps_of_two(tmp_path: Path) -> None:
     """Three records in steps of two: now and then a step is one record twice."""
     plan = tiny_plan(algorithm="kto", data={"train": "arithmetic:3", "batch_size": 2}, run={"steps": 12})
-    assert train(plan, tmp_path / "run", say=quiet) == 12
+    assert train_plan(plan, tmp_path / "run", say=quiet) == 12
 
 
 CLOSING = """
@@ -277,13 +277,13 @@ def test_rewards_and_environments_are_closed_once_however_a_run_ends(tmp_path, o
     }  # fmt: skip
     plan, said = resolve(validate(nested({**settings, **more}))), []
     if ends == "finished":
-        train(plan, tmp_path / "run", say=said.append)
+        train_plan(plan, tmp_path / "run", say=said.append)
     else:
         with pytest.raises((ValueError, RuntimeError)):
-            train(plan, tmp_path / "run", say=said.append)
+            train_plan(plan, tmp_path / "run", say=said.append)
     assert (tmp_path / "run").exists() == (ends != "unbuilt")
     assert sorted((tmp_path / "held.log").read_text().splitlines()) == ["env closed", "reward closed", "reward opened"]
-    assert any("could not be given back (RuntimeError: stuck)" in line for line in said) == ("sour" in options)
+    assert any("could not be closed (RuntimeError: stuck)" in line for line in said) == ("sour" in options)
 
 
 SAMPLING = {
@@ -309,7 +309,7 @@ def test_what_samples_refuses_a_best_by_that_it_does_not_report_before_anything_
 ) -> None:
     named = {} if best_metric is None else {"run.best_metric": best_metric}
     with pytest.raises(ValueError, match=words):
-        train(resolve(validate(nested({**SAMPLING, **named}))), tmp_path / "run", say=quiet)
+        train_plan(resolve(validate(nested({**SAMPLING, **named}))), tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 
 
@@ -320,7 +320,7 @@ def test_a_part_that_no_reward_gives_is_refused_before_a_step_is_trained(tmp_pat
     with pytest.raises(
         ValueError, match=rf"run\.best_metric='{best_metric}' is no number .*, reward/verifier/correct, "
     ):
-        train(plan, tmp_path / "run", say=quiet)
+        train_plan(plan, tmp_path / "run", say=quiet)
     assert [row["step"] for row in read_run(tmp_path / "run").metrics] == [0]
 
 
@@ -328,7 +328,7 @@ def test_a_part_that_no_reward_gives_is_refused_before_a_step_is_trained(tmp_pat
 def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_metric: str) -> None:
     talking = {"env": {"use": "single_turn"}} if best_metric.startswith("env") else {}
     said: list[str] = []
-    train(
+    train_plan(
         resolve(validate(nested({**SAMPLING, **talking, "run.best_metric": best_metric}))),
         tmp_path / "run",
         say=said.append,
