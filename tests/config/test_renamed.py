@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ascent.api.iterate import iterate
-from ascent.api.training import resume, train
+from ascent.api.train import resume_run, train_plan
 from ascent.config.iterate import STAGES, iterate_config
 from ascent.config.load import load_config, merged, nested
 from ascent.config.renamed import KEYS, REWARD_OPTIONS, VALUES
@@ -109,14 +109,14 @@ def test_no_old_name_is_a_key_and_every_new_one_is():
 def run_folder(tmp_path: Path) -> Path:
     """A run that was killed after its first checkpoint."""
     short = {"run": {"steps": 2, "save_every": 1, "evaluate_every": 2}, "data": {"train": "arithmetic:16"}}
-    train(resolve(validate(merged(TINY, short))), tmp_path / "run", say=lambda text: None)
+    train_plan(resolve(validate(merged(TINY, short))), tmp_path / "run", say=lambda text: None)
     (tmp_path / "run/outcome.json").unlink()
     return tmp_path / "run"
 
 
 def refusal(folder: Path) -> str:
     with pytest.raises((ValueError, RuntimeError)) as caught:
-        resume(folder, say=lambda text: None)
+        resume_run(folder, say=lambda text: None)
     return str(caught.value)
 
 
