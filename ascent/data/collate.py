@@ -23,10 +23,11 @@ import torch
 
 from ascent.data.prepare import Item
 from ascent.data.render import Rendered
+from ascent.maths.batch import PackedBatch
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 
-Batch = dict[str, Any]
+Batch = PackedBatch
 Tokens: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 

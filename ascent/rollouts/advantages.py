@@ -7,18 +7,19 @@ that looks at single completions leaves them in their group's baseline and out o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ascent.advantages.estimate import estimate
 from ascent.algorithms.row import Row
+from ascent.maths.batch import PackedBatch
 from ascent.maths.metrics import Accumulator, Mean, max_of, mean_of, std_of
 from ascent.records import Rollout
 from ascent.rollouts.batch import Batch, place_step_rewards, select
 
-Infer = Callable[[Mapping[str, Any], frozenset[str]], Mapping[str, Tensor]]
+Infer = Callable[[PackedBatch, frozenset[str]], Mapping[str, Tensor]]
 
 
 def keep_groups(whole: Batch, row: Row) -> list[int]:
@@ -95,7 +96,7 @@ def add_model_outputs(whole: Batch, infer: Infer, want: frozenset[str], budget: 
         used += length
     read = ("tokens_T", "positions_T", "loss_mask_T", "segments", "groups", "routed_experts_TLC")
     plain = {name: whole[name] for name in read if name in whole}
-    found = [infer(select(plain, rows), want) for rows in pieces]
+    found = [infer(cast(PackedBatch, select(plain, rows)), want) for rows in pieces]
     return {name: torch.cat([each[name].cpu() for each in found]) for name in want}
 
 

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from ascent.algorithms.row import Row
 from ascent.cells import cell
 from ascent.data.mix import Mixture, Stream
 from ascent.data.sources import FileSource
+from ascent.maths.batch import PackedBatch
 from ascent.maths.metrics import Accumulator, Mean, max_of, mean_of
 from ascent.protocols import Sampler, State, Stats, Weights
 from ascent.records import Rollout
@@ -62,7 +63,7 @@ NOT_ONE, NOT_ONE_IN_HALF = 1e-3, 2e-3
 class FrozenModel(Protocol):
     """A model that can be asked about a packed batch, without gradient."""
 
-    def infer(self, batch: Mapping[str, Any], want: frozenset[str]) -> Mapping[str, Tensor]: ...
+    def infer(self, batch: PackedBatch, want: frozenset[str]) -> Mapping[str, Tensor]: ...
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
+from ascent.maths.batch import PackedBatch
 from ascent.models import load as models
 from ascent.models import lora
 from ascent.models.model import LanguageModel
@@ -30,7 +30,7 @@ class Critic:
         self.model = model
         self.center = 0.0 if model.normalization is None else model.normalization.mean
 
-    def outputs(self, batch: dict[str, Any], want: frozenset[str], temperature: float = 1.0) -> dict[str, Tensor]:
+    def outputs(self, batch: PackedBatch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Tensor]:
         return {name: value - self.center for name, value in self.model.outputs(batch, want, temperature).items()}
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from ascent.data.prepare import Item
 from ascent.data.render import Renderer
 from ascent.data.sources import once
+from ascent.maths.batch import PackedBatch
 from ascent.maths.metrics import merge
 from ascent.models.heads import Normalization
 from ascent.plan.resolve import Plan
@@ -20,7 +20,7 @@ from ascent.update.learner import LOSS_NAMES, LocalLearner
 from ascent.update.objective import MISMATCHED_SCORE, Objective
 from ascent.update.reward_model_metrics import figures, with_reward_model_metrics
 
-Batches = Sequence[Mapping[str, Any]]
+Batches = Sequence[PackedBatch]
 # Of a number with one of these words in its name, less is better.
 ERRORS = ("loss", "nll", "error", "brier")
 # What every evaluation by sampling reports, whatever the rewards.
@@ -93,7 +93,7 @@ def _unknown(name: str, names: Iterable[str]) -> ValueError:
     )
 
 
-def demonstrations(plan: Plan, train: Sequence[Item], renderer: Renderer) -> tuple[list[dict[str, Any]], str]:
+def demonstrations(plan: Plan, train: Sequence[Item], renderer: Renderer) -> tuple[list[PackedBatch], str]:
     """What a reward model is centered on, as packed batches, and in words."""
     data, budget = plan.config.data, plan.config.update.tokens_per_microbatch
     if data.centering_data is not None:

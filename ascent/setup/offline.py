@@ -12,8 +12,9 @@ from ascent import loop
 from ascent.data.prepare import Item
 from ascent.data.render import Renderer
 from ascent.data.sources import FileSource, once
+from ascent.maths.batch import PackedBatch
 from ascent.models.model import LanguageModel
-from ascent.models.model import longest as longest_of
+from ascent.models.model import max_sequence_length
 from ascent.plan.resolve import Plan
 from ascent.runs.sample_log import SampleRecorder
 from ascent.setup import evaluation
@@ -27,7 +28,7 @@ from ascent.update.objective import Objective, objective_of
 from ascent.update.reference_cache import Reference
 from ascent.update.schedule import Schedule
 
-Batch = dict[str, Any]
+Batch = PackedBatch
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None) -> Tra
         model.tokenizer,
         train_on=config.data.train_on if row.source == "examples" else "completion",
         step_separator=config.data.step_separator,
-        context=longest_of(model.module.config),
+        context=max_sequence_length(model.module.config),
     )
     plan, clipped = within_context(plan, renderer)
     source, items, notes = source_of(plan, renderer, on_policy_answers(plan, model, renderer))

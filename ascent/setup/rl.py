@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,9 +18,10 @@ from ascent.data.sources import FileSource
 from ascent.engines.geometric_mixture import GeometricMixtureSampler
 from ascent.engines.hf import HFSampler
 from ascent.engines.native.engine import NativeEngine
+from ascent.maths.batch import PackedBatch
 from ascent.models import lora
 from ascent.models.model import LanguageModel
-from ascent.models.model import longest as longest_of
+from ascent.models.model import max_sequence_length
 from ascent.models.routing import EXPERTS
 from ascent.plan.compatibility import check_rollout_lengths
 from ascent.plan.resolve import Plan
@@ -59,9 +60,9 @@ class FrozenModel:
         self.model, self.temperature, self.place = model, temperature, place
 
     @torch.no_grad()
-    def infer(self, batch: Mapping[str, Any], want: frozenset[str]) -> Mapping[str, Tensor]:
+    def infer(self, batch: PackedBatch, want: frozenset[str]) -> Mapping[str, Tensor]:
         # The experts are those of the policy that sampled; a policy without its adapter shares its routers.
-        plain = {name: each for name, each in batch.items() if name != EXPERTS}
+        plain = cast(PackedBatch, {name: each for name, each in batch.items() if name != EXPERTS})
         found: Mapping[str, Tensor] = self.model.outputs(to_device(plain, self.place), want, self.temperature)
         return found
 
@@ -86,7 +87,7 @@ def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
     config = plan.config
     if config.data.pretraining is None:
         return None
-    renderer = Renderer(model.tokenizer, train_on="all", context=longest_of(model.module.config))
+    renderer = Renderer(model.tokenizer, train_on="all", context=max_sequence_length(model.module.config))
     found = prepare_records(config.data.pretraining, config, plan.row, renderer, want="examples")
     return FileSource(
         [found], batch_size=config.data.batch_size, tokens_per_microbatch=config.update.tokens_per_microbatch,
@@ -113,7 +114,7 @@ def sampler_of(plan: Plan, model: LanguageModel, renderer: Renderer, longest: in
     settings = plan.config.rollouts
     if settings.engine == "hf":
         return HFSampler(model, renderer.stop_ids)
-    return NativeEngine(model, renderer.stop_ids, longest_sequence=longest)
+    return NativeEngine(model, renderer.stop_ids, max_model_len=longest)
 
 
 class RLSetup:
@@ -128,7 +129,7 @@ class RLSetup:
     def _build(self, plan: Plan, folder: Path, model_folder: Path | None, exits: ExitStack) -> None:
         config, row = plan.config, plan.row
         self.model = load_policy(plan, folder, model_folder)
-        context = longest_of(self.model.module.config)
+        context = max_sequence_length(self.model.module.config)
         self.renderer = Renderer(self.model.tokenizer, train_on="completion", context=context)
         self.failures = Tally()
         score = scorer_of(plan, self.failures, self.text)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from ascent.maths.batch import PackedBatch
 from ascent.models.model import LanguageModel
 from ascent.plan.resolve import Plan
 from ascent.setup.critic import check_same_vocab
 from ascent.setup.policy import frozen_model, initial
-from ascent.update.chunked_distillation import STUDENT, TEACHER
-from ascent.update.device import Batch, to_device
+from ascent.update.chunked_distillation import STUDENT
+from ascent.update.device import to_device
 
 
 class Teacher:
@@ -22,9 +22,9 @@ class Teacher:
         self.model = model
 
     @torch.no_grad()
-    def __call__(self, batch: Batch) -> dict[str, Any]:
+    def __call__(self, batch: PackedBatch) -> PackedBatch:
         outputs = self.model.outputs(to_device(batch, self.model.device), frozenset({STUDENT}))[STUDENT]
-        return {**batch, TEACHER: outputs.detach()}
+        return {**batch, "teacher_TV": outputs.detach()}
 
 
 def teacher_of(plan: Plan, folder: Path, policy: LanguageModel) -> LanguageModel:

@@ -31,8 +31,8 @@ def chunked_distillation(loss: Cell, known: Mapping[str, Any]) -> ItemLosses:
             f"{student.count} distributions of the student and {teacher.count} of the teacher for {rows_N.numel()} "
             "trained tokens; both must have seen the same batch"
         )
-    shared = min(student.vocabulary, teacher.vocabulary)
-    student, teacher = student.narrowed(shared), teacher.narrowed(shared)
+    shared = min(student.vocab_size, teacher.vocab_size)
+    student, teacher = student.truncate_vocab(shared), teacher.truncate_vocab(shared)
     said: dict[int, Metrics] = {}  # by the first row of a piece: the backward pass computes the same again
 
     def of(rows: slice, logits_RV: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def chunked_distillation(loss: Cell, known: Mapping[str, Any]) -> ItemLosses:
         said[rows.start] = piece.metrics
         return piece.losses
 
-    losses_N = student.each_row(of)
+    losses_N = student.map_rows(of)
     losses_T = losses_N.new_zeros(loss_mask_T.shape).index_copy(0, rows_N, losses_N)
     return ItemLosses(losses_T, loss_mask_T, merge(said.values()))
 

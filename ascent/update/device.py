@@ -1,4 +1,4 @@
-"""What a learner does to a packed batch besides training on it: put it on a device, and stand in for its outputs.
+"""Packed batches on a device, and dummy model outputs for them.
 
 Axes: T flat tokens, B sequences, V vocabulary, C classes.
 """
@@ -6,20 +6,19 @@ Axes: T flat tokens, B sequences, V vocabulary, C classes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from ascent.maths.batch import PackedBatch
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 
-Batch = Mapping[str, Any]
 
-
-def to_device(batch: Batch, device: torch.device) -> dict[str, Any]:
-    """The same batch on the device, companions included; what is there already is not copied."""
-    return {name: _moved(value, device) for name, value in batch.items()}
+def to_device(batch: PackedBatch, device: torch.device) -> PackedBatch:
+    """The batch on a device, batches inside it included. Tensors that are there already are not copied."""
+    return cast(PackedBatch, {name: _moved(value, device) for name, value in batch.items()})
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -31,24 +30,24 @@ def _moved(value: Any, device: torch.device) -> Any:
         return Groups(_moved(value.ids_B, device), value.count, _moved(value.uids_B, device))
     if isinstance(value, tuple):
         return tuple(_moved(each, device) for each in value)
-    return to_device(value, device) if isinstance(value, Mapping) else value
+    return to_device(cast(PackedBatch, value), device) if isinstance(value, Mapping) else value
 
 
-def dummy_outputs(batch: Batch, want: Iterable[str], dtype: torch.dtype) -> dict[str, Tensor]:
+def dummy_outputs(batch: PackedBatch, want: Iterable[str], dtype: torch.dtype) -> dict[str, Tensor]:
     """Model outputs of the right shapes, made without the model.
 
     A denominator counts tokens, sequences or pairs and never looks at what the model says (the learner checks), so
     any finite number will do; -1 is a legal log-probability, which 0 is not for every loss.
     """
-    segments: Segments = batch["segments"]
+    segments = batch["segments"]
     sizes = {"T": (segments.total,), "B": (segments.count,), "TV": (segments.total, 1), "TC": (segments.total, 2)}
     device = segments.ids_T.device
     return {name: torch.full(sizes[name.rpartition("_")[2]], -1.0, dtype=dtype, device=device) for name in want}
 
 
-def count_tokens(batch: Batch) -> tuple[int, Tensor]:
+def count_tokens(batch: PackedBatch) -> tuple[int, Tensor]:
     """How many tokens the batch has, and how many of them are trained."""
-    segments: Segments = batch["segments"]
+    segments = batch["segments"]
     loss_mask_T = batch.get("loss_mask_T")
     trained = segments.ids_T.new_zeros(()) if loss_mask_T is None else loss_mask_T.sum()
     return segments.total, trained

@@ -7,18 +7,19 @@ step. How the batch was cut therefore changes nothing but the rounding of a sum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from ascent.losses.loss import Loss, Terms
 from ascent.losses.objective import mismatched_score
+from ascent.maths.batch import PackedBatch, concat, split
 from ascent.maths.metrics import Accumulator, Mean, Metrics, merge, single
 from ascent.models.dropout import disable_dropout
 from ascent.protocols import State, Weights
-from ascent.update import microbatch, step_batch
-from ascent.update.device import Batch, count_tokens, dummy_outputs, to_device
+from ascent.update import microbatch
+from ascent.update.device import count_tokens, dummy_outputs, to_device
 from ascent.update.objective import MISMATCHED, MISMATCHED_SCORE, Objective
 from ascent.update.optim import Adam, AdamW
 from ascent.update.schedule import Schedule
@@ -27,7 +28,7 @@ from ascent.update.schedule import Schedule
 class Model(Protocol):
     """What a learner needs of a model; `ascent.models.LanguageModel` has it, and so may any module."""
 
-    def outputs(self, batch: dict[str, Any], want: frozenset[str], temperature: float) -> dict[str, Tensor]: ...
+    def outputs(self, batch: PackedBatch, want: frozenset[str], temperature: float) -> dict[str, Tensor]: ...
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]: ...
 
@@ -75,7 +76,7 @@ class LocalLearner:
         disable_dropout(model.modules())
         model.eval()
 
-    def step(self, batches: Sequence[Batch], objective: Objective) -> dict[str, Accumulator]:
+    def step(self, batches: Sequence[PackedBatch], objective: Objective) -> dict[str, Accumulator]:
         """One optimizer step over all micro-batches; returns the metrics of the whole step."""
         batches = self._to_device(batches)
         statistics = self._statistics(batches, objective)
@@ -106,7 +107,7 @@ class LocalLearner:
         return metrics
 
     def _train_auxiliary(
-        self, batches: Sequence[dict[str, Any]], objective: Objective, totals: Mapping[str, Tensor], sums: _TermSums
+        self, batches: Sequence[PackedBatch], objective: Objective, totals: Mapping[str, Tensor], sums: _TermSums
     ) -> dict[str, Accumulator]:
         """Add the gradient of the auxiliary text. Returns the norms of both gradients, to set its weight by."""
         auxiliary = objective.auxiliary
@@ -156,7 +157,7 @@ class LocalLearner:
             "checkpoint with a lower update.learning_rate, and look at the last batches' data and rewards"
         )
 
-    def evaluate(self, batches: Sequence[Batch], objective: Objective) -> dict[str, Accumulator]:
+    def evaluate(self, batches: Sequence[PackedBatch], objective: Objective) -> dict[str, Accumulator]:
         """The loss and the metrics of `step`, without gradient or update."""
         batches = self._to_device(batches)
         statistics = self._statistics(batches, objective)
@@ -168,38 +169,38 @@ class LocalLearner:
         sums.check()
         return sums.metrics() | _step_metrics(batches, statistics)
 
-    def logprobs(self, batch: Batch) -> Tensor:
+    def logprobs(self, batch: PackedBatch) -> Tensor:
         return self.infer(batch, frozenset({"logprobs_T"}))["logprobs_T"]
 
-    def infer(self, batch: Batch, want: frozenset[str]) -> dict[str, Tensor]:
+    def infer(self, batch: PackedBatch, want: frozenset[str]) -> dict[str, Tensor]:
         """Model outputs for a batch, without gradient: log-probs, entropies, scores or values."""
         return self._outputs(to_device(batch, self._device), want)
 
     @torch.no_grad()
-    def _outputs(self, batch: dict[str, Any], want: frozenset[str]) -> dict[str, Tensor]:
+    def _outputs(self, batch: PackedBatch, want: frozenset[str]) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in self.model.outputs(batch, want, self.temperature).items()}
 
-    def _to_device(self, batches: Sequence[Batch]) -> list[dict[str, Any]]:
+    def _to_device(self, batches: Sequence[PackedBatch]) -> list[PackedBatch]:
         if not batches:
             raise ValueError("a step over 0 micro-batches; the source must give at least one")
         return [to_device(batch, self._device) for batch in batches]
 
-    def _statistics(self, batches: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Tensor]]:
+    def _statistics(self, batches: Sequence[PackedBatch], objective: Objective) -> list[dict[str, Tensor]]:
         """The step's statistics, for each micro-batch, from forward passes without gradient."""
         found = {MISMATCHED_SCORE: self._mismatched_score(batches)} if objective.wants_mismatched else {}
         if not objective.statistics:
             return [dict(found) for _ in batches]
         want = objective.statistics_want
-        whole = step_batch.concat([{**each, **(self._outputs(each, want) if want else {})} for each in batches])
+        outputs = [self._outputs(each, want) if want else {} for each in batches]
+        whole = concat([cast(PackedBatch, {**each, **own}) for each, own in zip(batches, outputs, strict=True)])
         statistics = objective.step_statistics({**whole, **self._persistent(objective)})
-        return [found | own for own in step_batch.split(statistics, batches)]
+        return [found | own for own in split(statistics, batches)]
 
     def _persistent(self, objective: Objective) -> dict[str, Tensor]:
         return {name: self.persistent[name] for name in objective.persistent if name in self.persistent}
 
-    def _mismatched_score(self, batches: Sequence[dict[str, Any]]) -> Tensor:
+    def _mismatched_score(self, batches: Sequence[PackedBatch]) -> Tensor:
         """KTO's reference point, over all micro-batches."""
-        names = ("logprobs_T", "ref_logprobs_T", "loss_mask_T", "segments")
         sums = []
         for batch in batches:
             if MISMATCHED not in batch:
@@ -207,15 +208,15 @@ class LocalLearner:
                     f"{MISMATCHED_SCORE} needs a second packed batch {MISMATCHED!r} in every micro-batch; this one has "
                     f"{', '.join(sorted(batch))}; the source of this algorithm must add it"
                 )
-            other = batch[MISMATCHED]
-            other = {**other, **self._outputs(other, frozenset({"logprobs_T"}))}
-            sums.append(mismatched_score(*(other[name] for name in names)))
+            other = batch["mismatched"]
+            logprobs_T = self._outputs(other, frozenset({"logprobs_T"}))["logprobs_T"]
+            sums.append(mismatched_score(logprobs_T, other["ref_logprobs_T"], other["loss_mask_T"], other["segments"]))
         total = torch.stack(sums).sum(0)
         return total[0] / total[1].clamp(min=1)
 
     @torch.no_grad()
     def _denominators(
-        self, batches: Sequence[dict[str, Any]], objective: Objective, statistics: Sequence[Mapping[str, Tensor]]
+        self, batches: Sequence[PackedBatch], objective: Objective, statistics: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
         found = [
             objective.terms({**batch, **own, **dummy_outputs(batch, objective.want, self._dtype)})
@@ -313,7 +314,7 @@ class _TermSums:
         return found
 
 
-def _step_metrics(batches: Iterable[Batch], statistics: Sequence[Mapping[str, Tensor]]) -> dict[str, Accumulator]:
+def _step_metrics(batches: Iterable[PackedBatch], statistics: Sequence[Mapping[str, Tensor]]) -> dict[str, Accumulator]:
     """Token counts, and those of the step's statistics that are scalars."""
     tokens, trained = zip(*(count_tokens(batch) for batch in batches), strict=True)
     counts = {"tokens/run": torch.tensor(float(sum(tokens))), "tokens/trained": torch.stack(trained).sum()}

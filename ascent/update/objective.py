@@ -17,6 +17,7 @@ from ascent.algorithms import Row
 from ascent.cells import Cell
 from ascent.losses.loss import Terms, summed
 from ascent.losses.objective import file_terms, policy_terms, step_statistics, value_terms
+from ascent.maths.batch import PackedBatch
 from ascent.update.chunked_distillation import STUDENT, chunked_distillation
 
 MODEL_OUTPUTS = frozenset(
@@ -58,8 +59,8 @@ class AuxiliaryBatch:
     name: str = PRETRAINING
     want: frozenset[str] = frozenset({"logprobs_T"})
 
-    def texts(self, batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        return [text for batch in batches for text in batch.get(self.name, ())]
+    def texts(self, batches: Sequence[PackedBatch]) -> list[PackedBatch]:
+        return [text for batch in batches for text in batch.get("pretraining", ())]
 
     def terms(self, text: Mapping[str, Any]) -> Terms:
         inputs = {PRETRAINING_LOGPROBS: text["logprobs_T"], "pretraining_trained_X": text["loss_mask_T"]}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ascent.checkpoints import disk
-from ascent.maths.segments import Segments
-from ascent.update.device import Batch, to_device
+from ascent.maths.batch import PackedBatch
+from ascent.update.device import to_device
 from ascent.update.learner import Model
 
 WANT = frozenset({"logprobs_T"})
@@ -45,29 +45,29 @@ class Reference:
             except (SafetensorError, OSError, ValueError) as error:
                 self.notes.append(f"{file.name} cannot be used ({error}); its log-probs are computed again")
 
-    def learn(self, batches: Iterable[Batch]) -> int:
+    def learn(self, batches: Iterable[PackedBatch]) -> int:
         """Compute what is not known yet and keep it, on disk where there is a file; returns how many sequences."""
         before = len(self.known)
         for batch in batches:
-            for part in (batch, *(value for value in batch.values() if isinstance(value, Mapping))):
+            for part in (batch, *_inner(batch).values()):
                 self.known |= self._unknown(part)
         fresh = len(self.known) - before
         if fresh and self.file is not None:
             write(self.file, self.known, of=self.of)
         return fresh
 
-    def __call__(self, batch: Batch) -> dict[str, Any]:
+    def __call__(self, batch: PackedBatch) -> PackedBatch:
         """The batch with reference log-probs; a mapping inside it (a companion) gets its own.
 
         What was not learnt beforehand is computed and not kept, because a resumed run would not know it either.
         """
-        inner = {name: self(value) for name, value in batch.items() if isinstance(value, Mapping)}
+        inner = {name: self(value) for name, value in _inner(batch).items()}
         fresh = self._unknown(batch)
         pieces = [fresh[key] if key in fresh else self.known[key] for key in keys_of(batch)]
-        return {**batch, **inner, "ref_logprobs_T": torch.cat(pieces)}
+        return cast(PackedBatch, {**batch, **inner, "ref_logprobs_T": torch.cat(pieces)})
 
     @torch.no_grad()
-    def _unknown(self, batch: Batch) -> dict[str, Tensor]:
+    def _unknown(self, batch: PackedBatch) -> dict[str, Tensor]:
         """Log-probs of the sequences that are not known; the known ones keep the bits they have."""
         keys = keys_of(batch)
         if all(key in self.known for key in keys):
@@ -81,6 +81,11 @@ class Reference:
         outputs = self.model.outputs(to_device(batch, device), WANT, self.temperature)
         pieces = outputs["logprobs_T"].float().cpu().split(batch["segments"].lengths_B.tolist())
         return {k: piece.clone() for k, piece in zip(keys, pieces, strict=True) if k not in self.known}
+
+
+def _inner(batch: PackedBatch) -> dict[str, PackedBatch]:
+    """The batches inside a batch, such as KTO's mismatched completions."""
+    return {name: cast(PackedBatch, value) for name, value in batch.items() if isinstance(value, Mapping)}
 
 
 def write(file: Path, known: Mapping[str, Tensor], *, of: str = "") -> None:
@@ -113,10 +118,9 @@ def digest(known: Mapping[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-def keys_of(batch: Batch) -> list[str]:
+def keys_of(batch: PackedBatch) -> list[str]:
     """One hash per sequence, of its tokens and its trained mask."""
-    segments: Segments = batch["segments"]
-    lengths = segments.lengths_B.tolist()
+    lengths = batch["segments"].lengths_B.tolist()
     tokens = batch["tokens_T"].cpu().to(torch.int64).split(lengths)
     trained = batch["loss_mask_T"].cpu().split(lengths)
     return [
