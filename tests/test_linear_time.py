@@ -226,7 +226,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "search": lambda text: tools()(ASK).reply(f"<search>{text}</search>"),
     "maze": lambda text: find("maze")(MAZE).reply(text),
     "twenty_questions": lambda text: find("twenty_questions")(ASK).reply(text),
-    "between turns": lambda text: renderer().harmless(text),
+    "between turns": lambda text: renderer().escape_control_tokens(text),
     "steps": lambda text: step_ends(text, "\n"),
     **{f"task {name}": partial(task.verify, task.prompts("train", 1)[0]) for name, task in TASKS.items()},
     **{

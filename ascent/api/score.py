@@ -13,9 +13,8 @@ from ascent.data.load import LoadResult
 from ascent.data.prepare import Limits, prepare
 from ascent.data.render import Renderer
 from ascent.data.schemas import Record
-from ascent.data.sources import once
-from ascent.models.model import LanguageModel
-from ascent.models.model import longest as longest_of
+from ascent.data.sources import single_pass
+from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.steps import Answer
@@ -67,10 +66,10 @@ def score(
 
 
 def _sequence_scores(judge: LanguageModel, records: LoadResult, budget: int) -> Iterator[ScoredRecord]:
-    renderer = Renderer(judge.tokenizer, train_on="completion", context=longest_of(judge.module.config))
+    renderer = Renderer(judge.tokenizer, train_on="completion", context=max_sequence_length(judge.module.config))
     items = prepare(records, renderer, Limits(max_tokens=budget, max_prompt_tokens=budget - 1)).items
     for number, item in enumerate(items, start=1):
-        (batch,) = once([item], tokens_per_microbatch=budget, max_tokens=budget, companions=False)
+        (batch,) = single_pass([item], tokens_per_microbatch=budget, max_tokens=budget, mismatched=False)
         with torch.no_grad():
             scores_B = judge.outputs(to_device(batch, judge.device), frozenset({"scores_B"}))["scores_B"]
         normalize = judge.normalization

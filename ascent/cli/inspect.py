@@ -51,7 +51,7 @@ def inspect(
             console.print(line)
         for loaded in sets:
             _rendered(console, loaded, renderer, Limits(max_tokens, max_prompt_tokens))
-    if any(loaded.report.bad for loaded in sets):
+    if any(loaded.report.invalid for loaded in sets):
         raise typer.Exit(1)
 
 
@@ -82,7 +82,7 @@ def _measure(renderer: Renderer | None, words: bool) -> tuple[str, Callable[[str
 
 def _count(console: Console, loaded: LoadResult) -> None:
     made = f"{len(loaded.records)} {loaded.kind} of {loaded.report.rows} rows"
-    console.print(f"{loaded.name}: {made}, layout: {loaded.layout}")
+    console.print(f"{loaded.name}: {made}, schema: {loaded.schema}")
     for remark in loaded.remarks:
         console.print(f"  converted: {remark}")
     if loaded.unused:
@@ -114,8 +114,8 @@ def _lengths(console: Console, sets: Sequence[LoadResult], unit: str, measure: C
     for word in summary.Lengths._fields:
         table.add_column(word, justify="right")
     for name, values in columns.items():
-        five = summary.five(values)
-        table.add_row(name, str(five.number), f"{five.mean:.1f}", str(five.median), str(five.p95), str(five.longest))
+        five = summary.summarize(values)
+        table.add_row(name, str(five.texts), f"{five.mean:.1f}", str(five.median), str(five.p95), str(five.longest))
     console.print(table)
     bars = Table(box=None, header_style="bold")
     bars.add_column(unit, justify="right")
@@ -141,34 +141,36 @@ def _repeats(console: Console, sets: Sequence[LoadResult]) -> None:
     from ascent.data import summary
 
     for loaded in sets:
-        whole, asked = summary.copies(loaded.records)
+        whole, asked = summary.count_duplicates(loaded.records)
         console.print(f"{loaded.name}: {whole} records repeat an earlier one, {asked} repeat an earlier prompt")
-        longer = summary.chosen_longer(loaded.records)
+        longer = summary.chosen_longer_frac(loaded.records)
         if longer is not None:
             console.print(f"{loaded.name}: the chosen answer is the longer one in {longer:.0%} of pairs")
     for one, other in combinations(sets, 2):
-        console.print(f"{one.name} and {other.name} share {summary.in_common(one.records, other.records)} prompts")
+        console.print(
+            f"{one.name} and {other.name} share {summary.count_shared_prompts(one.records, other.records)} prompts"
+        )
 
 
 def _rendered(console: Console, loaded: LoadResult, renderer: Renderer, limits: Limits) -> None:
     """What the limits would refuse, then the first record that passes them, its trained tokens in brackets."""
     from ascent.data.errors import Report, RowError
-    from ascent.data.prepare import item_of, shortened
+    from ascent.data.prepare import fit_prompt, render_record
     from ascent.records import Prompt
 
     report = Report("collect", rows=len(loaded.records))
     sample: Item | tuple[int, ...] | None = None
     for record, place in zip(loaded.records, loaded.places, strict=True):
         try:
-            fitting = shortened(record, renderer, limits, report)
+            fitting = fit_prompt(record, renderer, limits, report)
             made = renderer.prompt(fitting.messages) if isinstance(fitting, Prompt) else None
-            item = made or item_of(fitting, renderer, limits)
+            item = made or render_record(fitting, renderer, limits)
         except RowError as error:
-            report.refuse(place, error)
+            report.add(place, error)
             continue
         sample = sample or item
     said = f"{limits.max_tokens} tokens a record, {limits.max_prompt_tokens} a prompt"
-    console.print(f"\n{loaded.name}: {len(report.bad)} of {report.rows} records cannot be trained on ({said})")
+    console.print(f"\n{loaded.name}: {len(report.invalid)} of {report.rows} records cannot be trained on ({said})")
     for line in report.lines():
         console.print(f"  {line}")
     if isinstance(sample, tuple):
@@ -184,9 +186,9 @@ def _sample(console: Console, sequence: Rendered, renderer: Renderer) -> None:
     from rich.text import Text
 
     shown = Text()
-    runs = groupby(zip(sequence.tokens.tolist(), sequence.trained.tolist(), strict=True), key=lambda each: each[1])
+    runs = groupby(zip(sequence.tokens.tolist(), sequence.loss_mask.tolist(), strict=True), key=lambda each: each[1])
     for trained, run in runs:
         text = renderer.tokenizer.decode([token for token, _ in run])
         shown.append(f"⟦{text}⟧" if trained else str(text), style="bold green" if trained else "dim")
-    console.print(f"sample, {len(sequence)} tokens, {int(sequence.trained.sum())} trained, marked ⟦ ⟧:")
+    console.print(f"sample, {len(sequence)} tokens, {int(sequence.loss_mask.sum())} trained, marked ⟦ ⟧:")
     console.print(shown)

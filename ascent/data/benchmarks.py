@@ -1,10 +1,10 @@
-"""GSM8K, MATH and TL;DR, whoever published the file: `gsm8k:FILE`, `math:FILE`, `tldr:FILE` where a name is expected.
+"""GSM8K, MATH and TL;DR: the schemas behind the names `gsm8k:FILE`, `math:FILE`, `tldr:FILE`.
 
-Every edition of a benchmark gives the same records: the bare question with one instruction of ours, its answer, and the
-worked solution in Prompt.info. Editions that are known, by their columns:
+Every edition of a benchmark gives the same records: the question with one instruction of ours, its answer, and the
+worked solution in Prompt.info. Known editions, by their columns:
 
     gsm8k   question, answer ("... #### 72"); verl's parquet with extra_info
-    math    problem, solution (and answer); verl's parquet, whose instruction is taken off
+    math    problem, solution (and answer); verl's parquet, whose instruction is removed
     tldr    subreddit, title, post (and summary); comparisons with info, summaries, choice; prompt and completion
 """
 
@@ -17,22 +17,22 @@ from typing import Any
 from ascent.data import columns as values
 from ascent.data.columns import Columns
 from ascent.data.errors import RowError
-from ascent.data.preferences import pair
+from ascent.data.preferences import make_pair
 from ascent.data.schemas import SCHEMAS, Schema
 from ascent.records import Example, Message, Pair, Prompt
 
 HASHES = 'Reason step by step, then write "####" and the final answer.'
 BOXED = r"Reason step by step and put the final answer in \boxed{}."
-# What verl appends to a question of MATH.
-APPENDED = " Let's think step by step and output the final answer within \\boxed{}."
-# GSM8K's solutions carry notes for a calculator: 48/2 = <<48/2=24>>24.
+# verl appends this to a question of MATH.
+VERL_INSTRUCTION = " Let's think step by step and output the final answer within \\boxed{}."
+# GSM8K's solutions hold calculator annotations: 48/2 = <<48/2=24>>24.
 CALCULATOR = re.compile(r"<<[^<>]*>>")
 
 
-def layouts_of(name: str) -> tuple[Sequence[Schema], str]:
-    """How to read a name, and the name without its benchmark."""
-    benchmark, colon, place = name.partition(":")
-    return (BENCHMARKS[benchmark], place) if colon and place and benchmark in BENCHMARKS else (SCHEMAS, name)
+def schemas_of(name: str) -> tuple[Sequence[Schema], str]:
+    """The schemas to try for a name, and the name without its benchmark prefix."""
+    benchmark, _, path = name.partition(":")
+    return (BENCHMARKS[benchmark], path) if path and benchmark in BENCHMARKS else (SCHEMAS, name)
 
 
 def _has(row: Mapping[str, Any], *names: str) -> bool:
@@ -44,9 +44,9 @@ def _is_gsm8k(row: Mapping[str, Any]) -> bool:
     return _has(row, "question", "answer") or (isinstance(extra, Mapping) and _has(extra, "question", "answer"))
 
 
-def _gsm8k(fields: Columns) -> tuple[str, str]:
+def _read_gsm8k(columns: Columns) -> tuple[str, str]:
     """Question and worked solution."""
-    source = fields.row if fields.has("question") else fields.get("extra_info")
+    source = columns.row if columns.has("question") else columns.get("extra_info")
     if not isinstance(source, Mapping):
         raise RowError("type", "extra_info holds no question and answer; every row of this file needs both")
     solution = values.text(source.get("answer"), "answer")
@@ -55,68 +55,68 @@ def _gsm8k(fields: Columns) -> tuple[str, str]:
     return values.text(source.get("question"), "question"), CALCULATOR.sub("", solution)
 
 
-def _asked(question: str, instruction: str) -> tuple[Message, ...]:
+def _make_prompt(question: str, instruction: str) -> tuple[Message, ...]:
     return (Message("user", f"{question.strip()}\n{instruction}"),)
 
 
-def gsm8k_prompt(fields: Columns) -> Prompt:
-    question, solution = _gsm8k(fields)
+def gsm8k_prompt(columns: Columns) -> Prompt:
+    question, solution = _read_gsm8k(columns)
     answer = solution.rpartition("####")[2].strip().replace(",", "")
     if not answer:
-        raise RowError("empty", "nothing stands behind '####'; every question of GSM8K has a result")
-    return Prompt(fields.id, _asked(question, HASHES), answer, {"benchmark": "gsm8k", "solution": solution})
+        raise RowError("empty", "nothing follows '####'; every question of GSM8K has a result")
+    return Prompt(columns.id, _make_prompt(question, HASHES), answer, {"benchmark": "gsm8k", "solution": solution})
 
 
-def gsm8k_example(fields: Columns) -> Example:
-    question, solution = _gsm8k(fields)
-    return Example(fields.id, (*_asked(question, HASHES), Message("assistant", solution)))
+def gsm8k_example(columns: Columns) -> Example:
+    question, solution = _read_gsm8k(columns)
+    return Example(columns.id, (*_make_prompt(question, HASHES), Message("assistant", solution)))
 
 
-def math_prompt(fields: Columns) -> Prompt:
-    """Where there is only a worked solution it is the answer: the reward takes what is boxed in it."""
-    info = {name: fields.row[name] for name in ("level", "type", "subject", "solution") if fields.has(name)}
-    if fields.has("problem"):
-        question = fields.text("problem")
-        answer = fields.text("answer" if fields.has("answer") else "solution")
+def math_prompt(columns: Columns) -> Prompt:
+    """Without a bare answer the worked solution is the answer: the reward extracts what is boxed."""
+    info = {name: columns.row[name] for name in ("level", "type", "subject", "solution") if columns.has(name)}
+    if columns.has("problem"):
+        question = columns.text("problem")
+        answer = columns.text("answer" if columns.has("answer") else "solution")
     else:
-        question = values.messages(fields.get("prompt"), "prompt")[-1].content.removesuffix(APPENDED)
-        rule = fields.get("reward_model")
+        question = values.messages(columns.get("prompt"), "prompt")[-1].content.removesuffix(VERL_INSTRUCTION)
+        rule = columns.get("reward_model")
         answer = values.text(rule.get("ground_truth") if isinstance(rule, Mapping) else None, "ground_truth")
-    return Prompt(fields.id, _asked(question, BOXED), answer, {"benchmark": "math", **info})
+    return Prompt(columns.id, _make_prompt(question, BOXED), answer, {"benchmark": "math", **info})
 
 
-def math_example(fields: Columns) -> Example:
-    asked = _asked(fields.text("problem"), BOXED)
-    return Example(fields.id, (*asked, Message("assistant", fields.text("solution"))))
+def math_example(columns: Columns) -> Example:
+    prompt = _make_prompt(columns.text("problem"), BOXED)
+    return Example(columns.id, (*prompt, Message("assistant", columns.text("solution"))))
 
 
-def _post(row: Mapping[str, Any]) -> tuple[Message, ...]:
-    """The question in the form that published policies and reward models of this task read."""
+def _make_post(row: Mapping[str, Any]) -> tuple[Message, ...]:
+    """The prompt format of the published policies and reward models of this task."""
     subreddit, title, post = (values.text(row.get(name), name).strip() for name in ("subreddit", "title", "post"))
     return (Message("user", f"SUBREDDIT: r/{subreddit}\n\nTITLE: {title}\n\nPOST: {post}\n\nTL;DR:"),)
 
 
-def _summary(text: Any, name: str) -> tuple[Message, ...]:
-    """One space first: a base model joins it to "TL;DR:" as it is."""
+def _make_summary(text: Any, name: str) -> tuple[Message, ...]:
+    """The leading space separates it from "TL;DR:" in a base model's text."""
     return (Message("assistant", f" {values.text(text, name).strip()}"),)
 
 
-def tldr_prompt(fields: Columns) -> Prompt:
-    summary = fields.optional("summary")
+def tldr_prompt(columns: Columns) -> Prompt:
+    summary = columns.optional("summary")
     answer = None if summary is None else values.text(summary, "summary").strip()
-    return Prompt(fields.id, _post(fields.row), answer, {"benchmark": "tldr"})
+    return Prompt(columns.id, _make_post(columns.row), answer, {"benchmark": "tldr"})
 
 
-def tldr_example(fields: Columns) -> Example:
-    return Example(fields.id, (*_post(fields.row), *_summary(fields.get("summary"), "summary")))
+def tldr_example(columns: Columns) -> Example:
+    return Example(columns.id, (*_make_post(columns.row), *_make_summary(columns.get("summary"), "summary")))
 
 
-def tldr_pair(fields: Columns) -> Pair:
-    info, texts, choice = fields.get("info"), fields.get("summaries"), fields.get("choice")
+def tldr_pair(columns: Columns) -> Pair:
+    info, texts, choice = columns.get("info"), columns.get("summaries"), columns.get("choice")
     if not isinstance(info, Mapping) or not isinstance(texts, Sequence) or len(texts) != 2 or choice not in (0, 1):
         raise RowError("type", "a comparison has info, two summaries and a choice of 0 or 1")
-    said = [_summary(each.get("text") if isinstance(each, Mapping) else each, "summaries") for each in texts]
-    return pair(fields, _post(info), said[choice], said[1 - choice])
+    answers = [_make_summary(each.get("text") if isinstance(each, Mapping) else each, "summaries") for each in texts]
+    return make_pair(columns, _make_post(info), answers[choice], answers[1 - choice])
 
 
 BENCHMARKS: dict[str, tuple[Schema, ...]] = {

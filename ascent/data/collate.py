@@ -1,14 +1,14 @@
-"""Items -> one packed micro-batch: a plain dict with the vocabulary's names (docs/decisions/0003).
+"""Items -> one packed micro-batch, a dict of tensors (field names: docs/decisions/0003).
 
-Every item is a group of its own. Axes: T flat tokens, B sequences, P pairs.
+Every item is one group. Axes: T flat tokens, B sequences, P pairs.
 
 | items | fields besides tokens_T, positions_T, loss_mask_T, segments, groups |
 |---|---|
 | examples | - |
 | pairs | chosen_P, rejected_P; margins_P where the data has margins; gold_B where a gold answer follows each pair |
 | rankings | ranks_B, 0 is best |
-| steps | step_ends_T, true where a step is judged; step_labels_T, the verdicts there, NaN for unknown |
-| unpaired | desirable_B; `mismatched`, a batch of the same answers behind other prompts, for KTO's reference point |
+| steps | step_ends_T, true where a step is scored; step_labels_T, its label, NaN for unknown |
+| unpaired | desirable_B; `mismatched`, a batch of the same answers after other prompts, for KTO's reference point |
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ Batch = PackedBatch
 Tokens: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
-def collate_all(pieces: Sequence[Sequence[Item]]) -> list[Batch]:
-    """The micro-batches of one step; the items of all of them are numbered through."""
-    firsts = accumulate((len(items) for items in pieces), initial=0)
-    return [collate(items, first) for items, first in zip(pieces, firsts, strict=False)]
+def collate_all(microbatches: Sequence[Sequence[Item]]) -> list[Batch]:
+    """The micro-batches of one step; group ids count through all of them."""
+    firsts = accumulate((len(items) for items in microbatches), initial=0)
+    return [collate(items, first) for items, first in zip(microbatches, firsts, strict=False)]
 
 
 def collate(items: Sequence[Item], first: int = 0) -> Batch:
-    """One micro-batch; its items' groups have the uids `first`, `first` + 1, and so on."""
+    """One micro-batch; its items are the groups `first`, `first` + 1, and so on."""
     kinds = {item.kind for item in items}
     if len(kinds) != 1:
         raise ValueError(f"a micro-batch of {', '.join(sorted(kinds)) or 'nothing'}; it holds records of one kind")
     sizes = [len(item.sequences) for item in items]
-    owners = [number for number, size in enumerate(sizes, first) for _ in range(size)]
-    batch = packed([sequence for item in items for sequence in item.sequences], owners)
+    group_ids = [number for number, size in enumerate(sizes, first) for _ in range(size)]
+    batch = pack([sequence for item in items for sequence in item.sequences], group_ids)
     kind = kinds.pop()
     if kind == "pairs":
         batch |= _pairs(items)
     elif kind == "rankings":
         batch["ranks_B"] = torch.tensor([rank for size in sizes for rank in range(size)])
     elif kind == "unpaired":
-        batch |= _thumbs(items)
+        batch |= _unpaired(items)
     elif kind == "steps":
         batch |= _steps(items)
     return batch
 
 
-def packed(sequences: Sequence[Rendered], owners: Sequence[int]) -> Batch:
-    """Sequences on one flat axis; `owners` says which of them belong together."""
+def pack(sequences: Sequence[Rendered], group_ids: Sequence[int]) -> Batch:
+    """Sequences on one flat token axis; those of one group id are one group."""
     segments = Segments.from_lengths([len(sequence) for sequence in sequences])
     starts_T = segments.broadcast(segments.offsets[:-1])
     return {
         "tokens_T": torch.from_numpy(np.concatenate([sequence.tokens for sequence in sequences]).astype(np.int64)),
-        "loss_mask_T": torch.from_numpy(np.concatenate([sequence.trained for sequence in sequences])),
+        "loss_mask_T": torch.from_numpy(np.concatenate([sequence.loss_mask for sequence in sequences])),
         "positions_T": torch.arange(segments.total) - starts_T,
         "segments": segments,
-        "groups": Groups.from_ids(list(owners)),
+        "groups": Groups.from_ids(list(group_ids)),
     }
 
 
@@ -86,68 +86,67 @@ def _pairs(items: Sequence[Item]) -> Batch:
 
 
 def _steps(items: Sequence[Item]) -> Batch:
-    """The one sequence of an item is judged at its ends, and nothing else of it is trained."""
+    """The loss is at the ends of steps and nowhere else."""
     sizes = [len(item.sequences[0]) for item in items]
     ends_T, labels_T = torch.zeros(sum(sizes), dtype=torch.bool), torch.zeros(sum(sizes))
     for start, item in zip([0, *np.cumsum(sizes)], items, strict=False):
-        places = torch.tensor(item.ends) + start
-        ends_T[places] = True
-        labels_T[places] = torch.tensor([torch.nan if label is None else label for label in item.labels])
+        ends = torch.tensor(item.step_ends) + start
+        ends_T[ends] = True
+        labels_T[ends] = torch.tensor([torch.nan if label is None else label for label in item.step_labels])
     return {"step_ends_T": ends_T, "step_labels_T": labels_T, "loss_mask_T": ends_T.clone()}
 
 
-def _thumbs(items: Sequence[Item]) -> Batch:
+def _unpaired(items: Sequence[Item]) -> Batch:
     found: Batch = {"desirable_B": torch.tensor([bool(item.good) for item in items])}
-    companions = [item.mismatched for item in items if item.mismatched is not None]
-    if companions:
-        assert len(companions) == len(items), "some items of a step have a companion and some have none"
-        found["mismatched"] = packed(companions, range(len(companions)))
+    mismatched = [item.mismatched for item in items if item.mismatched is not None]
+    if mismatched:
+        assert len(mismatched) == len(items), "some items of a step have a mismatched sequence and some have none"
+        found["mismatched"] = pack(mismatched, range(len(mismatched)))
     return found
 
 
-def two_prompts(items: Iterable[Item]) -> tuple[Tokens, Tokens]:
-    """The first prompt of the judged items, and the first that differs from it: one of them is another's than yours."""
+def two_distinct_prompts(items: Iterable[Item]) -> tuple[Tokens, Tokens]:
+    """The first prompt, and the first that differs from it: for every item, one of them is another prompt."""
     first: Tokens | None = None
     for item in items:
-        asked = _asked(item)
+        prompt = _prompt_tokens(item)
         if first is None:
-            first = asked
-        elif not np.array_equal(asked, first):
-            return first, asked
+            first = prompt
+        elif not np.array_equal(prompt, first):
+            return first, prompt
     raise ValueError(
-        "all records ask the same; KTO's reference point puts answers behind other prompts: give data with at least two"
+        "all records have the same prompt; KTO's reference point needs answers after other prompts: give data with at "
+        "least two prompts"
     )
 
 
-def mismatch(
+def add_mismatched(
     items: Sequence[Item], *, max_tokens: int, spare: tuple[Tokens, Tokens] | None = None
 ) -> tuple[list[Item], int]:
-    """Give every judged item its companion: the same answer behind the next item's prompt, in the step's order.
+    """Give every unpaired item its mismatched sequence: its answer after the prompt of the next item of the step.
 
-    Done for the whole step before it is cut, so that the cut changes nothing. A neighbour with the same prompt is
-    passed over; where all of the step ask the same (one record twice where epochs meet, say), one of the two `spare`
-    prompts of the whole data stands in (of these items, unless given). A prompt that would make the companion too long
-    loses tokens from its beginning; how many did is the second result.
+    This precedes the split into micro-batches, so the split changes nothing. Items with the same prompt are skipped;
+    where the whole step has one prompt, one of the two `spare` prompts is used (default: of these items). A prompt that
+    makes the sequence too long loses tokens from its start; the second result counts these.
     """
-    prompts, spare = [_asked(item) for item in items], spare or two_prompts(items)
+    prompts, spare = [_prompt_tokens(item) for item in items], spare or two_distinct_prompts(items)
     found = []
-    shorter = 0
-    for place, item in enumerate(items):
-        others = (prompts[(place + step) % len(items)] for step in range(1, len(items)))
-        other = next(each for each in chain(others, spare) if not np.array_equal(each, prompts[place]))
+    truncated = 0
+    for index, item in enumerate(items):
+        others = (prompts[(index + step) % len(items)] for step in range(1, len(items)))
+        other = next(each for each in chain(others, spare) if not np.array_equal(each, prompts[index]))
         own = item.sequences[0]
-        over = max(0, len(other) + len(own) - own.prompt - max_tokens)
-        shorter += over > 0
-        other = other[over:]
-        found.append(replace(item, mismatched=_behind(other, own)))
-    return found, shorter
+        excess = max(0, len(other) + len(own) - own.prompt_length - max_tokens)
+        truncated += excess > 0
+        found.append(replace(item, mismatched=_replace_prompt(other[excess:], own)))
+    return found, truncated
 
 
-def _asked(item: Item) -> Tokens:
-    return item.sequences[0].tokens[: item.sequences[0].prompt]
+def _prompt_tokens(item: Item) -> Tokens:
+    return item.sequences[0].tokens[: item.sequences[0].prompt_length]
 
 
-def _behind(prompt: Tokens, own: Rendered) -> Rendered:
-    tokens = np.concatenate([prompt, own.tokens[own.prompt :]])
-    trained = np.concatenate([np.zeros(len(prompt), dtype=np.bool_), own.trained[own.prompt :]])
-    return Rendered(tokens, trained, len(prompt))
+def _replace_prompt(prompt: Tokens, own: Rendered) -> Rendered:
+    tokens = np.concatenate([prompt, own.tokens[own.prompt_length :]])
+    loss_mask = np.concatenate([np.zeros(len(prompt), dtype=np.bool_), own.loss_mask[own.prompt_length :]])
+    return Rendered(tokens, loss_mask, len(prompt))

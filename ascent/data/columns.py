@@ -1,4 +1,4 @@
-"""Values of a row, read with their types checked: text, messages, numbers, thumbs. A wrong one is a RowError."""
+"""Typed access to the columns of a row: text, messages, numbers, labels. A wrong value is a RowError."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from ascent.data.errors import RowError
 from ascent.records import Message, Role
 
-# The names that the peers' files use for the four roles.
+# Role names in use, and ours for them.
 ROLES: dict[str, Role] = {
     **{"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"},
     **{"human": "user", "gpt": "assistant", "bot": "assistant", "observation": "tool", "tool_response": "tool"},
 }
-# Keys that change what a message means and that a Message cannot hold: refused, never dropped.
+# Keys that change the meaning of a message and that Message cannot hold: refused, never dropped.
 REFUSED_IN_MESSAGES = ("tool_calls", "loss", "weight", "reasoning_content", "thinking")
 REFUSED_COLUMNS = ("tools", "images", "image", "videos", "audios", "objects")
 MESSAGE = '{"role": "user", "content": "..."}'
 LARGEST = 1e30  # float32 holds products with it
-THUMBS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
+LABELS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
 
 
 @dataclass
 class Columns:
-    """One row. Remembers which columns were read and what was worth a remark."""
+    """One row. Tracks which columns were read, and notes for the report."""
 
     id: str
     row: Mapping[str, Any]
@@ -56,11 +56,11 @@ class Columns:
     def text(self, name: str) -> str:
         return text(self.get(name), name)
 
-    def rest(self) -> dict[str, Any]:
-        """Columns that nobody read yet: they travel to the reward in Prompt.info."""
+    def unread(self) -> dict[str, Any]:
+        """Columns that were not read; the reward gets them in Prompt.info."""
         return {name: value for name, value in self.row.items() if name not in self.read and value is not None}
 
-    def refuse_what_we_cannot_hold(self) -> None:
+    def check_text_only(self) -> None:
         for name in REFUSED_COLUMNS:
             if self.row.get(name) not in (None, [], "", {}):
                 raise RowError("type", f"column {name!r} is set, but only text can be trained on; remove the column")
@@ -69,36 +69,36 @@ class Columns:
 def text(value: Any, name: str) -> str:
     """A string that is not blank and can be written as UTF-8."""
     if not isinstance(value, str):
-        raise RowError("type", f"{name} is {_shown(value)}, but it must be text")
-    encodable(value, name, nul=True)  # an escaped one is a character like others: a model may write it
+        raise RowError("type", f"{name} is {_describe(value)}, but it must be text")
+    check_utf8(value, name, allow_nul=True)  # JSON can escape a NUL, and a model can write one
     if not value.strip():
         raise RowError("empty", f"{name} is empty; give it text or remove the row")
     return value
 
 
-def encodable(value: str, name: str, *, nul: bool = False) -> None:
-    """RowError for what came from bytes that are not UTF-8, and for NUL unless allowed: no text file holds it."""
+def check_utf8(value: str, name: str, *, allow_nul: bool = False) -> None:
+    """RowError for text that was decoded from bytes that are not UTF-8, and for a NUL byte unless allowed."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise RowError("encoding", f"{name} is not UTF-8 near character {error.start}; re-encode the file") from None
-    if "\0" in value and not nul:
+    if "\0" in value and not allow_nul:
         raise RowError("encoding", f"{name} holds a NUL byte at character {value.index(chr(0))}; remove it")
 
 
 def messages(value: Any, name: str) -> tuple[Message, ...]:
-    """A list of {role, content} (or ShareGPT's {from, value}), or a plain string as one user turn."""
+    """A list of {role, content} (or ShareGPT's {from, value}); a plain string is one user turn."""
     if isinstance(value, str):
         return (Message("user", text(value, name)),)
     if not isinstance(value, Sequence):
-        raise RowError("type", f"{name} is {_shown(value)}, but it must be text or a list of messages")
+        raise RowError("type", f"{name} is {_describe(value)}, but it must be text or a list of messages")
     if not value:
         raise RowError("empty", f"{name} is an empty list; give it messages, each {MESSAGE}, or remove the row")
-    return tuple(_message(item, f"{name}[{place}]") for place, item in enumerate(value))
+    return tuple(_message(item, f"{name}[{index}]") for index, item in enumerate(value))
 
 
 def answer(value: Any, name: str) -> tuple[Message, ...]:
-    """A response: plain text, one message, or messages that start with the assistant's."""
+    """Plain text, one message, or a list of messages that starts with the assistant's."""
     if isinstance(value, str):
         return (Message("assistant", text(value, name)),)
     found = messages([value] if isinstance(value, Mapping) else value, name)
@@ -108,34 +108,34 @@ def answer(value: Any, name: str) -> tuple[Message, ...]:
 
 
 def number(value: Any, name: str) -> float:
-    """A finite number; numbers in text are read, because CSV knows nothing else."""
+    """A finite number; text is parsed, because CSV has no other type."""
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
-            raise RowError("type", f"{name} is {_shown(value)}, but it must be a number") from None
+            raise RowError("type", f"{name} is {_describe(value)}, but it must be a number") from None
     if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
-        raise RowError("type", f"{name} is {_shown(value)}, but it must be a finite number, within {LARGEST:g}")
+        raise RowError("type", f"{name} is {_describe(value)}, but it must be a finite number, within {LARGEST:g}")
     return float(value)
 
 
 def label(value: Any, name: str) -> bool:
     """true or false, also written as 1 and 0."""
-    found = THUMBS.get(str(value).strip().lower()) if isinstance(value, bool | int | float | str) else None
+    found = LABELS.get(str(value).strip().lower()) if isinstance(value, bool | int | float | str) else None
     if found is None:
-        raise RowError("type", f"{name} is {_shown(value)}, but it must be true or false (or 1 or 0)")
+        raise RowError("type", f"{name} is {_describe(value)}, but it must be true or false (or 1 or 0)")
     return found
 
 
-def listed(value: Any, name: str) -> list[Any]:
+def as_list(value: Any, name: str) -> list[Any]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise RowError("type", f"{name} is {_shown(value)}, but it must be a list")
+        raise RowError("type", f"{name} is {_describe(value)}, but it must be a list")
     return list(value)
 
 
 def _message(item: Any, name: str) -> Message:
     if not isinstance(item, Mapping):
-        raise RowError("type", f"{name} is {_shown(item)}, but a message is {MESSAGE}")
+        raise RowError("type", f"{name} is {_describe(item)}, but a message is {MESSAGE}")
     for key in REFUSED_IN_MESSAGES:
         if item.get(key) not in (None, [], ""):
             raise RowError("type", f"{name} has {key!r}, which a plain message cannot hold; remove it or the row")
@@ -151,19 +151,19 @@ def _message(item: Any, name: str) -> Message:
         )
     if ROLES[role] == "system" and content == "":
         return Message("system", "")
-    return Message(ROLES[role], text(_joined(content, name), f"{name}.{content_key}"))
+    return Message(ROLES[role], text(_join_parts(content, name), f"{name}.{content_key}"))
 
 
-def _joined(content: Any, name: str) -> Any:
-    """Content as a list of {type: text} parts is the same text in pieces."""
+def _join_parts(content: Any, name: str) -> Any:
+    """OpenAI's list of {type: text} parts, as one text."""
     if not isinstance(content, list):
         return content
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise RowError("type", f"{name} has a content part that is not text: {_shown(part)}")
+            raise RowError("type", f"{name} has a content part that is not text: {_describe(part)}")
     return "".join(part["text"] for part in content)
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     shown = repr(value)
     return f"{type(value).__name__} {shown if len(shown) <= 60 else shown[:57] + '...'}"

@@ -1,16 +1,16 @@
-"""One kind of record from another, where that loses no meaning: stated here, nowhere implied."""
+"""Schema detection, and the conversions from one kind of record to another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from ascent.data.schemas import SCHEMAS, Record, Schema, Want
+from ascent.data.schemas import SCHEMAS, Record, RecordKind, Schema
 from ascent.records import Example, Pair, Ranking, UnpairedExample
 
 
-def _pairs_of(record: Ranking) -> list[Record]:
-    """Every pair of a ranking, K (K - 1) / 2 of them."""
+def _all_pairs(record: Ranking) -> list[Record]:
+    """The K (K - 1) / 2 pairs of a ranking."""
     answers = record.answers
     return [
         Pair(record.prompt, answers[won], answers[lost])
@@ -19,13 +19,13 @@ def _pairs_of(record: Ranking) -> list[Record]:
     ]
 
 
-# (from, to): the function, and what it does in words.
-CONVERSIONS: dict[tuple[Want, Want], tuple[Callable[[Any], list[Record]], str]] = {
+# (from, to): the function, and a note for the user.
+CONVERSIONS: dict[tuple[RecordKind, RecordKind], tuple[Callable[[Any], list[Record]], str]] = {
     ("pairs", "rankings"): (lambda r: [Ranking(r.prompt, (r.chosen, r.rejected))], "each pair is a ranking of two"),
-    ("rankings", "pairs"): (_pairs_of, "each ranking becomes all of its pairs"),
+    ("rankings", "pairs"): (_all_pairs, "each ranking becomes all of its pairs"),
     ("pairs", "unpaired"): (
         lambda r: [UnpairedExample(r.prompt, r.chosen, True), UnpairedExample(r.prompt, r.rejected, False)],
-        "chosen answers get a thumb up, rejected ones a thumb down",
+        "chosen answers are labeled good, rejected ones bad",
     ),
     ("pairs", "examples"): (lambda r: [Example(r.prompt.id, (*r.prompt.messages, *r.chosen))], "chosen answers only"),
     ("rankings", "examples"): (
@@ -39,29 +39,29 @@ CONVERSIONS: dict[tuple[Want, Want], tuple[Callable[[Any], list[Record]], str]] 
 }
 
 
-def detect_schema(row: dict[str, Any], want: Want | None = None, layouts: Sequence[Schema] = SCHEMAS) -> Schema:
-    """The layout of a file from one row of it; `want` decides where columns can be read in two ways."""
-    if want is not None and want not in get_args(Want):
-        raise ValueError(f"want={want!r}, but it must be one of {', '.join(get_args(Want))}")
-    fitting = [layout for layout in layouts if layout.fits(row)]
-    for layout in fitting:
-        if want is None or layout.kind == want:
-            return layout
-    for layout in fitting:
-        if (layout.kind, want) in CONVERSIONS:
-            return layout
+def detect_schema(row: dict[str, Any], want: RecordKind | None = None, schemas: Sequence[Schema] = SCHEMAS) -> Schema:
+    """The schema of a file, from one of its rows. `want` decides where several fit."""
+    if want is not None and want not in get_args(RecordKind):
+        raise ValueError(f"want={want!r}, but it must be one of {', '.join(get_args(RecordKind))}")
+    fitting = [schema for schema in schemas if schema.fits(row)]
+    for schema in fitting:
+        if want is None or schema.kind == want:
+            return schema
+    for schema in fitting:
+        if (schema.kind, want) in CONVERSIONS:
+            return schema
     columns = ", ".join(sorted(name for name, value in row.items() if value is not None)) or "none"
-    wanted = dict.fromkeys(f"{layout.kind}: {layout.name}" for layout in layouts if want in (None, layout.kind))
+    wanted = dict.fromkeys(f"{schema.kind}: {schema.name}" for schema in schemas if want in (None, schema.kind))
     known = "; ".join(wanted)
     if fitting:
         raise ValueError(
             f"columns {columns}: this is {fitting[0].kind} ({fitting[0].name}), which cannot be used as {want}; give "
             f"{known} (docs/data.md), or choose an algorithm that learns from {fitting[0].kind}"
         )
-    raise ValueError(f"columns {columns} fit no known layout; rename them to one of: {known} (docs/data.md)")
+    raise ValueError(f"columns {columns} fit no known schema; rename them to one of: {known} (docs/data.md)")
 
 
-def convert(record: Record, kind: Want, want: Want | None) -> list[Record]:
+def convert(record: Record, kind: RecordKind, want: RecordKind | None) -> list[Record]:
     if want is None or kind == want:
         return [record]
     return CONVERSIONS[kind, want][0](record)

@@ -1,4 +1,4 @@
-"""Bad rows: each is named with its place, counted by kind, and fatal or skipped by policy. Never dropped in silence."""
+"""Invalid rows: each is reported with its file and line, counted by kind, and fatal or skipped by policy."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Kind = Literal["syntax", "encoding", "missing", "type", "empty", "equal", "special", "long"]
-# fail: raise after the whole was read; skip: leave them out and log it; collect: the caller shows the report.
+# fail: raise after everything is read; skip: leave them out and log it; collect: the caller shows the report.
 Policy = Literal["fail", "skip", "collect"]
 
-# How many bad rows an error names; the rest are counted.
-NAMED = 10
+MAX_LISTED = 10  # invalid rows listed in an error; the rest are counted
 
 log = logging.getLogger("ascent.data")
 
 
 class RowError(ValueError):
-    """Why one row cannot be used: what was found, the rule, the fix."""
+    """Why a row cannot be used: the value, the rule, the fix."""
 
     def __init__(self, kind: Kind, reason: str) -> None:
         assert kind in get_args(Kind), kind
@@ -28,7 +27,7 @@ class RowError(ValueError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a row was read: a line of a text file (from 1), a row of a table (from 1), an item of a generator."""
+    """Where a row comes from: a line of a text file, a row of a table or an item of a generator, counted from 1."""
 
     file: str
     number: int
@@ -39,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class BadRow:
+class InvalidRow:
     place: Place
     kind: Kind
     reason: str
@@ -50,42 +49,43 @@ class BadRow:
 
 @dataclass
 class Report:
-    """What a pass over data met: rows read, rows refused, and remarks that are counted but refuse nothing."""
+    """Counts of one pass over a dataset: rows read, invalid rows, and notes about valid ones."""
 
     policy: Policy = "fail"
     rows: int = 0
-    bad: list[BadRow] = field(default_factory=list)
+    invalid: list[InvalidRow] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):
-            raise ValueError(f"bad rows: policy {self.policy!r}, but it must be one of {', '.join(get_args(Policy))}")
+            raise ValueError(f"invalid_rows={self.policy!r}, but it must be one of {', '.join(get_args(Policy))}")
 
-    def refuse(self, place: Place, error: RowError) -> None:
-        self.bad.append(BadRow(place, error.kind, str(error)))
+    def add(self, place: Place, error: RowError) -> None:
+        self.invalid.append(InvalidRow(place, error.kind, str(error)))
 
     @property
     def kinds(self) -> Counter[str]:
-        return Counter(row.kind for row in self.bad)
+        return Counter(row.kind for row in self.invalid)
 
     def lines(self) -> list[str]:
-        """The report in words, one line for each kind of finding."""
+        """The report as text: invalid rows first, then notes."""
         found = []
-        if self.bad:
+        if self.invalid:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
-            found.append(f"{len(self.bad)} bad rows of {self.rows} ({kinds}){', skipped' * (self.policy == 'skip')}")
-            found += [str(row) for row in self.bad[:NAMED]]
-            if len(self.bad) > NAMED:
-                found.append(f"... and {len(self.bad) - NAMED} more")
+            skipped = ", skipped" if self.policy == "skip" else ""
+            found.append(f"{len(self.invalid)} invalid rows of {self.rows} ({kinds}){skipped}")
+            found += [str(row) for row in self.invalid[:MAX_LISTED]]
+            if len(self.invalid) > MAX_LISTED:
+                found.append(f"... and {len(self.invalid) - MAX_LISTED} more")
         return found + [f"{count} {note}" for note, count in sorted(self.notes.items())]
 
-    def settle(self, kept: int) -> None:
-        """Call after a pass: raises if a bad row is fatal or nothing is left; otherwise says what was skipped."""
-        if self.bad and self.policy == "fail":
-            fix = "mend or remove them, or skip them with data.invalid_rows=skip"
+    def finish(self, kept: int) -> None:
+        """Raise if invalid rows are fatal or no row is left; otherwise log what was skipped."""
+        if self.invalid and self.policy == "fail":
+            fix = "fix or remove them, or skip them with data.invalid_rows=skip"
             raise ValueError("\n".join([*self.lines(), fix]))
         if kept == 0:
-            raise ValueError("\n".join([*self.lines(), "no usable row is left; there is nothing to train on"]))
+            raise ValueError("\n".join([*self.lines(), "no valid row is left; there is nothing to train on"]))
         if self.policy != "collect":
             for line in self.lines():
                 log.warning(line)

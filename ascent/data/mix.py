@@ -1,8 +1,7 @@
-"""Which record comes next: one stream out of several sources, by weight, with an exact position.
+"""The order of records: one stream out of several datasets, by weight, with an exact position.
 
-Each source is passed epoch by epoch, each epoch in its own order: a hash of seed, source and epoch, and no library's
-random numbers. Which source is next follows from the weights alone: the one furthest behind its share. So shares hold
-at every point of the stream, not only on average, and a position is one number per source.
+Every epoch of a dataset is shuffled by a hash of seed, dataset and epoch. The next dataset is the one furthest behind
+its share, so shares hold at every point of the stream and not only on average. A position is one number per dataset.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from typing import Any, NamedTuple
 
 
 class Stream(NamedTuple):
-    """A source of the mixture: its name, how many records it has, its weight."""
+    """One dataset of the mixture: its name, its number of records, its weight."""
 
     name: str
     size: int
     weight: float = 1.0
 
 
-class DrawnBatch(NamedTuple):
-    """A record's source, its place there, and the epoch of that source (from 0)."""
+class Draw(NamedTuple):
+    """One record: its dataset, its index there, and the epoch of that dataset (from 0)."""
 
     source: int
-    place: int
+    record: int
     epoch: int
 
 
@@ -34,10 +33,10 @@ class Mixture:
 
     def __init__(self, streams: Sequence[Stream], *, seed: int, shuffle: bool = True) -> None:
         if not streams:
-            raise ValueError("a mixture of nothing; give at least one source")
+            raise ValueError("an empty mixture; give at least one source")
         names = [stream.name for stream in streams]
         if len(set(names)) != len(names):
-            raise ValueError(f"sources {', '.join(names)}: the same name twice; add their weights, or name them apart")
+            raise ValueError(f"sources {', '.join(names)}: the same name twice; add their weights, or rename one")
         for stream in streams:
             if stream.size < 1:
                 raise ValueError(f"source {stream.name!r} has no records; remove it from the mixture")
@@ -50,23 +49,23 @@ class Mixture:
         self._drawn = [0] * len(streams)
         self._orders: dict[int, tuple[int, list[int]]] = {}
 
-    def next(self) -> DrawnBatch:
+    def next(self) -> Draw:
         source = self._furthest_behind()
-        epoch, place = divmod(self._drawn[source], self.streams[source].size)
+        epoch, index = divmod(self._drawn[source], self.streams[source].size)
         self._drawn[source] += 1
-        return DrawnBatch(source, self._order(source, epoch)[place], epoch)
+        return Draw(source, self._order(source, epoch)[index], epoch)
 
-    def take(self, count: int) -> list[DrawnBatch]:
+    def take(self, count: int) -> list[Draw]:
         return [self.next() for _ in range(count)]
 
     @property
     def position(self) -> int:
-        """How many records were drawn."""
+        """Records drawn so far."""
         return sum(self._drawn)
 
     @property
     def epochs(self) -> dict[str, float]:
-        """How often each source was passed, with the fraction of the running pass."""
+        """Epochs of each dataset, as a fraction."""
         return {s.name: drawn / s.size for s, drawn in zip(self.streams, self._drawn, strict=True)}
 
     def state(self) -> dict[str, Any]:
@@ -82,29 +81,29 @@ class Mixture:
         self._drawn = list(state["drawn"])
 
     def _identity(self) -> dict[str, Any]:
-        """Names are left out: a file that moved is still the same data."""
+        """Without names: a file that was moved is the same dataset."""
         shares = [[stream.size, stream.weight] for stream in self.streams]
         return {"sizes and weights": shares, "seed": self.seed, "shuffle": self.shuffle}
 
     def _furthest_behind(self) -> int:
-        """The first source for which share * (drawn so far + 1) - its own draws is largest."""
+        """The first dataset with the largest share * (position + 1) - its own draws."""
         nth = self.position + 1
         behind = [s.weight / self._total * nth - drawn for s, drawn in zip(self.streams, self._drawn, strict=True)]
         return max(range(len(behind)), key=behind.__getitem__)
 
     def _order(self, source: int, epoch: int) -> list[int]:
-        held, order = self._orders.get(source, (-1, []))
-        if held != epoch:
-            order = order_of(
+        cached, order = self._orders.get(source, (-1, []))
+        if cached != epoch:
+            order = epoch_order(
                 self.streams[source].size, source=source, seed=self.seed, epoch=epoch, shuffle=self.shuffle
             )
             self._orders[source] = (epoch, order)
         return order
 
 
-def order_of(size: int, *, source: int, seed: int, epoch: int, shuffle: bool = True) -> list[int]:
-    """The order of one epoch: places sorted by a hash, or as they lie in the file."""
+def epoch_order(size: int, *, source: int, seed: int, epoch: int, shuffle: bool = True) -> list[int]:
+    """The indices of one epoch, sorted by a hash; in file order without `shuffle`."""
     if not shuffle:
         return list(range(size))
     key = f"{seed}/{source}/{epoch}/".encode()
-    return sorted(range(size), key=lambda place: hashlib.blake2b(key + str(place).encode(), digest_size=8).digest())
+    return sorted(range(size), key=lambda index: hashlib.blake2b(key + str(index).encode(), digest_size=8).digest())

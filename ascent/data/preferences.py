@@ -1,4 +1,4 @@
-"""Pairs, rankings and thumbs from a row's raw answers: what is shared becomes the prompt, ties and copies are named."""
+"""Pairs, rankings and unpaired examples from the raw columns of a row. Ties and duplicates are reported."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ascent.records import Message, Pair, Prompt, Ranking, UnpairedExample
 
 Turns = tuple[Message, ...]
 
-# Transcripts in one string, as in Anthropic's HH files.
+# Anthropic's HH files hold a transcript in one string.
 SPEAKER = re.compile(r"\n\n(Human|Assistant):")
 GOLD = ("gold", "reference")  # the second is TRL's, for TPO
 RATINGS = ("ratings", "scores", "overall_scores")
 RANKS = ("ranks", "rank", "ranking")
 TEXT_KEYS = ("response", "answer", "text", "completion", "content")
-THUMB_COLUMNS = ("label", "score")
+LABEL_COLUMNS = ("label", "score")
 RATING_KEYS = ("overall_score", "rating", "score")
 
 
-def pair(fields: Columns, asked: Turns, chosen: Any, rejected: Any) -> Pair:
-    """Answers may be text, messages, or whole conversations that repeat the question; what they share is the prompt."""
-    won, lost = _turns(chosen, "chosen", asked), _turns(rejected, "rejected", asked)
+def make_pair(columns: Columns, prompt: Turns, chosen: Any, rejected: Any) -> Pair:
+    """Answers are text, messages, or conversations that repeat the prompt; their common prefix joins the prompt."""
+    won, lost = _read_turns(chosen, "chosen", prompt), _read_turns(rejected, "rejected", prompt)
     shared = 0
     while shared < min(len(won), len(lost)) and won[shared] == lost[shared]:
         shared += 1
     if won == lost:
-        raise RowError("equal", "chosen equals rejected, which says nothing; remove the row")
-    prompt, won, lost = (*asked, *won[:shared]), won[shared:], lost[shared:]
+        raise RowError("equal", "chosen equals rejected, so there is no preference; remove the row")
+    prompt, won, lost = (*prompt, *won[:shared]), won[shared:], lost[shared:]
     if not won or not lost:
         raise RowError(
             "type", "one answer is the beginning of the other conversation; both need an answer of their own"
@@ -43,82 +43,83 @@ def pair(fields: Columns, asked: Turns, chosen: Any, rejected: Any) -> Pair:
         raise RowError(
             "missing", "no prompt: give a column 'prompt', or let both conversations start with the question"
         )
-    raw = fields.optional("margin")
+    raw = columns.optional("margin")
     margin = None if raw is None else values.number(raw, "margin")
-    return Pair(Prompt(fields.id, prompt, _gold(fields, prompt)), won, lost, margin)
+    return Pair(Prompt(columns.id, prompt, _read_gold(columns, prompt)), won, lost, margin)
 
 
-def _gold(fields: Columns, prompt: Turns) -> str | None:
-    """A third answer, better than both: for algorithms that imitate one beside every pair."""
-    name = next((name for name in GOLD if fields.has(name)), None)
+def _read_gold(columns: Columns, prompt: Turns) -> str | None:
+    """A third answer that algorithms such as TPO imitate."""
+    name = next((name for name in GOLD if columns.has(name)), None)
     if name is None:
         return None
-    turns = _turns(fields.get(name), name, prompt)
+    turns = _read_turns(columns.get(name), name, prompt)
     if len(turns) != 1 or turns[0].role != "assistant":
         raise RowError("type", f"{name} holds {len(turns)} messages; a gold answer is one turn of the assistant")
     return turns[0].content
 
 
-def _turns(value: Any, name: str, asked: Turns) -> Turns:
+def _read_turns(value: Any, name: str, prompt: Turns) -> Turns:
+    """The messages of an answer; a prompt that it repeats is removed."""
     if isinstance(value, str):
         value = values.text(value, name)
         if not value.startswith("\n\nHuman:"):
             return (Message("assistant", value),)
         parts = SPEAKER.split(value)[1:]
         roles = {"Human": "user", "Assistant": "assistant"}
-        spoken = [
-            {"role": roles[who], "content": said.strip()} for who, said in zip(parts[::2], parts[1::2], strict=True)
+        turns = [
+            {"role": roles[speaker], "content": text.strip()}
+            for speaker, text in zip(parts[::2], parts[1::2], strict=True)
         ]
-        return values.messages(spoken, name)
-    found = value if _is_turns(value) else values.messages([value] if isinstance(value, Mapping) else value, name)
-    return found[len(asked) :] if asked and found[: len(asked)] == asked else found
+        return values.messages(turns, name)
+    if isinstance(value, tuple) and all(isinstance(item, Message) for item in value):
+        found = value
+    else:
+        found = values.messages([value] if isinstance(value, Mapping) else value, name)
+    return found[len(prompt) :] if prompt and found[: len(prompt)] == prompt else found
 
 
-def _is_turns(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(item, Message) for item in value)
-
-
-def ranking(fields: Columns, prompt: Prompt, column: str) -> Ranking:
+def make_ranking(columns: Columns, prompt: Prompt, column: str) -> Ranking:
     """Answers with ranks (1 is best), with ratings (high is best), or already best first in `ranked`.
 
-    Of answers with an equal rank or rating the first is kept and the others are counted: a Ranking has no ties.
+    A Ranking has no ties: of answers with equal rank or rating the first is kept, and the others are counted.
     """
-    items = values.listed(fields.get(column), column)
-    answers = [values.answer(_text_of(item), f"{column}[{place}]") for place, item in enumerate(items)]
-    places = _places(fields, column, items)
-    if len(places) != len(answers):
-        raise RowError("type", f"{len(answers)} answers but {len(places)} ranks or ratings; give one for each")
+    items = values.as_list(columns.get(column), column)
+    answers = [values.answer(_answer_text(item), f"{column}[{index}]") for index, item in enumerate(items)]
+    ranks = _read_ranks(columns, column, items)
+    if len(ranks) != len(answers):
+        raise RowError("type", f"{len(answers)} answers but {len(ranks)} ranks or ratings; give one for each")
     if len(answers) < 2:
         raise RowError("missing", f"{column} has {len(answers)} answer(s); a ranking compares at least 2")
     found: dict[float, Turns] = {}
-    for place, answer in sorted(zip(places, answers, strict=True), key=lambda each: each[0]):
-        if place in found:
-            fields.notes["answers left out because another has the same rating"] += 1
+    for rank, answer in sorted(zip(ranks, answers, strict=True), key=lambda each: each[0]):
+        if rank in found:
+            columns.notes["answers left out because another has the same rating"] += 1
         else:
-            found[place] = answer
+            found[rank] = answer
     if len(found) < 2:
-        raise RowError("equal", f"all {len(answers)} answers have the same rating, which says nothing; remove the row")
+        raise RowError("equal", f"all {len(answers)} answers have the same rating; remove the row")
     if len(set(found.values())) != len(found):
         raise RowError("equal", f"{column} holds the same answer twice with different ratings; remove one of them")
     return Ranking(prompt, tuple(found.values()))
 
 
-def _text_of(item: Any) -> Any:
-    """The answer itself, where each comes in an object of its own (UltraFeedback, Nectar)."""
+def _answer_text(item: Any) -> Any:
+    """The text of an answer that is an object (UltraFeedback, Nectar)."""
     if isinstance(item, Mapping) and "role" not in item:
         return next((item[key] for key in TEXT_KEYS if item.get(key) is not None), None)
     return item
 
 
-def _places(fields: Columns, column: str, items: list[Any]) -> list[float]:
-    """A number for each answer, small is good."""
+def _read_ranks(columns: Columns, column: str, items: list[Any]) -> list[float]:
+    """A number per answer; the smallest is the best."""
     for names, sign in ((RANKS, 1.0), (RATINGS, -1.0)):
         for name in names:
-            if fields.has(name):
-                numbers = values.listed(fields.get(name), name)
-                return [sign * values.number(each, f"{name}[{place}]") for place, each in enumerate(numbers)]
+            if columns.has(name):
+                numbers = values.as_list(columns.get(name), name)
+                return [sign * values.number(each, f"{name}[{index}]") for index, each in enumerate(numbers)]
     if column == "ranked":
-        return [float(place) for place in range(len(items))]
+        return [float(index) for index in range(len(items))]
     if all(isinstance(item, Mapping) for item in items):
         for key, sign in (("rank", 1.0), *((key, -1.0) for key in RATING_KEYS)):
             if all(item.get(key) is not None for item in items):
@@ -127,6 +128,6 @@ def _places(fields: Columns, column: str, items: list[Any]) -> list[float]:
     raise RowError("missing", f"{column} has no order: add a column {wanted}, or name the column 'ranked' (best first)")
 
 
-def judged(fields: Columns, prompt: Prompt, answered: Turns) -> UnpairedExample:
-    name = fields.first(THUMB_COLUMNS)
-    return UnpairedExample(prompt, answered, values.label(fields.get(name), name))
+def make_unpaired(columns: Columns, prompt: Prompt, answer: Turns) -> UnpairedExample:
+    name = columns.first(LABEL_COLUMNS)
+    return UnpairedExample(prompt, answer, values.label(columns.get(name), name))

@@ -1,7 +1,7 @@
-"""Records -> items: rendered sequences that belong together, within the limits of length.
+"""Records -> items: rendered sequences that stay in one micro-batch, within the length limits.
 
-An item is never cut apart: one sequence for an example, a judged answer or judged steps, two for a pair (chosen first;
-a gold answer comes third, where one is wanted), K for a ranking (best first).
+An item has one sequence for an example, an unpaired answer or an answer in steps, two for a pair (chosen first; a gold
+answer third, where the algorithm needs one), K for a ranking (best first).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
 
-from ascent.data.errors import Place, Policy, Report, RowError
+from ascent.data.errors import Policy, Report, RowError
 from ascent.data.load import LoadResult
 from ascent.data.render import Rendered, Renderer
-from ascent.data.schemas import Record, Want
+from ascent.data.schemas import Record, RecordKind
 from ascent.data.truncate import fit_messages
 from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample, UnpairedExample
 
@@ -22,16 +22,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a record may be, and whether a prompt beyond its limit is refused or loses paragraphs from its end.
+    """Maximum lengths, and whether a longer prompt is refused or truncated by paragraphs from its end.
 
-    What the renderer's model holds is a limit besides; `answer` tokens of it stay free behind a prompt.
+    The context length of the renderer's model is a further limit; `answer_tokens` of it are reserved for the answer.
     """
 
     max_tokens: int = 2048
     max_prompt_tokens: int = 1024
     prompt_overflow: Literal["refuse", "truncate"] = "refuse"
     keep_end: str = ""
-    answer: int = 0
+    answer_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.prompt_overflow not in ("refuse", "truncate"):
@@ -45,25 +45,25 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """The sequences of one record, and what the record says of them."""
+    """The rendered sequences of one record, with its margin or labels."""
 
-    kind: Want
+    kind: RecordKind
     sequences: tuple[Rendered, ...]
     margin: float | None = None
     good: bool | None = None
     mismatched: Rendered | None = None
-    ends: tuple[int, ...] = ()  # of judged steps: where each is judged, and what the verdict is
-    labels: tuple[float | None, ...] = ()
+    step_ends: tuple[int, ...] = ()  # the token where each step is scored
+    step_labels: tuple[float | None, ...] = ()
 
     @property
     def tokens(self) -> int:
-        """Tokens of its forward pass, the larger one where a mismatched companion is run too."""
+        """Tokens in one forward pass: the larger one where the mismatched sequence has its own."""
         own = sum(len(sequence) for sequence in self.sequences)
         return max(own, len(self.mismatched)) if self.mismatched is not None else own
 
 
 class PreparedData(NamedTuple):
-    """Items in the records' order, without the refused ones, and the report on those."""
+    """The items of the valid records, in order, and the report on the others."""
 
     name: str
     items: tuple[Item, ...]
@@ -73,17 +73,17 @@ class PreparedData(NamedTuple):
 def prepare(
     loaded: LoadResult, renderer: Renderer, limits: Limits, *, invalid_rows: Policy = "fail", gold: bool = False
 ) -> PreparedData:
-    """Render every record now, so that what is too long is known before the first step.
+    """Render every record, so that one that is too long is found before the first step.
 
-    With `gold`, pairs bring the prompt's own answer as a third sequence.
+    With `gold`, the prompt's own answer is the third sequence of a pair.
     """
     report = Report(invalid_rows)
 
-    def made(record: Record) -> Item:
-        return item_of(shortened(record, renderer, limits, report), renderer, limits, gold=gold)
+    def render(record: Record) -> Item:
+        return render_record(fit_prompt(record, renderer, limits, report), renderer, limits, gold=gold)
 
-    items = _each(loaded, report, made)
-    _margins_of_all_or_none(loaded.name, items)
+    items = _render_all(loaded, report, render)
+    _check_margins(loaded.name, items)
     return PreparedData(loaded.name, tuple(items), report)
 
 
@@ -95,35 +95,34 @@ def prepare_prompts(
     invalid_rows: Policy = "fail",
     check: Callable[[Prompt], str | None] = lambda prompt: None,
 ) -> tuple[tuple[tuple[Prompt, tuple[int, ...]], ...], Report]:
-    """Prompts with the tokens a sampler continues, for rollouts. `check` says why no answer could be scored."""
+    """Prompts with their tokens, for rollouts. `check` returns why no answer to a prompt can be scored, or None."""
     report = Report(invalid_rows)
 
-    def made(record: Record) -> tuple[Prompt, tuple[int, ...]]:
+    def render(record: Record) -> tuple[Prompt, tuple[int, ...]]:
         assert isinstance(record, Prompt), f"{type(record).__name__} among prompts"
         if (problem := check(record)) is not None:
             raise RowError("type", problem)
-        prompt = shortened(record, renderer, limits, report)
+        prompt = fit_prompt(record, renderer, limits, report)
         assert isinstance(prompt, Prompt)
         return prompt, renderer.prompt(prompt.messages)
 
-    return tuple(_each(loaded, report, made)), report
+    return tuple(_render_all(loaded, report, render)), report
 
 
-def _each(loaded: LoadResult, report: Report, made: Callable[[Record], _T]) -> list[_T]:
+def _render_all(loaded: LoadResult, report: Report, render: Callable[[Record], _T]) -> list[_T]:
     found: list[_T] = []
-    places: Sequence[Place] = loaded.places
-    for record, place in zip(loaded.records, places, strict=True):
+    for record, place in zip(loaded.records, loaded.places, strict=True):
         report.rows += 1
         try:
-            found.append(made(record))
+            found.append(render(record))
         except RowError as error:
-            report.refuse(place, error)
-    report.settle(len(found))
+            report.add(place, error)
+    report.finish(len(found))
     return found
 
 
-def item_of(record: Record, renderer: Renderer, limits: Limits, *, gold: bool = False) -> Item:
-    """One record, rendered; too long is a RowError."""
+def render_record(record: Record, renderer: Renderer, limits: Limits, *, gold: bool = False) -> Item:
+    """One record as an item; RowError where it is too long."""
     if isinstance(record, Example):
         item = Item("examples", (renderer.example(record.messages),))
     elif isinstance(record, UnpairedExample):
@@ -137,9 +136,9 @@ def item_of(record: Record, renderer: Renderer, limits: Limits, *, gold: bool = 
         item = Item("rankings", tuple(renderer.answer(record.prompt.messages, each) for each in record.answers))
     elif isinstance(record, StepExample):
         rendered, ends = renderer.steps(record.prompt.messages, record.steps)
-        item = Item("steps", (rendered,), ends=ends, labels=record.right)
+        item = Item("steps", (rendered,), step_ends=ends, step_labels=record.right)
     else:
-        raise ValueError("a prompt alone has nothing to train on; an algorithm that samples takes prompts")
+        raise ValueError("a prompt alone has nothing to train on; use an algorithm that samples")
     longest = max(len(sequence) for sequence in item.sequences)
     if renderer.context is not None and longest > renderer.context:
         raise RowError(
@@ -158,46 +157,43 @@ def item_of(record: Record, renderer: Renderer, limits: Limits, *, gold: bool = 
 
 def _gold(record: Pair) -> tuple[Message, ...]:
     if record.prompt.answer is None:
-        raise RowError(
-            "missing", "no gold answer, which this algorithm imitates beside every pair; add a column 'gold'"
-        )
+        raise RowError("missing", "no gold answer, which this algorithm needs with every pair; add a column 'gold'")
     return (Message("assistant", record.prompt.answer),)
 
 
-def shortened(record: Record, renderer: Renderer, limits: Limits, report: Report) -> Record:
-    """The record with a prompt that fits; refused where long prompts are, counted where they are cut."""
-    asked = _asked(record)
-    if not asked or _fits(asked, renderer, limits):
+def fit_prompt(record: Record, renderer: Renderer, limits: Limits, report: Report) -> Record:
+    """The record with a prompt within the limits: a longer one is a RowError, or truncated and counted."""
+    prompt = _prompt_messages(record)
+    if not prompt or _fits(prompt, renderer, limits):
         return record
     if limits.prompt_overflow == "refuse":
-        length = len(renderer.prompt(asked))
+        length = len(renderer.prompt(prompt))
         if length > limits.max_prompt_tokens:
             rule = f"at most {limits.max_prompt_tokens} are allowed (data.max_prompt_tokens); raise it"
         else:
-            kept = f", {limits.answer} of them for the answer (rollouts.max_new_tokens)" if limits.answer else ""
-            rule = f"the model holds {renderer.context}{kept}; shorten the prompt"
+            reserved = f", {limits.answer_tokens} of them for the answer (rollouts.max_new_tokens)"
+            rule = f"the model holds {renderer.context}{reserved if limits.answer_tokens else ''}; shorten the prompt"
         raise RowError(
-            "long",
-            f"a prompt of {length} tokens, but {rule}, or let long prompts be cut (data.prompt_overflow=truncate)",
+            "long", f"a prompt of {length} tokens, but {rule}, or truncate long prompts (data.prompt_overflow=truncate)"
         )
     try:
-        cut, lost = fit_messages(asked, lambda m: _fits(m, renderer, limits), keep_end=limits.keep_end)
+        messages, truncation = fit_messages(prompt, lambda m: _fits(m, renderer, limits), keep_end=limits.keep_end)
     except RowError:
         raise
     except ValueError as error:
         raise RowError("long", str(error)) from None
-    report.notes["prompts cut" + (" inside a paragraph" if lost.characters else " at a paragraph")] += 1
-    return _with_prompt(record, cut)
+    report.notes["prompts truncated" + (" inside a paragraph" if truncation.characters else " at a paragraph")] += 1
+    return _with_prompt(record, messages)
 
 
 def _fits(messages: Sequence[Message], renderer: Renderer, limits: Limits) -> bool:
     length = len(renderer.prompt(messages))
-    held = renderer.context is None or length + limits.answer <= renderer.context
-    return length <= limits.max_prompt_tokens and held
+    in_context = renderer.context is None or length + limits.answer_tokens <= renderer.context
+    return length <= limits.max_prompt_tokens and in_context
 
 
-def _asked(record: Record) -> tuple[Message, ...]:
-    """What comes before the last answer; nothing for plain text."""
+def _prompt_messages(record: Record) -> tuple[Message, ...]:
+    """The messages before the last answer; none for plain text."""
     if isinstance(record, Example):
         return record.messages[:-1]
     return record.messages if isinstance(record, Prompt) else record.prompt.messages
@@ -211,7 +207,7 @@ def _with_prompt(record: Record, messages: tuple[Message, ...]) -> Record:
     return replace(record, prompt=replace(record.prompt, messages=messages))
 
 
-def _margins_of_all_or_none(name: str, items: Sequence[Item]) -> None:
+def _check_margins(name: str, items: Sequence[Item]) -> None:
     with_margin = sum(item.margin is not None for item in items)
     if 0 < with_margin < len(items):
         raise ValueError(

@@ -1,17 +1,17 @@
-"""The one home of chat templates: messages -> token ids, and which of them are trained.
+"""Chat templates: messages -> token ids and a loss mask.
 
-What is trained: an answer's tokens and the token that ends it. That end is the special token which the template puts
-after an assistant's turn; where it puts none, EOS is added. Everything after the last answer's end is cut, because a
-sampler stops there too. The first token of a sequence is never trained: nothing comes before it to predict it from.
+The loss covers the tokens of an answer and the token that ends it. That end is the special token which the template
+writes after an assistant turn; EOS is added where it writes none. Text after the last answer's end is dropped, because
+a sampler stops there. The first token of a sequence has no loss: nothing precedes it.
 
-Each stretch between "read" and "answered" is tokenized alone, so that the tokens of a prompt are those a sampler is
-given, and no token lies on both sides of the border. (Tokenizers that mark the start of a text with a space cannot be
-cut like that; their texts are tokenized whole, and a token across the border is an error.)
+Prompt and answer text are tokenized separately, so the tokens of a prompt are those that a sampler gets and no token
+spans the border. Tokenizers that mark the start of a text (SentencePiece's leading space) cannot do that: their text is
+tokenized in one piece, and a token across the border is an error.
 
-A base model has no template: contents are joined as they are, nothing between them, EOS after every answer, BOS first
-if the tokenizer sets one. A lone assistant message is plain text: BOS if any, the text, EOS, all trained, no template.
+A base model has no template: contents are concatenated, with EOS after every answer, and BOS first if the tokenizer
+sets one. A single assistant message is plain text without a template: BOS, the text and EOS, with a loss on all of it.
 
-Masks come from who wrote a token, never from comparing ids with the pad token, so pad may equal EOS without harm.
+The mask follows from who wrote a token and never from comparing ids with the pad token, so pad may equal EOS.
 """
 
 from __future__ import annotations
@@ -27,45 +27,44 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ascent.data.errors import RowError
-from ascent.data.steps import SEPARATOR, joined, step_ends, without_blanks
+from ascent.data.steps import SEPARATOR, drop_blank_steps, join_steps, step_ends
 from ascent.records import Message
 
 TrainOn = Literal["completion", "assistant", "all"]
 PROBE = "probe"
-THOUGHT = f"<think>\n{PROBE}\n</think>\n\n{PROBE}"  # some templates drop what an assistant thought earlier
+THOUGHT = f"<think>\n{PROBE}\n</think>\n\n{PROBE}"  # some templates drop the reasoning of earlier turns
 
 
 @dataclass(frozen=True, eq=False)
 class Rendered:
-    """Token ids, which are trained, and how many come before the first answer."""
+    """Token ids, their loss mask, and the number of tokens before the first answer."""
 
     tokens: np.ndarray[Any, np.dtype[np.int32]]
-    trained: np.ndarray[Any, np.dtype[np.bool_]]
-    prompt: int
+    loss_mask: np.ndarray[Any, np.dtype[np.bool_]]
+    prompt_length: int
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
-class Piece(NamedTuple):
-    """A stretch of text, read or answered."""
+class Span(NamedTuple):
+    """Text of the prompt or of an answer."""
 
     text: str
-    answered: bool
+    is_answer: bool
 
 
-class SteppedText(NamedTuple):
-    """An answer whose steps are judged, as the model reads it: where each step ends in the text as it was written
-    (`step_ends`), and at which token it is read."""
+class SteppedAnswer(NamedTuple):
+    """An answer in steps: the character where each ends in the original text, and the token where it is scored."""
 
     rendered: Rendered
-    ends: tuple[int, ...]
-    places: tuple[int, ...]
+    char_ends: tuple[int, ...]
+    token_ends: tuple[int, ...]
 
 
 class Renderer:
-    """Renders with one tokenizer. `stop_ids` are the tokens at which a sampler must stop; `step_separator` stands
-    between the steps of an answer; `context` is how many tokens the model holds, where that is known."""
+    """Renders with one tokenizer. `stop_ids` end a completion; `step_separator` joins the steps of an answer;
+    `context` is the context length of the model, None if unknown."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class Renderer:
         if train_on not in get_args(TrainOn):
             raise ValueError(f"train_on={train_on!r}, but it must be one of {', '.join(get_args(TrainOn))}")
         if tokenizer.eos_token is None or tokenizer.eos_token_id is None:
-            raise ValueError("the tokenizer has no EOS token, so no answer could ever end; set tokenizer.eos_token")
+            raise ValueError("the tokenizer has no EOS token, so no answer can end; set tokenizer.eos_token")
         self.tokenizer = tokenizer
         self.train_on = train_on
         self.step_separator = step_separator
@@ -89,202 +88,202 @@ class Renderer:
         self._special = sorted(
             {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} | {self._eos}
         )
-        self._control = re.compile("|".join(map(re.escape, self._special)))
+        self._control_tokens = re.compile("|".join(map(re.escape, self._special)))
         self._bos = str(tokenizer.bos_token) if _sets_bos(tokenizer) else ""
-        self._joins = tokenizer.decode([*self._encode("x"), *self._encode("y")]) == "xy"
+        self._can_concat = tokenizer.decode([*self._encode("x"), *self._encode("y")]) == "xy"
         self._tail, self._end = self._turn_end()
         self.end_id: int = self._encode(self._end)[0]
         self.stop_ids: frozenset[int] = frozenset({int(tokenizer.eos_token_id), self.end_id})
 
     @property
-    def templated(self) -> bool:
+    def has_template(self) -> bool:
         return self.tokenizer.chat_template is not None
 
     def describe(self) -> list[str]:
-        """What this tokenizer makes of a conversation, for people."""
-        said = [f"answers end with {self._end!r} (id {self.end_id}), which is trained"]
+        """How this tokenizer renders a conversation, for the user."""
+        notes = [f"answers end with {self._end!r} (id {self.end_id}), which has a loss"]
         if self._end != self._eos:
-            said.append(f"EOS is {self._eos!r}, but the template ends turns with {self._end!r}: sampling stops at both")
-        if not self.templated:
-            said.append("no chat template (a base model): contents are joined as they are, EOS after every answer")
+            notes.append(
+                f"EOS is {self._eos!r}, but the template ends turns with {self._end!r}: sampling stops at both"
+            )
+        if not self.has_template:
+            notes.append("no chat template (a base model): contents are concatenated, EOS after every answer")
         if self.tokenizer.pad_token_id == self.tokenizer.eos_token_id:
-            said.append("pad equals EOS, which is harmless here: masks come from lengths, and EOS is trained")
-        return said
+            notes.append("pad equals EOS, which is safe here: the loss mask does not depend on ids, and EOS has a loss")
+        return notes
 
     def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The tokens a sampler continues."""
         self._check(messages)
-        text = self._template(messages, opened=True) if self.templated else self._joined(messages)
+        text = self._template(messages, generation_prompt=True) if self.has_template else self._concat(messages)
         return tuple(self._encode(text))
 
-    def between(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The tokens from where the last answer ended to where the next begins: what was said to it, and the markers.
+    def between_turns(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The tokens between the end of the last answer and the start of the next: reply and template markers.
 
-        What was sampled is never rendered again: a probe stands in for every answer. ValueError for a template that
-        changes what came before it, since then a policy would not be trained on what it reads when it is used.
+        Sampled answers are not rendered again: a probe replaces each. ValueError for a template that changes earlier
+        turns, since the policy would then be trained on other text than it reads at inference.
         """
         self._check(messages)
-        if not self._joins:
+        if not self._can_concat:
             raise ValueError(
-                "this tokenizer writes a mark before every text, so texts cannot be tokenized apart and turns not be "
-                "joined; use a model with another tokenizer for several turns"
+                "this tokenizer marks the start of every text, so turns cannot be tokenized separately; use a model "
+                "with another tokenizer for several turns"
             )
-        last = max(place for place, message in enumerate(messages) if message.role == "assistant")
-        if not self.templated:
+        last = max(index for index, message in enumerate(messages) if message.role == "assistant")
+        if not self.has_template:
             return tuple(self._encode("".join(message.content for message in messages[last + 1 :])))
-        shown = [Message("assistant", THOUGHT) if each.role == "assistant" else each for each in messages]
-        before = self._template(shown[: last + 1], opened=False)
-        end = self._up_to_end(before).length
-        whole = self._template(shown, opened=True)
-        if whole[:end] != before[:end]:
+        probed = [Message("assistant", THOUGHT) if each.role == "assistant" else each for each in messages]
+        before = self._template(probed[: last + 1])
+        end = self._trim_turn(before).length
+        full = self._template(probed, generation_prompt=True)
+        if full[:end] != before[:end]:
             raise ValueError(
                 f"the chat template of {self.tokenizer.name_or_path or 'this tokenizer'} changes earlier turns once a "
-                f"{messages[-1].role} message follows (most drop what the assistant thought), so what was sampled is "
-                "not what would be read; use a template that leaves earlier turns as they are"
+                f"{messages[-1].role} message follows (most drop the reasoning), so the sampled text is not the text "
+                "that is read later; use a template that keeps earlier turns"
             )
-        return tuple(self._encode(whole[end:]))
+        return tuple(self._encode(full[end:]))
 
-    def harmless(self, text: str) -> str:
-        """The text with its control tokens taken apart: what tools and games say cannot be checked beforehand."""
-        apart = {token: f"{token[0]} {token[1:]}" if len(token) > 1 else "" for token in self._special}
+    def escape_control_tokens(self, text: str) -> str:
+        """The text with a space inside each control token, for replies of tools and games."""
+        escaped = {token: f"{token[0]} {token[1:]}" if len(token) > 1 else "" for token in self._special}
         found = 1
-        while found:  # all at once, then whatever the pieces make up together
-            text, found = self._control.subn(lambda token: apart[token[0]], text)
+        while found:  # again, because the parts can form new control tokens
+            text, found = self._control_tokens.subn(lambda token: escaped[token[0]], text)
         return text
 
     def example(self, messages: Sequence[Message]) -> Rendered:
-        """A conversation to imitate, trained as `train_on` says."""
+        """A demonstration, with the loss mask that `train_on` selects."""
         if len(messages) == 1 and messages[0].role == "assistant":
             self._check(messages)
-            pieces = [Piece(self._bos, False), Piece(messages[0].content + self._eos, True)]
-            return self._rendered(pieces, everything=True)
-        answers = [place for place, message in enumerate(messages) if message.role == "assistant"]
-        first = answers[-1:] if self.train_on == "completion" else answers
-        return self._rendered(self._pieces(messages, first), everything=self.train_on == "all")
+            spans = [Span(self._bos, False), Span(messages[0].content + self._eos, True)]
+            return self._tokenize(spans, train_all=True)
+        answers = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        trained = answers[-1:] if self.train_on == "completion" else answers
+        return self._tokenize(self._spans(messages, trained), train_all=self.train_on == "all")
 
     def answer(self, prompt: Sequence[Message], answer: Sequence[Message]) -> Rendered:
-        """A prompt with one answer; the assistant's turns of the answer are trained, whatever `train_on` says."""
-        places = [len(prompt) + place for place, message in enumerate(answer) if message.role == "assistant"]
-        return self._rendered(self._pieces((*prompt, *answer), places), everything=False)
+        """A prompt with one answer; the loss covers the assistant turns of the answer, whatever `train_on` is."""
+        trained = [len(prompt) + index for index, message in enumerate(answer) if message.role == "assistant"]
+        return self._tokenize(self._spans((*prompt, *answer), trained), train_all=False)
 
     def steps(self, prompt: Sequence[Message], steps: Sequence[str]) -> tuple[Rendered, tuple[int, ...]]:
-        """An answer in steps, and the places where each is judged, no two of them at one token."""
-        found = self.in_steps(prompt, joined(steps, self.step_separator))
-        if len(set(found.places)) != len(found.places):
+        """An answer in steps, and the token where each is scored; two steps at one token are a RowError."""
+        found = self.split_steps(prompt, join_steps(steps, self.step_separator))
+        if len(set(found.token_ends)) != len(found.token_ends):
             raise RowError("special", "two steps end in one token of this tokenizer; join them, or lengthen one")
-        return found.rendered, found.places
+        return found.rendered, found.token_ends
 
-    def in_steps(self, prompt: Sequence[Message], text: str) -> SteppedText:
-        """An answer split at its separators, read without what is blank. Each step is judged at the token that holds
-        its separator's last character, whatever else that token holds, and the last one at the answer's end."""
-        written, text = text, without_blanks(text, self.step_separator)
+    def split_steps(self, prompt: Sequence[Message], text: str) -> SteppedAnswer:
+        """An answer split at its separators, rendered without blank steps. A step is scored at the token that holds the
+        last character of its separator, the last step at the end of the answer."""
+        original, text = text, drop_blank_steps(text, self.step_separator)
         answer = (Message("assistant", text),)
-        rendered, pieces = self.answer(prompt, answer), self._pieces((*prompt, *answer), [len(prompt)])
-        # What is read and what is answered are tokenized apart, or all of it together: as `_rendered` does.
-        shown = pieces[-1].text if self._joins else "".join(piece.text for piece in pieces)
-        kept = text if text in pieces[-1].text else text.strip()  # some templates trim what they are given
-        if kept not in pieces[-1].text:
+        rendered, spans = self.answer(prompt, answer), self._spans((*prompt, *answer), [len(prompt)])
+        # Tokenized as in `_tokenize`: the answer by itself, or with the prompt.
+        shown = spans[-1].text if self._can_concat else "".join(span.text for span in spans)
+        kept = text if text in spans[-1].text else text.strip()  # some templates strip the content
+        if kept not in spans[-1].text:
             raise RowError("type", "the chat template changes the answer, so its steps cannot be found in it")
         start = shown.rindex(kept) - (len(text) - len(text.lstrip()) if kept != text else 0)
-        spans = self.tokenizer(shown, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        ends = step_ends(written, self.step_separator)
-        asked = [start + end for end in step_ends(text, self.step_separator)[:-1]]
-        holding: dict[int, int] = {}
-        # A character of several bytes may be several tokens, which all cover it: it is written with the last.
-        for place, (first, last) in enumerate(spans):
-            holding |= dict.fromkeys(asked[bisect_right(asked, first) : bisect_right(asked, last)], place)
-        if len(holding) < len(asked):
+        offsets = self.tokenizer(shown, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        char_ends = step_ends(original, self.step_separator)
+        separators = [start + end for end in step_ends(text, self.step_separator)[:-1]]
+        tokens: dict[int, int] = {}
+        # Several tokens can cover a character of several bytes; the last one completes it.
+        for index, (first, last) in enumerate(offsets):
+            tokens |= dict.fromkeys(separators[bisect_right(separators, first) : bisect_right(separators, last)], index)
+        if len(tokens) < len(separators):
             raise RowError(
                 "special",
-                f"this tokenizer has no token for the separator {self.step_separator!r} behind a step, so nothing "
-                "could be judged there; set data.step_separator to a text that it does not drop",
+                f"this tokenizer has no token for the separator {self.step_separator!r} after a step, so the step "
+                "cannot be scored; set data.step_separator to a text that it does not drop",
             )
-        places = [len(rendered) - len(spans) + holding[each] for each in asked]
-        return SteppedText(rendered, ends, (*places, len(rendered) - 1) if ends else ())
+        ends = [len(rendered) - len(offsets) + tokens[each] for each in separators]
+        return SteppedAnswer(rendered, char_ends, (*ends, len(rendered) - 1) if char_ends else ())
 
-    def _pieces(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Piece]:
+    def _spans(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Span]:
+        """Prompt and answer text; `answers` are the indices of the messages that have a loss."""
         self._check(messages)
         if not answers or answers[-1] != len(messages) - 1:
             raise RowError("missing", f"the last message is the {messages[-1].role}'s; it must be the assistant's")
         if messages[0].role == "assistant":
-            raise RowError("type", "the conversation starts with the assistant; something must be asked first")
-        return self._templated(messages, answers) if self.templated else self._plain(messages, answers)
+            raise RowError("type", "the conversation starts with the assistant; it must start with a question")
+        return self._template_spans(messages, answers) if self.has_template else self._plain_spans(messages, answers)
 
-    def _plain(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Piece]:
-        pieces = [Piece(self._bos, False)]
-        for place, message in enumerate(messages):
+    def _plain_spans(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Span]:
+        spans = [Span(self._bos, False)]
+        for index, message in enumerate(messages):
             end = self._eos if message.role == "assistant" else ""
-            pieces.append(Piece(message.content + end, place in answers))
-        return pieces
+            spans.append(Span(message.content + end, index in answers))
+        return spans
 
-    def _joined(self, messages: Sequence[Message]) -> str:
-        return "".join(piece.text for piece in self._plain(messages, ()))
+    def _concat(self, messages: Sequence[Message]) -> str:
+        return "".join(span.text for span in self._plain_spans(messages, ()))
 
-    def _templated(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Piece]:
-        whole = self._template(messages, opened=False)
-        pieces: list[Piece] = []
-        at = 0
-        for place in answers:
-            before = self._template(messages[:place], opened=True)
-            after = self._template(messages[: place + 1], opened=False)
-            if not (whole.startswith(before) and whole.startswith(after) and len(before) < len(after)):
+    def _template_spans(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Span]:
+        full = self._template(messages)
+        spans: list[Span] = []
+        position = 0
+        for index in answers:
+            before = self._template(messages[:index], generation_prompt=True)
+            after = self._template(messages[: index + 1])
+            if not (full.startswith(before) and full.startswith(after) and len(before) < len(after)):
                 raise RowError(
                     "type",
-                    f"the chat template changes what comes before message {place} once more messages follow, so its "
-                    "answer cannot be found again; train on the last answer only (train_on: completion)",
+                    f"the chat template changes the text before message {index} once more messages follow, so its "
+                    "answer cannot be located; train on the last answer only (train_on: completion)",
                 )
-            answered = self._up_to_end(whole[len(before) : len(after)])
-            pieces += [Piece(whole[at : len(before)], False), Piece(answered.text, True)]
-            at = len(before) + answered.length
-        return pieces
+            turn = self._trim_turn(full[len(before) : len(after)])
+            spans += [Span(full[position : len(before)], False), Span(turn.text, True)]
+            position = len(before) + turn.length
+        return spans
 
-    def _up_to_end(self, turn: str) -> _Answered:
-        """An assistant's turn as trained text, and how many characters of the rendered turn it covers."""
+    def _trim_turn(self, turn: str) -> _Turn:
+        """An assistant turn up to its end token, and how many characters of the rendered turn that covers."""
         found = turn.rfind(self._end)
         if found >= 0:
-            return _Answered(turn[: found + len(self._end)], found + len(self._end))
-        said = turn.removesuffix(self._tail)
-        return _Answered(said + self._end, len(said))
+            return _Turn(turn[: found + len(self._end)], found + len(self._end))
+        content = turn.removesuffix(self._tail)
+        return _Turn(content + self._end, len(content))
 
-    def _rendered(self, pieces: Sequence[Piece], *, everything: bool) -> Rendered:
-        tokens, answered = self._apart(pieces) if self._joins else self._together(pieces)
-        trained = np.array(answered, dtype=np.bool_)
-        prompt = int(trained.argmax())
-        if everything:
-            trained[:] = True
-        trained[0] = False
-        if not trained.any():
-            raise RowError("empty", "nothing is left to train: a text of one token has nothing to predict it from")
-        return Rendered(np.array(tokens, dtype=np.int32), trained, prompt)
+    def _tokenize(self, spans: Sequence[Span], *, train_all: bool) -> Rendered:
+        tokens, is_answer = self._tokenize_separately(spans) if self._can_concat else self._tokenize_jointly(spans)
+        loss_mask = np.array(is_answer, dtype=np.bool_)
+        prompt_length = int(loss_mask.argmax())
+        if train_all:
+            loss_mask[:] = True
+        loss_mask[0] = False
+        if not loss_mask.any():
+            raise RowError("empty", "no token has a loss: a text of one token has nothing to predict it from")
+        return Rendered(np.array(tokens, dtype=np.int32), loss_mask, prompt_length)
 
-    def _apart(self, pieces: Sequence[Piece]) -> tuple[list[int], list[bool]]:
-        """Encode what is read and what is answered apart, neighbours of one kind as one text, as `prompt` does."""
+    def _tokenize_separately(self, spans: Sequence[Span]) -> tuple[list[int], list[bool]]:
+        """Adjacent spans of one kind are one text, as in `prompt`."""
         tokens: list[int] = []
-        answered: list[bool] = []
-        for kind, run in groupby(pieces, key=lambda piece: piece.answered):
-            ids = self._encode("".join(piece.text for piece in run))
+        is_answer: list[bool] = []
+        for kind, run in groupby(spans, key=lambda span: span.is_answer):
+            ids = self._encode("".join(span.text for span in run))
             tokens += ids
-            answered += [kind] * len(ids)
-        return tokens, answered
+            is_answer += [kind] * len(ids)
+        return tokens, is_answer
 
-    def _together(self, pieces: Sequence[Piece]) -> tuple[list[int], list[bool]]:
-        owner = [piece.answered for piece in pieces for _ in piece.text]
-        encoded = self.tokenizer(
-            "".join(piece.text for piece in pieces), add_special_tokens=False, return_offsets_mapping=True
-        )
-        answered: list[bool] = []
+    def _tokenize_jointly(self, spans: Sequence[Span]) -> tuple[list[int], list[bool]]:
+        char_is_answer = [span.is_answer for span in spans for _ in span.text]
+        text = "".join(span.text for span in spans)
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        is_answer: list[bool] = []
         for start, end in encoded["offset_mapping"]:
-            span = owner[start:end] or owner[start : start + 1] or [answered[-1]]
-            if len(set(span)) != 1:
-                raise RowError(
-                    "special", "a token lies across the border of prompt and answer; end the prompt otherwise"
-                )
-            answered.append(span[0])
-        return list(encoded["input_ids"]), answered
+            chars = char_is_answer[start:end] or char_is_answer[start : start + 1] or [is_answer[-1]]
+            if len(set(chars)) != 1:
+                raise RowError("special", "a token spans the border of prompt and answer; end the prompt differently")
+            is_answer.append(chars[0])
+        return list(encoded["input_ids"]), is_answer
 
     def _check(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            found = self._control.search(message.content)
+            found = self._control_tokens.search(message.content)
             if found is not None:
                 raise RowError(
                     "special",
@@ -292,18 +291,22 @@ class Renderer:
                     "remove it from the text",
                 )
 
-    def _template(self, messages: Sequence[Message], *, opened: bool) -> str:
+    def _template(self, messages: Sequence[Message], *, generation_prompt: bool = False) -> str:
         turns = [{"role": message.role, "content": message.content} for message in messages]
         try:
-            return str(self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=opened))
-        except Exception as error:  # templates raise whatever they like; it becomes this row's error, with its cause
+            return str(
+                self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=generation_prompt)
+            )
+        except Exception as error:  # a template can raise anything
             raise RowError("type", f"the chat template refuses this conversation: {error}") from error
 
     def _turn_end(self) -> tuple[str, str]:
-        """What the template writes after an assistant's turn, and the special token in it (EOS where there is none)."""
-        if not self.templated:
+        """The text that the template writes after an assistant turn, and its first special token (default EOS)."""
+        if not self.has_template:
             return "", self._eos
-        probe = self._template((Message("user", PROBE), Message("assistant", f"{PROBE} {PROBE}")), opened=False)
+        probe = self._template(
+            (Message("user", PROBE), Message("assistant", f"{PROBE} {PROBE}")), generation_prompt=False
+        )
         tail = probe.rpartition(PROBE)[2]
         ends = [(tail.find(token), token) for token in self._special if token in tail]
         return tail, min(ends)[1] if ends else self._eos
@@ -312,7 +315,7 @@ class Renderer:
         return list(self.tokenizer.encode(text, add_special_tokens=False)) if text else []
 
 
-class _Answered(NamedTuple):
+class _Turn(NamedTuple):
     text: str
     length: int
 
@@ -324,7 +327,7 @@ def _sets_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """A tokenizer from a folder or a hub name. Code that comes with it is not run."""
+    """A tokenizer from a folder or the hub. Its own code is not run."""
     try:
         found = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:

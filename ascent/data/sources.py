@@ -1,4 +1,4 @@
-"""The `Source` over files: every step's micro-batches, from a mixture of prepared data, resumable to the record."""
+"""The `Source` over files: the micro-batches of every step, from a mixture of datasets, resumable to the record."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from ascent.data.collate import Batch, collate_all, mismatch, two_prompts
+from ascent.data.collate import Batch, add_mismatched, collate_all, two_distinct_prompts
 from ascent.data.mix import Mixture, Stream
-from ascent.data.packing import Share, cut, share
+from ascent.data.packing import PackingStats, packing_stats, split_microbatches
 from ascent.data.prepare import Item, PreparedData
 
 
 class FileSource:
-    """`next(step)` gives the micro-batches of one optimizer step (those of this rank).
+    """`next(step)` returns the micro-batches of one optimizer step (those of this rank).
 
-    A step takes `batch_size` records over all ranks, wherever an epoch ends: nothing is left over and nothing repeats
-    before its epoch is done. `rewrite` may put other text into a step's items. `last_share` says how many of the last
-    step's computed tokens were real, `companions_cut` how many of KTO's companions had to lose the beginning of their
-    prompt.
+    A step takes `batch_size` records over all ranks, across the end of an epoch, so no record is left over. `rewrite`
+    can replace the text of a step's items. `packing` holds the packing statistics of the last step, and
+    `truncated_mismatched` counts the mismatched sequences of KTO that lost the start of their prompt.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class FileSource:
                 "to every pair or to none, because a missing margin is not a margin of 0"
             )
         self._items = [each.items for each in prepared]
-        self._spare = two_prompts(chain.from_iterable(self._items)) if self.kind == "unpaired" else None
+        self._spare = two_distinct_prompts(chain.from_iterable(self._items)) if self.kind == "unpaired" else None
         streams = [Stream(each.name, len(each.items), w) for each, w in zip(prepared, shares, strict=True)]
         self.mixture = Mixture(streams, seed=seed, shuffle=shuffle)
         self._batch_size, self._rewrite = batch_size, rewrite
@@ -61,22 +60,22 @@ class FileSource:
         self._max_tokens = max_tokens
         self._rank, self._ranks = rank, ranks
         self._step: int | None = None
-        self.last_share: Share | None = None
-        self.companions_cut = 0
-        _refuse_what_will_not_fit(self._items, tokens_per_microbatch)
+        self.packing: PackingStats | None = None
+        self.truncated_mismatched = 0
+        _check_largest(self._items, tokens_per_microbatch)
 
     def next(self, step: int) -> list[Batch]:
         if self._step is not None and step <= self._step:
             raise ValueError(f"step {step} was already given (the last was {self._step}); load_state goes back")
         self._step = step
-        items = [self._items[drawn.source][drawn.place] for drawn in self.mixture.take(self._batch_size)]
+        items = [self._items[draw.source][draw.record] for draw in self.mixture.take(self._batch_size)]
         if self._rewrite is not None:
             items = self._rewrite(items, step)
         if self._spare is not None:
-            items, shorter = mismatch(items, max_tokens=min(self._max_tokens, self._budget), spare=self._spare)
-            self.companions_cut += shorter
-        batches = cut(items, self._budget, ranks=self._ranks)
-        self.last_share = share(batches)
+            items, truncated = add_mismatched(items, max_tokens=min(self._max_tokens, self._budget), spare=self._spare)
+            self.truncated_mismatched += truncated
+        batches = split_microbatches(items, self._budget, ranks=self._ranks)
+        self.packing = packing_stats(batches)
         return collate_all(batches)[self._rank :: self._ranks]
 
     def more(self, stats: Mapping[str, Any]) -> list[Batch]:
@@ -84,7 +83,7 @@ class FileSource:
         return []
 
     def report(self) -> dict[str, Any]:
-        """The learner says all there is to say."""
+        """The learner reports all metrics."""
         return {}
 
     def refresh(self, weights: Mapping[str, Any]) -> None:
@@ -92,11 +91,11 @@ class FileSource:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Optimizer steps until as many records were seen as there are."""
+        """Optimizer steps per epoch of all datasets together."""
         return sum(len(items) for items in self._items) / self._batch_size
 
     def state(self) -> dict[str, Any]:
-        """Everything the next step depends on, as plain values."""
+        """The position in the data."""
         return {"mixture": self.mixture.state(), "step": self._step, "batch_size": self._batch_size}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -109,17 +108,16 @@ class FileSource:
         self._step = state["step"]
 
 
-def once(items: Sequence[Item], *, tokens_per_microbatch: int, max_tokens: int, companions: bool = True) -> list[Batch]:
-    """Every item exactly once, in micro-batches: a held-out set for evaluation.
+def single_pass(
+    items: Sequence[Item], *, tokens_per_microbatch: int, max_tokens: int, mismatched: bool = True
+) -> list[Batch]:
+    """Every item once, in micro-batches, for evaluation. Scoring needs no mismatched sequences."""
+    if mismatched and items and items[0].kind == "unpaired":
+        items, _ = add_mismatched(items, max_tokens=min(max_tokens, tokens_per_microbatch))
+    return collate_all(split_microbatches(items, tokens_per_microbatch))
 
-    Without `companions` judged items need no second prompt: enough for whoever only scores them.
-    """
-    if companions and items and items[0].kind == "unpaired":
-        items, _ = mismatch(items, max_tokens=min(max_tokens, tokens_per_microbatch))
-    return collate_all(cut(items, tokens_per_microbatch))
 
-
-def _refuse_what_will_not_fit(sources: Sequence[Sequence[Item]], budget: int) -> None:
-    """Known before the first step, so said before the first step."""
+def _check_largest(sources: Sequence[Sequence[Item]], budget: int) -> None:
+    """ValueError before the first step where the largest item exceeds the budget."""
     largest = max((item for items in sources for item in items), key=lambda item: item.tokens)
-    cut([largest], budget)
+    split_microbatches([largest], budget)

@@ -1,10 +1,10 @@
-"""Where the steps of an answer end: the one rule for the data of a process reward model and for what it judges later.
+"""Where the steps of an answer end, for the training data of a process reward model and for what it scores later.
 
-Steps are joined by a separator. A step ends behind its separator, the last one with the answer itself. A stretch that
-holds nothing but white space is no step: a blank line adds none, and neither does a separator at the very end. A model
-reads the steps alone, joined as in its training: it never met a blank line, so blank lines must not sway it.
+Steps are joined by a separator. A step ends after its separator, the last one at the end of the answer. Text of white
+space alone is not a step, so blank lines and a trailing separator add none. The model reads the steps without blanks,
+as in training.
 
-With the separator "\\n": "3\\n11" has steps that end at 2 and with the answer; so has "3\\n\\n11\\n", read as "3\\n11".
+With the separator "\\n", "3\\n11" has two steps: they end at 2 and at the end. So has "3\\n\\n11\\n", read as "3\\n11".
 """
 
 from __future__ import annotations
@@ -17,35 +17,31 @@ SEPARATOR = "\n"
 
 
 def step_ends(text: str, separator: str) -> tuple[int, ...]:
-    """How many characters are written when each step has ended; the last one's is one more than the text has.
-
-    None for a text that holds nothing but white space.
-    """
-    ends, at = [], 0
-    for piece in text.split(separator):
-        at += len(piece) + len(separator)
-        if piece.strip():
-            ends.append(at)
+    """The character after each step; for the last step, the length of the text plus one. Empty for blank text."""
+    ends, position = [], 0
+    for step in text.split(separator):
+        position += len(step) + len(separator)
+        if step.strip():
+            ends.append(position)
     return (*ends[:-1], len(text) + 1) if ends else ()
 
 
-def without_blanks(text: str, separator: str) -> str:
-    """The steps of an answer, joined again. They are those of the answer: a separator is found where it was."""
-    return separator.join(piece for piece in text.split(separator) if piece.strip())
+def drop_blank_steps(text: str, separator: str) -> str:
+    return separator.join(step for step in text.split(separator) if step.strip())
 
 
-def joined(steps: Sequence[str], separator: str) -> str:
-    """The answer that these steps are; RowError where it would be split otherwise than it was judged."""
-    blank = next((place for place, step in enumerate(steps) if not step.strip()), None)
+def join_steps(steps: Sequence[str], separator: str) -> str:
+    """The answer of these steps; RowError where splitting it gives other steps."""
+    blank = next((index for index, step in enumerate(steps) if not step.strip()), None)
     if blank is not None:
-        raise RowError("empty", f"step {blank} holds no text, so no answer would be split there; leave it out")
+        raise RowError("empty", f"step {blank} has no text, so no answer is split there; leave it out")
     text = separator.join(steps)
     if text.split(separator) != list(steps):
-        place = next((place for place, step in enumerate(steps) if separator in step), None)
-        where = "two steps meet in it" if place is None else f"step {place} holds it"
+        index = next((index for index, step in enumerate(steps) if separator in step), None)
+        where = "two steps form it together" if index is None else f"step {index} contains it"
         raise RowError(
             "type",
-            f"steps are joined by {separator!r}, and {where}, so an answer would be split otherwise than these steps "
-            "are judged; set data.step_separator to a text that no step holds",
+            f"steps are joined by {separator!r}, and {where}, so the answer would be split into other steps; set "
+            "data.step_separator to a text that no step contains",
         )
     return text

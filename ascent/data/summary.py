@@ -1,4 +1,4 @@
-"""What a set of records looks like: lengths of its parts, copies, overlaps. Plain Python, for `ascent inspect`."""
+"""Statistics of a dataset for `ascent inspect`: lengths, duplicates, overlap of prompts."""
 
 from __future__ import annotations
 
@@ -10,47 +10,45 @@ from ascent.data.schemas import Record
 from ascent.records import Example, Message, Pair, Prompt, StepExample, UnpairedExample
 
 
-class Lengths(NamedTuple):
-    """Five numbers of a list of lengths."""
-
-    number: int
+class LengthStats(NamedTuple):
+    texts: int
     mean: float
     median: int
     p95: int
     longest: int
 
 
-def parts(record: Record) -> list[tuple[str, str]]:
-    """(column, text) for each part of a record; a column collects what is compared between data sets."""
+def text_columns(record: Record) -> list[tuple[str, str]]:
+    """(column, text) for each part of a record."""
     if isinstance(record, Prompt):
         return [("prompt", _text(record.messages))]
     if isinstance(record, Example):
-        asked = [("prompt", _text(record.messages[:-1]))] if len(record.messages) > 1 else []
-        return [*asked, ("SFT", record.messages[-1].content)]
-    asked = [("prompt", _text(record.prompt.messages))]
+        prompt = [("prompt", _text(record.messages[:-1]))] if len(record.messages) > 1 else []
+        return [*prompt, ("SFT", record.messages[-1].content)]
+    prompt = [("prompt", _text(record.prompt.messages))]
     if isinstance(record, Pair):
-        return [*asked, ("chosen", _text(record.chosen)), ("rejected", _text(record.rejected))]
+        return [*prompt, ("chosen", _text(record.chosen)), ("rejected", _text(record.rejected))]
     if isinstance(record, UnpairedExample):
-        return [*asked, ("good" if record.good else "bad", _text(record.answer))]
+        return [*prompt, ("good" if record.good else "bad", _text(record.answer))]
     if isinstance(record, StepExample):
-        return [*asked, *(("step", step) for step in record.steps)]
+        return [*prompt, *(("step", step) for step in record.steps)]
     best, *others = record.answers
-    return [*asked, ("best", _text(best)), *(("others", _text(answer)) for answer in others)]
+    return [*prompt, ("best", _text(best)), *(("others", _text(answer)) for answer in others)]
 
 
 def lengths(records: Iterable[Record], measure: Callable[[str], int]) -> dict[str, list[int]]:
-    """The lengths of every column, in the order in which columns appear."""
+    """The lengths of the texts of every column."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for record in records:
-        for column, text in parts(record):
+        for column, text in text_columns(record):
             found[column].append(measure(text))
     return dict(found)
 
 
-def five(values: Sequence[int]) -> Lengths:
+def summarize(values: Sequence[int]) -> LengthStats:
     ordered = sorted(values)
-    return Lengths(
-        number=len(ordered),
+    return LengthStats(
+        texts=len(ordered),
         mean=sum(ordered) / len(ordered),
         median=ordered[(len(ordered) - 1) // 2],
         p95=ordered[-(-95 * len(ordered) // 100) - 1],
@@ -59,35 +57,35 @@ def five(values: Sequence[int]) -> Lengths:
 
 
 def histogram(columns: Mapping[str, Sequence[int]]) -> list[tuple[int, int, dict[str, int]]]:
-    """(from, to, count in each column), in bins that double: lengths of text are skewed. Empty ends are left out."""
-    places = {name: Counter(value.bit_length() for value in values) for name, values in columns.items()}
-    used = sorted({place for counts in places.values() for place in counts})
+    """(from, to, count per column), in bins that double in width."""
+    bins = {name: Counter(value.bit_length() for value in values) for name, values in columns.items()}
+    used = sorted({bin_ for counts in bins.values() for bin_ in counts})
     return [
-        (2 ** (place - 1) if place else 0, 2**place - 1, {name: counts[place] for name, counts in places.items()})
-        for place in range(used[0], used[-1] + 1)
+        (2 ** (bin_ - 1) if bin_ else 0, 2**bin_ - 1, {name: counts[bin_] for name, counts in bins.items()})
+        for bin_ in range(used[0], used[-1] + 1)
     ]
 
 
-def copies(records: Sequence[Record]) -> tuple[int, int]:
-    """How many records equal an earlier one, and how many ask what an earlier one asked."""
-    whole = len(records) - len({tuple(parts(record)) for record in records})
-    asked = [question for record in records if (question := question_of(record)) is not None]
-    return whole, len(asked) - len(set(asked))
+def count_duplicates(records: Sequence[Record]) -> tuple[int, int]:
+    """How many records equal an earlier one, and how many have the prompt of an earlier one."""
+    duplicates = len(records) - len({tuple(text_columns(record)) for record in records})
+    prompts = [prompt for record in records if (prompt := prompt_text(record)) is not None]
+    return duplicates, len(prompts) - len(set(prompts))
 
 
-def in_common(first: Sequence[Record], second: Sequence[Record]) -> int:
-    """How many different questions both sets ask: a held-out set should share none with its training set."""
-    one = {question_of(record) for record in first} - {None}
-    return len(one & {question_of(record) for record in second})
+def count_shared_prompts(first: Sequence[Record], second: Sequence[Record]) -> int:
+    """Distinct prompts in both sets; a held-out set should share none with the training set."""
+    prompts = {prompt_text(record) for record in first} - {None}
+    return len(prompts & {prompt_text(record) for record in second})
 
 
-def question_of(record: Record) -> str | None:
-    found = parts(record)[0]
+def prompt_text(record: Record) -> str | None:
+    found = text_columns(record)[0]
     return found[1] if found[0] == "prompt" else None
 
 
-def chosen_longer(records: Iterable[Record]) -> float | None:
-    """Share of pairs whose chosen answer is the longer one; far from a half, a reward model may learn length."""
+def chosen_longer_frac(records: Iterable[Record]) -> float | None:
+    """Share of pairs whose chosen answer is longer; far from 0.5, a reward model may learn length."""
     pairs = [record for record in records if isinstance(record, Pair)]
     if not pairs:
         return None

@@ -1,7 +1,7 @@
-"""Prompts that are too long lose whole paragraphs from their end; characters go only when no paragraph is left to drop.
+"""Truncate prompts by whole paragraphs from their end; by characters once one paragraph is left.
 
-A paragraph ends at a line end. What must stay at the very end ("TL;DR:") is given as `keep_end` and is not counted as
-part of the text that can be cut. Cutting ids instead would leave half words and could cut the question's closing words.
+A paragraph ends at a line end. `keep_end` ("TL;DR:") is text that stays at the end. Truncating token ids instead would
+split words and could remove the end of the question.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ascent.records import Message
 
 
 class Truncation(NamedTuple):
-    """The text that fits, and what it cost."""
+    """The text that fits, and how much was removed."""
 
     text: str
     paragraphs: int
@@ -35,32 +35,32 @@ def fit(text: str, fits: Callable[[str], bool], *, keep_end: str = "") -> Trunca
         dropped += 1
     if fits(body + keep_end):
         return Truncation(body + keep_end, dropped, 0)
-    low = _longest(body, lambda part: fits(part + keep_end))
-    if low == 0:
+    length = _longest_fit(body, lambda part: fits(part + keep_end))
+    if length == 0:
         raise ValueError(f"not even one character of {text[:40]!r} fits; raise the limit of prompt tokens")
-    return Truncation(body[:low] + keep_end, dropped, len(body) - low)
+    return Truncation(body[:length] + keep_end, dropped, len(body) - length)
 
 
 def fit_messages(
     messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool], *, keep_end: str = ""
 ) -> tuple[tuple[Message, ...], Truncation]:
-    """Cut the last user message, which holds the query; system and earlier turns stay as they are."""
-    places = [place for place, message in enumerate(messages) if message.role == "user"]
-    if not places:
-        raise ValueError("a prompt without a user message has no query that could be cut; shorten it by hand")
-    place = places[-1]
+    """Truncate the last user message; system and earlier turns stay."""
+    user_turns = [index for index, message in enumerate(messages) if message.role == "user"]
+    if not user_turns:
+        raise ValueError("a prompt without a user message cannot be truncated; shorten it by hand")
+    last = user_turns[-1]
 
     def with_query(text: str) -> tuple[Message, ...]:
-        return (*messages[:place], replace(messages[place], content=text), *messages[place + 1 :])
+        return (*messages[:last], replace(messages[last], content=text), *messages[last + 1 :])
 
-    query = messages[place].content
+    query = messages[last].content
     end = keep_end if keep_end and query.endswith(keep_end) else ""
     cut = fit(query, lambda text: fits(with_query(text)), keep_end=end)
     return with_query(cut.text), cut
 
 
-def _longest(text: str, fits: Callable[[str], bool]) -> int:
-    """How many characters of the beginning fit, by bisection; what it returns was tried and fits."""
+def _longest_fit(text: str, fits: Callable[[str], bool]) -> int:
+    """How many leading characters fit, by bisection."""
     low, high = 0, len(text)
     while low + 1 < high:
         middle = (low + high) // 2

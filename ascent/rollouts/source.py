@@ -296,7 +296,7 @@ class RolloutSource:
 
     def _sampled(self, step: int, attempt: int = 0) -> Batch:
         """New prompts, their completions with rewards, as one packed batch."""
-        asked = [self.asked[drawn.place] for drawn in self._mixture.take(self.plan.prompts)]
+        asked = [self.asked[draw.record] for draw in self._mixture.take(self.plan.prompts)]
         occasion = f"{step}.{attempt}"
         rollouts = self._answered(asked, occasion)
         batch = pack_rollouts(rollouts)

@@ -13,13 +13,12 @@ from functools import lru_cache
 from ascent.algorithms import Row
 from ascent.config.schema import Config
 from ascent.data.errors import Policy
-from ascent.data.load import LoadResult, from_records, load, refuse_absent
+from ascent.data.load import LoadResult, check_path, from_records, load
 from ascent.data.prepare import Limits, PreparedData, prepare
 from ascent.data.render import Renderer
-from ascent.data.schemas import Want
+from ascent.data.schemas import RecordKind
 from ascent.losses import process
-from ascent.models.model import LanguageModel
-from ascent.models.model import longest as longest_of
+from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.plan.resolve import Plan
 from ascent.tasks.named import from_name, is_task
 
@@ -30,7 +29,7 @@ def refuse_absent_files(config: Config) -> None:
     named = (data.train, data.evaluate, data.pretraining, data.centering_data, *(each.use for each in data.mix))
     for name in named:
         if name is not None and not is_task(name):
-            refuse_absent(name)
+            check_path(name)
 
 
 def within_context(plan: Plan, renderer: Renderer) -> tuple[Plan, tuple[str, ...]]:
@@ -55,7 +54,7 @@ def refuse_long_answers(config: Config, renderer: Renderer) -> None:
 
 def refuse_shorter(what: str, model: LanguageModel, policy: LanguageModel, longest: int) -> None:
     """A model that reads what the policy reads, and holds less than a sequence of the run can have."""
-    theirs, ours = longest_of(model.module.config), longest_of(policy.module.config)
+    theirs, ours = max_sequence_length(model.module.config), max_sequence_length(policy.module.config)
     longest = longest if ours is None else min(longest, ours)
     if theirs is not None and theirs < longest:
         raise ValueError(
@@ -64,7 +63,7 @@ def refuse_shorter(what: str, model: LanguageModel, policy: LanguageModel, longe
         )
 
 
-def load_records(name: str, want: Want | None, *, seed: int, invalid_rows: Policy = "fail") -> LoadResult:
+def load_records(name: str, want: RecordKind | None, *, seed: int, invalid_rows: Policy = "fail") -> LoadResult:
     """Records of one name, of the kind an algorithm learns from; None takes a file as it is, and a task's pairs."""
     if not is_task(name):
         return load(name, want, invalid_rows=invalid_rows)
@@ -72,13 +71,13 @@ def load_records(name: str, want: Want | None, *, seed: int, invalid_rows: Polic
 
 
 @lru_cache(maxsize=8)
-def _made(name: str, kind: Want, seed: int) -> LoadResult:
+def _made(name: str, kind: RecordKind, seed: int) -> LoadResult:
     """A task's records: made once, for whoever hashes them and whoever learns from them."""
     return from_records(name, from_name(name, kind, seed=seed), kind)
 
 
 def prepare_records(
-    name: str, config: Config, row: Row, renderer: Renderer, *, want: Want | None = None
+    name: str, config: Config, row: Row, renderer: Renderer, *, want: RecordKind | None = None
 ) -> PreparedData:
     """Records of one name, rendered and within the recipe's limits; bad rows are told with file and line.
 
@@ -94,7 +93,7 @@ def prepare_records(
 
 def _in_classes(found: PreparedData) -> PreparedData:
     """Judged steps as `prm_hard` reads them: the number of the class, of which the first is "right"; unknown is -1."""
-    labels = {label for item in found.items for label in item.labels}
+    labels = {label for item in found.items for label in item.step_labels}
     between = sorted(label for label in labels if label is not None and 0 < label < 1)
     if between:
         raise ValueError(
@@ -102,7 +101,7 @@ def _in_classes(found: PreparedData) -> PreparedData:
             "false alone: use prm_soft, which takes probabilities"
         )
     items = [
-        replace(item, labels=tuple(-1.0 if label is None else 1.0 - label for label in item.labels))
+        replace(item, step_labels=tuple(-1.0 if label is None else 1.0 - label for label in item.step_labels))
         for item in found.items
     ]
     return found._replace(items=tuple(items))

@@ -50,13 +50,15 @@ def env_session(section: Mapping[str, Any], renderer: Renderer, max_new_tokens: 
     refusals = [refusal for role in ("user", "tool") if (refusal := _refusal(renderer, role))]
     if len(refusals) == 2:
         raise ValueError(f"env {family.name}: {refusals[0]}")
-    return EnvSession(family, renderer.between, renderer.harmless, limits, family.close, renderer.context)
+    return EnvSession(
+        family, renderer.between_turns, renderer.escape_control_tokens, limits, family.close, renderer.context
+    )
 
 
 def _refusal(renderer: Renderer, role: Any) -> str:
     """Why a conversation cannot go on with a message of this role; empty where it can."""
     try:
-        renderer.between([Message("user", "?"), Message("assistant", "!"), Message(role, "?")])
+        renderer.between_turns([Message("user", "?"), Message("assistant", "!"), Message(role, "?")])
     except ValueError as error:
         return str(error)
     return ""

@@ -9,7 +9,7 @@ import torch
 
 from ascent.data.prepare import Item
 from ascent.data.render import Renderer
-from ascent.data.sources import once
+from ascent.data.sources import single_pass
 from ascent.maths.batch import PackedBatch
 from ascent.maths.metrics import merge
 from ascent.models.heads import Normalization
@@ -102,7 +102,7 @@ def demonstrations(plan: Plan, train: Sequence[Item], renderer: Renderer) -> tup
     else:
         items = tuple(replace(each, kind="examples", sequences=each.sequences[:1], margin=None) for each in train)
         words = f"{len(items)} chosen answers of the training data (data.centering_data names none)"
-    return once(items, tokens_per_microbatch=budget, max_tokens=data.max_tokens), words
+    return single_pass(items, tokens_per_microbatch=budget, max_tokens=data.max_tokens), words
 
 
 def normalization(learner: LocalLearner, batches: Batches) -> Normalization:

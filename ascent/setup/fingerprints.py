@@ -19,7 +19,7 @@ from ascent.algorithms import TABLE
 from ascent.checkpoints.manifest import sha256
 from ascent.config.changes import DATA, MODELS, flat
 from ascent.data.load import files_of
-from ascent.data.schemas import Want
+from ascent.data.schemas import RecordKind
 from ascent.envs.registry import BUILT_IN as ENVS
 from ascent.envs.tools import BUILT_IN as TOOLS
 from ascent.models.locate import SECONDS, reached, resolve
@@ -50,7 +50,7 @@ class InputName(NamedTuple):
     key: str
     name: str
     kind: Kind
-    want: Want | None = None
+    want: RecordKind | None = None
     start_only: bool = False
 
 

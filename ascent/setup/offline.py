@@ -11,10 +11,9 @@ from typing import Any
 from ascent import loop
 from ascent.data.prepare import Item
 from ascent.data.render import Renderer
-from ascent.data.sources import FileSource, once
+from ascent.data.sources import FileSource, single_pass
 from ascent.maths.batch import PackedBatch
-from ascent.models.model import LanguageModel
-from ascent.models.model import max_sequence_length
+from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.plan.resolve import Plan
 from ascent.runs.sample_log import SampleRecorder
 from ascent.setup import evaluation
@@ -196,4 +195,6 @@ def _with_teacher(plan: Plan, folder: Path, training: Training, source: FileSour
 
 def _batches(plan: Plan, items: Sequence[Item]) -> list[Batch]:
     config = plan.config
-    return once(items, tokens_per_microbatch=config.update.tokens_per_microbatch, max_tokens=config.data.max_tokens)
+    return single_pass(
+        items, tokens_per_microbatch=config.update.tokens_per_microbatch, max_tokens=config.data.max_tokens
+    )

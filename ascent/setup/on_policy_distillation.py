@@ -40,11 +40,11 @@ class OnPolicyAnswers:
 
     def _is_on_policy(self, item: Item, step: int, place: int) -> bool:
         digest = hashlib.blake2b(f"{self.seed}/{step}/{place}".encode(), digest_size=8).digest()
-        return 0 < item.sequences[0].prompt < self.longest and int.from_bytes(digest) < self.fraction * 2**64
+        return 0 < item.sequences[0].prompt_length < self.longest and int.from_bytes(digest) < self.fraction * 2**64
 
     def _request(self, own: Rendered, step: int, place: int) -> Request:
-        budget = min(self.max_new_tokens, self.longest - own.prompt)
-        tokens = tuple(int(token) for token in own.tokens[: own.prompt])
+        budget = min(self.max_new_tokens, self.longest - own.prompt_length)
+        tokens = tuple(int(token) for token in own.tokens[: own.prompt_length])
         return Request(_name(step, place), 0, tokens, budget, self.seed, self.temperature)
 
 
@@ -53,5 +53,5 @@ def _name(step: int, place: int) -> str:
 
 
 def _written(own: Rendered, answer: Completion) -> Rendered:
-    tokens = np.concatenate([own.tokens[: own.prompt], np.array(answer.tokens, dtype=own.tokens.dtype)])
-    return Rendered(tokens, np.arange(len(tokens)) >= own.prompt, own.prompt)
+    tokens = np.concatenate([own.tokens[: own.prompt_length], np.array(answer.tokens, dtype=own.tokens.dtype)])
+    return Rendered(tokens, np.arange(len(tokens)) >= own.prompt_length, own.prompt_length)

@@ -7,13 +7,13 @@ from typing import cast
 
 import torch
 
-from ascent.data.collate import collate, packed
+from ascent.data.collate import collate, pack
 from ascent.data.errors import RowError
-from ascent.data.prepare import Item, Limits, item_of
-from ascent.data.render import Renderer, SteppedText
-from ascent.data.steps import joined
+from ascent.data.prepare import Item, Limits, render_record
+from ascent.data.render import Renderer, SteppedAnswer
+from ascent.data.steps import join_steps
 from ascent.models.load import load
-from ascent.models.model import LanguageModel, longest
+from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.records import Message, Prompt, Role, UnpairedExample
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.steps import Answer, StepScore
@@ -36,7 +36,7 @@ def judge_in(model: str, *, trust_remote_code: bool = False) -> LanguageModel:
 
 def longest_answer(model: LanguageModel, budget: int) -> int:
     """Tokens of a conversation that the model can hold and a batch of `budget` tokens, too."""
-    return min(budget, longest(model.module.config) or budget)
+    return min(budget, max_sequence_length(model.module.config) or budget)
 
 
 def cut(lengths: Sequence[int | None], budget: int) -> list[list[int]]:
@@ -89,7 +89,7 @@ class RewardModel:
         asked = tuple(Message(cast(Role, each["role"]), each["content"]) for each in messages)
         record = UnpairedExample(Prompt("served", asked), (Message("assistant", completion),), True)
         try:
-            return item_of(record, self._renderer, self._limits)
+            return render_record(record, self._renderer, self._limits)
         except RowError:
             return None
 
@@ -121,28 +121,28 @@ class ProcessRewardModel:
 
     def __call__(self, answers: Sequence[Answer]) -> list[list[StepScore] | Unscored]:
         found: dict[int, list[StepScore] | Unscored] = {}
-        read: dict[int, SteppedText] = {}
+        read: dict[int, SteppedAnswer] = {}
         for place, answer in enumerate(answers):
             made = self._in_steps(answer)
             if isinstance(made, Unscored):
                 found[place] = made
-            elif not made.ends:  # no data can teach a model this, so it is not asked
+            elif not made.char_ends:  # no data can teach a model this, so it is not asked
                 found[place] = [StepScore(len(answer.text) + 1, 0.0)]
             else:
                 read[place] = made
         lengths = [len(read[place].rendered) if place in read else None for place in range(len(answers))]
         for piece in cut(lengths, self._budget):
             for place, values in zip(piece, self._chances([read[place] for place in piece]), strict=True):
-                found[place] = [StepScore(*each) for each in zip(read[place].ends, values, strict=True)]
+                found[place] = [StepScore(*each) for each in zip(read[place].char_ends, values, strict=True)]
         return [found[place] for place in range(len(answers))]
 
     def joined(self, steps: Sequence[str]) -> str:
         """The answer that such steps are; ValueError where it would be split otherwise."""
-        return joined(steps, self._renderer.step_separator)
+        return join_steps(steps, self._renderer.step_separator)
 
-    def _in_steps(self, answer: Answer) -> SteppedText | Unscored:
+    def _in_steps(self, answer: Answer) -> SteppedAnswer | Unscored:
         try:
-            found = self._renderer.in_steps(answer.asked, answer.text)
+            found = self._renderer.split_steps(answer.asked, answer.text)
         except RowError as error:
             return Unscored("unreadable", str(error))
         if len(found.rendered) > self._longest:
@@ -150,10 +150,10 @@ class ProcessRewardModel:
         return found
 
     @torch.no_grad()
-    def _chances(self, read: Sequence[SteppedText]) -> list[list[float]]:
+    def _chances(self, read: Sequence[SteppedAnswer]) -> list[list[float]]:
         """Of being right, for the steps of answers that fit into one batch."""
-        batch = packed([each.rendered for each in read], range(len(read)))
+        batch = pack([each.rendered for each in read], range(len(read)))
         outputs = self._model.outputs(to_device(batch, self._model.device), frozenset({"step_logits_TC"}))
         right_T = outputs["step_logits_TC"].softmax(-1)[:, 0].cpu()
         answers = right_T.split([len(each.rendered) for each in read])
-        return [own_T[list(each.places)].tolist() for own_T, each in zip(answers, read, strict=True)]
+        return [own_T[list(each.token_ends)].tolist() for own_T, each in zip(answers, read, strict=True)]

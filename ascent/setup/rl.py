@@ -20,8 +20,7 @@ from ascent.engines.hf import HFSampler
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.batch import PackedBatch
 from ascent.models import lora
-from ascent.models.model import LanguageModel
-from ascent.models.model import max_sequence_length
+from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.models.routing import EXPERTS
 from ascent.plan.compatibility import check_rollout_lengths
 from ascent.plan.resolve import Plan
@@ -105,7 +104,7 @@ def rendered_prompts(
     )
     refuse_long_answers(plan.config, renderer)
     answer = plan.config.rollouts.max_new_tokens
-    limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.prompt_overflow, answer=answer)
+    limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.prompt_overflow, answer_tokens=answer)
     prompts, _ = prepare_prompts(records, renderer, limits, invalid_rows=data.invalid_rows, check=score.problem)
     return [RenderedPrompt(prompt, tokens, made_from.get(prompt.id)) for prompt, tokens in prompts]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.data.benchmarks import BOXED, HASHES, layouts_of
+from ascent.data.benchmarks import BOXED, HASHES, schemas_of
 from ascent.data.load import load
 from ascent.data.schemas import SCHEMAS
 from ascent.records import Example, Message, Pair, Prompt
@@ -45,7 +45,7 @@ def test_gsm8k_rows_of_another_kind_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
         load(f"gsm8k:{name}", "prompts")
     assert "a.jsonl:2: the answer has no '####'" in str(caught.value)
-    assert "a.jsonl:3: nothing stands behind '####'" in str(caught.value)
+    assert "a.jsonl:3: nothing follows '####'" in str(caught.value)
 
 
 PROBLEM, WORKED = r"How many asymptotes has $\frac{2}{x}$?", r"It has one, so $\boxed{1}$."
@@ -121,9 +121,9 @@ def test_tldr_as_trl_publishes_it(tmp_path: Path) -> None:
 
 
 def test_other_names_stay_what_they_are() -> None:
-    assert layouts_of("openai/gsm8k:main@test") == (SCHEMAS, "openai/gsm8k:main@test")
-    assert layouts_of("gsm8k:") == (SCHEMAS, "gsm8k:")
-    assert layouts_of("gsm8k:a/b:main@test")[1] == "a/b:main@test"
+    assert schemas_of("openai/gsm8k:main@test") == (SCHEMAS, "openai/gsm8k:main@test")
+    assert schemas_of("gsm8k:") == (SCHEMAS, "gsm8k:")
+    assert schemas_of("gsm8k:a/b:main@test")[1] == "a/b:main@test"
 
 
 @pytest.mark.skipif(DATA is None, reason="ASCENT_DATA names no folder with gsm8k/ and math/")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ascent.algorithms import TABLE
-from ascent.data.collate import collate, mismatch, two_prompts
-from tests.data import made
+from ascent.data.collate import add_mismatched, collate, two_distinct_prompts
+from tests.data import make
 
 # What the learner adds to a batch, or what objectives form from it.
 LATER = {
@@ -26,12 +26,12 @@ LATER = {
     "step_logits_TC",
 }
 SAMPLES = {
-    "examples": [made.example(4), made.example(3)],
-    "pairs": [made.pair(4, 3, 0.5), made.pair(2, 5, 1.0)],
-    "pairs with gold": [made.pair(4, 3, gold=2), made.pair(2, 5, gold=4)],
-    "rankings": [made.ranking([3, 4, 2]), made.ranking([2, 2])],
-    "steps": [made.steps(5, [2, 4], [1.0, None]), made.steps(3, [2], [0.25])],
-    "unpaired": mismatch([made.judged(4), made.judged(5, good=False)], max_tokens=99)[0],
+    "examples": [make.example(4), make.example(3)],
+    "pairs": [make.pair(4, 3, 0.5), make.pair(2, 5, 1.0)],
+    "pairs with gold": [make.pair(4, 3, gold=2), make.pair(2, 5, gold=4)],
+    "rankings": [make.ranking([3, 4, 2]), make.ranking([2, 2])],
+    "steps": [make.steps(5, [2, 4], [1.0, None]), make.steps(3, [2], [0.25])],
+    "unpaired": add_mismatched([make.unpaired(4), make.unpaired(5, good=False)], max_tokens=99)[0],
 }
 
 
@@ -40,7 +40,7 @@ def test_one_flat_axis() -> None:
     batch = collate(items)
     sequences = [sequence for item in items for sequence in item.sequences]
     assert batch["tokens_T"].tolist() == [int(token) for sequence in sequences for token in sequence.tokens]
-    assert batch["loss_mask_T"].tolist() == [bool(mark) for sequence in sequences for mark in sequence.trained]
+    assert batch["loss_mask_T"].tolist() == [bool(mark) for sequence in sequences for mark in sequence.loss_mask]
     assert batch["positions_T"].tolist() == [*range(4), *range(3), *range(2), *range(5)]
     assert batch["segments"].lengths_B.tolist() == [4, 3, 2, 5]
     assert batch["groups"].ids_B.tolist() == [0, 0, 1, 1]
@@ -52,7 +52,7 @@ def test_pairs_rankings_and_thumbs() -> None:
     assert pairs["chosen_P"].tolist() == [0, 2]
     assert pairs["rejected_P"].tolist() == [1, 3]
     assert pairs["margins_P"].tolist() == [0.5, 1.0]
-    assert "margins_P" not in collate([made.pair(2, 2)])
+    assert "margins_P" not in collate([make.pair(2, 2)])
     rankings = collate(SAMPLES["rankings"])
     assert rankings["ranks_B"].tolist() == [0, 1, 2, 0, 1]
     assert rankings["groups"].ids_B.tolist() == [0, 0, 0, 1, 1]
@@ -93,61 +93,61 @@ def test_first_tokens_are_never_trained() -> None:
 
 
 def test_companions_carry_the_same_answer_behind_another_prompt() -> None:
-    items, shorter = mismatch([made.judged(6), made.judged(4), made.judged(5)], max_tokens=99)
+    items, shorter = add_mismatched([make.unpaired(6), make.unpaired(4), make.unpaired(5)], max_tokens=99)
     assert shorter == 0
     for place, item in enumerate(items):
         own, other = item.sequences[0], items[(place + 1) % 3].sequences[0]
         assert item.mismatched is not None
-        expected = [*other.tokens[: other.prompt], *own.tokens[own.prompt :]]
+        expected = [*other.tokens[: other.prompt_length], *own.tokens[own.prompt_length :]]
         assert item.mismatched.tokens.tolist() == [int(token) for token in expected]
-        assert item.mismatched.trained.sum() == own.trained.sum()
+        assert item.mismatched.loss_mask.sum() == own.loss_mask.sum()
     companion = collate(items)["mismatched"]
     assert companion["segments"].lengths_B.tolist() == [6, 4, 5]
 
 
 def test_companions_do_not_depend_on_the_cut() -> None:
-    items, _ = mismatch([made.judged(4 + n) for n in range(5)], max_tokens=99)
+    items, _ = add_mismatched([make.unpaired(4 + n) for n in range(5)], max_tokens=99)
     whole = collate(items)["mismatched"]["tokens_T"]
     cuts = [collate(part)["mismatched"]["tokens_T"] for part in (items[:2], items[2:3], items[3:])]
     assert torch.equal(torch.cat(cuts), whole)
 
 
 def test_a_neighbour_with_the_same_prompt_is_passed_over() -> None:
-    one, two = made.judged(4), made.judged(5)
-    twin = made.judged(6)
+    one, two = make.unpaired(4), make.unpaired(5)
+    twin = make.unpaired(6)
     twin.sequences[0].tokens[:2] = one.sequences[0].tokens[:2]
-    items, _ = mismatch([one, twin, two], max_tokens=99)
+    items, _ = add_mismatched([one, twin, two], max_tokens=99)
     assert items[0].mismatched is not None
     assert np.array_equal(items[0].mismatched.tokens[:2], two.sequences[0].tokens[:2])
-    with pytest.raises(ValueError, match="all records ask the same"):
-        mismatch([one, twin], max_tokens=99)
-    with pytest.raises(ValueError, match="all records ask the same"):
-        mismatch([one], max_tokens=99)
+    with pytest.raises(ValueError, match="all records have the same prompt"):
+        add_mismatched([one, twin], max_tokens=99)
+    with pytest.raises(ValueError, match="all records have the same prompt"):
+        add_mismatched([one], max_tokens=99)
 
 
 def test_where_a_whole_step_asks_the_same_a_prompt_of_the_data_stands_in() -> None:
-    one, two = made.judged(4), made.judged(5)
-    spare = two_prompts([one, one, two])
+    one, two = make.unpaired(4), make.unpaired(5)
+    spare = two_distinct_prompts([one, one, two])
     assert [prompt.tolist() for prompt in spare] == [each.sequences[0].tokens[:2].tolist() for each in (one, two)]
-    items, _ = mismatch([one, one], max_tokens=99, spare=spare)
+    items, _ = add_mismatched([one, one], max_tokens=99, spare=spare)
     for item in items:
         assert item.mismatched is not None
         assert item.mismatched.tokens.tolist() == [*spare[1].tolist(), *one.sequences[0].tokens[2:].tolist()]
-    (alone,), _ = mismatch([two], max_tokens=99, spare=spare)
+    (alone,), _ = add_mismatched([two], max_tokens=99, spare=spare)
     assert alone.mismatched is not None and alone.mismatched.tokens[:2].tolist() == spare[0].tolist()
 
 
 def test_a_companion_over_the_limit_loses_the_beginning_of_its_prompt_and_is_counted() -> None:
-    long, short = made.judged(8, prompt=7), made.judged(8, prompt=2)
-    items, shorter = mismatch([long, short], max_tokens=8)
+    long, short = make.unpaired(8, prompt=7), make.unpaired(8, prompt=2)
+    items, shorter = add_mismatched([long, short], max_tokens=8)
     companion = items[1].mismatched
     assert companion is not None
     assert companion.tokens[:2].tolist() == long.sequences[0].tokens[5:7].tolist()
-    assert (len(companion), companion.prompt, shorter) == (8, 2, 1)
+    assert (len(companion), companion.prompt_length, shorter) == (8, 2, 1)
 
 
 def test_what_cannot_be_collated() -> None:
     with pytest.raises(ValueError, match="a micro-batch of examples, pairs"):
-        collate([made.example(3), made.pair(2, 2)])
+        collate([make.example(3), make.pair(2, 2)])
     with pytest.raises(ValueError, match="1 of 2 pairs have a margin"):
-        collate([made.pair(2, 2, 1.0), made.pair(2, 2)])
+        collate([make.pair(2, 2, 1.0), make.pair(2, 2)])

@@ -27,7 +27,7 @@ def test_every_format_gives_the_same_records(write, tmp_path: Path) -> None:
     expected = [(Message("user", row["prompt"]), Message("assistant", row["completion"])) for row in ROWS]
     assert [record.messages for record in loaded.records if isinstance(record, Example)] == expected
     assert loaded.report.rows == 3
-    assert not loaded.report.bad
+    assert not loaded.report.invalid
 
 
 @pytest.mark.parametrize("write", files.FORMATS.values(), ids=files.FORMATS)
@@ -66,7 +66,7 @@ def test_every_kind_of_bad_row_is_named_with_file_and_line(tmp_path: Path) -> No
     with pytest.raises(ValueError) as caught:
         load(str(write_bad(tmp_path)), "pairs")
     lines = str(caught.value).splitlines()
-    assert lines[0] == "7 bad rows of 9 (1 empty, 1 encoding, 1 equal, 1 missing, 1 syntax, 2 type)"
+    assert lines[0] == "7 invalid rows of 9 (1 empty, 1 encoding, 1 equal, 1 missing, 1 syntax, 2 type)"
     places = [line.partition(": ")[0] for line in lines[1:-1]]
     assert places == [f"bad.jsonl:{number}" for number in (2, 3, 4, 6, 7, 8, 9)]
     assert "no value in column 'rejected'" in lines[1]
@@ -84,7 +84,7 @@ def test_lines_of_csv_are_counted_through_quoted_line_ends(tmp_path: Path) -> No
     path.write_bytes(b'prompt,completion\n"two\nlines",ok\nq,\nq,r,s\n"x",\xff\n')
     loaded = load(str(path), "examples", invalid_rows="collect")
     assert [str(place) for place in loaded.places] == ["a.csv:2"]
-    assert [(str(bad.place), bad.kind) for bad in loaded.report.bad] == [
+    assert [(str(bad.place), bad.kind) for bad in loaded.report.invalid] == [
         ("a.csv:4", "missing"),
         ("a.csv:5", "syntax"),
         ("a.csv:6", "encoding"),
@@ -157,7 +157,7 @@ def test_empty_and_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"files of type '\.txt' are not read"):
         load(str(tmp_path / "a.txt"))
     (tmp_path / "b.jsonl").write_text("{\n{\n")
-    with pytest.raises(ValueError, match="2 bad rows of 2"):
+    with pytest.raises(ValueError, match="2 invalid rows of 2"):
         load(str(tmp_path / "b.jsonl"), invalid_rows="skip")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no data file"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascent.data.mix import DrawnBatch, Mixture, Stream, order_of
+from ascent.data.mix import Draw, Mixture, Stream, epoch_order
 
 sizes = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
@@ -24,7 +24,7 @@ def test_every_record_comes_exactly_once_per_epoch(of: list[int], seed: int) -> 
     mixed = mixture(of, seed=seed)
     drawn = mixed.take(200)
     for source, size in enumerate(of):
-        places = [each.place for each in drawn if each.source == source]
+        places = [each.record for each in drawn if each.source == source]
         for start in range(0, len(places) - size + 1, size):
             assert sorted(places[start : start + size]) == list(range(size))
 
@@ -53,29 +53,27 @@ def test_a_resumed_stream_continues_exactly(of: list[int], before: int, after: i
 
 def test_each_epoch_has_its_own_order_and_so_has_each_seed_and_source() -> None:
     orders = [
-        order_of(50, source=source, seed=seed, epoch=epoch) for source in (0, 1) for seed in (0, 1) for epoch in (0, 1)
+        epoch_order(50, source=source, seed=seed, epoch=epoch)
+        for source in (0, 1)
+        for seed in (0, 1)
+        for epoch in (0, 1)
     ]
     assert len({tuple(order) for order in orders}) == 8
 
 
 def test_the_order_is_pinned() -> None:
     """The same seed gives the same data on every machine and with every version of every library."""
-    assert order_of(8, source=0, seed=0, epoch=0) == [3, 4, 1, 2, 6, 5, 0, 7]
+    assert epoch_order(8, source=0, seed=0, epoch=0) == [3, 4, 1, 2, 6, 5, 0, 7]
 
 
 def test_orders_are_uniform() -> None:
-    first = [order_of(5, source=0, seed=seed, epoch=1)[0] for seed in range(2000)]
+    first = [epoch_order(5, source=0, seed=seed, epoch=1)[0] for seed in range(2000)]
     # Chi-squared with 4 degrees of freedom: above 18.5 once in a thousand.
     assert sum((first.count(place) - 400) ** 2 / 400 for place in range(5)) < 18.5
 
 
 def test_without_shuffling_the_file_order_is_kept() -> None:
-    assert mixture([3], shuffle=False).take(4) == [
-        DrawnBatch(0, 0, 0),
-        DrawnBatch(0, 1, 0),
-        DrawnBatch(0, 2, 0),
-        DrawnBatch(0, 0, 1),
-    ]
+    assert mixture([3], shuffle=False).take(4) == [Draw(0, 0, 0), Draw(0, 1, 0), Draw(0, 2, 0), Draw(0, 0, 1)]
 
 
 def test_epochs_are_told_with_their_fraction() -> None:
@@ -102,7 +100,7 @@ def test_a_position_of_another_mixture_is_refused(change: dict[str, object], wor
 @pytest.mark.parametrize(
     ("streams", "words"),
     [
-        ([], "mixture of nothing"),
+        ([], "an empty mixture"),
         ([Stream("a", 0)], "no records"),
         ([Stream("a", 1, 0.0)], "weight 0.0"),
         ([Stream("a", 1, float("inf"))], "weight inf"),

@@ -28,7 +28,7 @@ def conversation(spoken: list[tuple[str, str]]) -> tuple[Message, ...]:
 
 
 def trained_text(renderer: Renderer, rendered: object) -> str:
-    return str(renderer.tokenizer.decode(rendered.tokens[rendered.trained].tolist()))  # type: ignore[attr-defined]
+    return str(renderer.tokenizer.decode(rendered.tokens[rendered.loss_mask].tolist()))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("renderer", [CHAT, BASE], ids=["template", "base"])
@@ -40,8 +40,8 @@ def test_assistant_turns_and_their_ends_are_trained_and_nothing_else(
     rendered = renderer.example(conversation(spoken))
     assert trained_text(renderer, rendered) == "".join(answered + "<|end|>" for _, answered in spoken)
     assert rendered.tokens[-1] == renderer.end_id
-    assert rendered.trained[-1]
-    assert not rendered.trained[0]
+    assert rendered.loss_mask[-1]
+    assert not rendered.loss_mask[0]
 
 
 @pytest.mark.parametrize("tokenizer", [chat.tokenizer(), chat.tokenizer(None)], ids=["template", "base"])
@@ -51,15 +51,15 @@ def test_completion_trains_the_last_answer_only(tokenizer: object, spoken: list[
     renderer = Renderer(tokenizer, train_on="completion")  # type: ignore[arg-type]
     rendered = renderer.example(conversation(spoken))
     assert trained_text(renderer, rendered) == spoken[-1][1] + "<|end|>"
-    assert rendered.trained.tolist() == sorted(rendered.trained.tolist())
+    assert rendered.loss_mask.tolist() == sorted(rendered.loss_mask.tolist())
 
 
 @settings(max_examples=50)
 @given(rounds)
 def test_all_trains_everything_but_the_first_token(spoken: list[tuple[str, str]]) -> None:
     rendered = Renderer(chat.tokenizer(), train_on="all").example(conversation(spoken))
-    assert not rendered.trained[0]
-    assert rendered.trained[1:].all()
+    assert not rendered.loss_mask[0]
+    assert rendered.loss_mask[1:].all()
 
 
 @pytest.mark.parametrize("renderer", [CHAT, BASE], ids=["template", "base"])
@@ -68,8 +68,8 @@ def test_all_trains_everything_but_the_first_token(spoken: list[tuple[str, str]]
 def test_the_prompt_is_what_a_sampler_is_given(renderer: Renderer, spoken: list[tuple[str, str]]) -> None:
     messages = conversation(spoken)
     rendered = renderer.answer(messages[:-1], messages[-1:])
-    assert tuple(rendered.tokens[: rendered.prompt].tolist()) == renderer.prompt(messages[:-1])
-    assert rendered.prompt == int(np.flatnonzero(rendered.trained)[0])
+    assert tuple(rendered.tokens[: rendered.prompt_length].tolist()) == renderer.prompt(messages[:-1])
+    assert rendered.prompt_length == int(np.flatnonzero(rendered.loss_mask)[0])
 
 
 def test_tokens_equal_transformers_own_up_to_the_last_end() -> None:
@@ -84,13 +84,13 @@ def test_tokens_equal_transformers_own_up_to_the_last_end() -> None:
 
 
 def test_an_answer_that_would_merge_with_the_prompt_stays_apart() -> None:
-    """Tokenized whole, a token would lie across the border, and the prompt would not be what a sampler is given."""
+    """Tokenized whole, a token would lie spans the border, and the prompt would not be what a sampler is given."""
     asked, answered = Message("user", "ques"), Message("assistant", "tion")
     apart = [BASE.tokenizer.encode(text, add_special_tokens=False) for text in ("ques", "tion")]
     assert BASE.tokenizer.encode("question", add_special_tokens=False) != apart[0] + apart[1]
     rendered = BASE.answer((asked,), (answered,))
     assert trained_text(BASE, rendered) == "tion<|end|>"
-    assert tuple(rendered.tokens[: rendered.prompt].tolist()) == BASE.prompt((asked,)) == tuple(apart[0])
+    assert tuple(rendered.tokens[: rendered.prompt_length].tolist()) == BASE.prompt((asked,)) == tuple(apart[0])
 
 
 def test_pad_equal_to_eos_is_said_and_harmless() -> None:
@@ -98,8 +98,8 @@ def test_pad_equal_to_eos_is_said_and_harmless() -> None:
     messages = conversation([("a", "b")])
     assert any("pad equals EOS" in line for line in shared.describe())
     assert not any("pad equals EOS" in line for line in CHAT.describe())
-    assert shared.example(messages).trained.tolist() == CHAT.example(messages).trained.tolist()
-    assert shared.example(messages).trained[-1]
+    assert shared.example(messages).loss_mask.tolist() == CHAT.example(messages).loss_mask.tolist()
+    assert shared.example(messages).loss_mask[-1]
 
 
 def test_the_templates_own_end_is_trained_where_it_is_not_eos() -> None:
@@ -133,7 +133,7 @@ def test_plain_text_is_trained_whole_without_a_template(bos: bool) -> None:
     rendered = renderer.example((Message("assistant", "Once upon a time"),))
     text = "<|bos|>" * bos + "Once upon a time<|end|>"
     assert renderer.tokenizer.decode(rendered.tokens.tolist()) == text
-    assert rendered.trained.tolist() == [False] + [True] * (len(rendered) - 1)
+    assert rendered.loss_mask.tolist() == [False] + [True] * (len(rendered) - 1)
 
 
 def test_a_base_model_gets_bos_contents_and_eos() -> None:
@@ -153,12 +153,12 @@ def test_a_tokenizer_that_writes_a_space_first_is_tokenized_whole() -> None:
     rendered = renderer.example(messages)
     assert rendered.tokens.tolist() == theirs[: len(rendered)]
     assert trained_text(renderer, rendered).replace("<|end|>", " ").split() == ["1", "3", "the", "digits"]
-    assert rendered.tokens[rendered.trained].tolist().count(renderer.end_id) == 2
+    assert rendered.tokens[rendered.loss_mask].tolist().count(renderer.end_id) == 2
 
 
 def test_a_token_across_the_border_is_an_error_for_such_a_tokenizer() -> None:
     renderer = Renderer(chat.spaced(None))
-    with pytest.raises(RowError, match="across the border"):
+    with pytest.raises(RowError, match="spans the border"):
         renderer.answer((Message("user", "ques"),), (Message("assistant", "tion"),))
 
 
@@ -220,26 +220,26 @@ def asked_again(role: str = "user") -> list[Message]:
 def test_the_tokens_between_two_turns_are_those_of_the_whole_conversation(template, text):
     """As imitation would render them: what follows the first answer's end, up to the second answer."""
     renderer = Renderer(chat.tokenizer(template))
-    between = renderer.between(asked_again())
+    between = renderer.between_turns(asked_again())
     assert renderer.tokenizer.decode(list(between)) == text
     whole = renderer.example([*asked_again(), Message("assistant", "1 2")])
-    read = [int(token) for token, trained in zip(whole.tokens, whole.trained, strict=True) if not trained]
+    read = [int(token) for token, trained in zip(whole.tokens, whole.loss_mask, strict=True) if not trained]
     assert tuple(read[-len(between) :]) == between
 
 
 def test_a_conversation_that_cannot_go_on_is_refused_by_name():
     with pytest.raises(ValueError, match="changes earlier turns once a user message follows"):
-        Renderer(chat.tokenizer(chat.FORGETFUL)).between(asked_again())
-    with pytest.raises(ValueError, match="turns not be joined"):
-        Renderer(chat.spaced()).between(asked_again())
+        Renderer(chat.tokenizer(chat.FORGETFUL)).between_turns(asked_again())
+    with pytest.raises(ValueError, match="turns cannot be tokenized separately"):
+        Renderer(chat.spaced()).between_turns(asked_again())
     with pytest.raises(RowError, match="control token"):
-        Renderer(chat.tokenizer()).between([*asked_again()[:2], Message("user", "<|end|>")])
+        Renderer(chat.tokenizer()).between_turns([*asked_again()[:2], Message("user", "<|end|>")])
 
 
 def test_control_tokens_of_a_reply_are_taken_apart():
     renderer = Renderer(chat.tokenizer())
-    assert renderer.harmless("a <|end|><<|end|>") == "a < |end|><< |end|>"
-    assert renderer.harmless("nothing <b>here</b>") == "nothing <b>here</b>"
+    assert renderer.escape_control_tokens("a <|end|><<|end|>") == "a < |end|><< |end|>"
+    assert renderer.escape_control_tokens("nothing <b>here</b>") == "nothing <b>here</b>"
 
 
 @pytest.mark.parametrize("renderer", [CHAT, BASE], ids=["template", "base"])
@@ -247,7 +247,7 @@ def test_steps_are_judged_at_their_line_breaks_and_the_last_at_the_answers_end(r
     asked, steps = (Message("user", "1 + 2 + 3 ="),), ["1 + 2 = 3", "3", "3 + 3 = 6"]
     rendered, ends = renderer.steps(asked, steps)
     assert rendered.tokens.tolist() == renderer.answer(asked, (Message("assistant", "\n".join(steps)),)).tokens.tolist()
-    said = [str(renderer.tokenizer.decode(rendered.tokens[rendered.prompt : end + 1].tolist())) for end in ends]
+    said = [str(renderer.tokenizer.decode(rendered.tokens[rendered.prompt_length : end + 1].tolist())) for end in ends]
     assert said == ["1 + 2 = 3\n", "1 + 2 = 3\n3\n", "1 + 2 = 3\n3\n3 + 3 = 6<|end|>"]
 
 
@@ -258,8 +258,8 @@ def test_steps_that_end_in_one_token_are_refused() -> None:
     with pytest.raises(RowError, match="two steps end in one token"):
         renderer.steps((Message("user", "q"),), ["2", "2", "2"])
     # What was sampled is judged all the same: two steps by one token, the last by the answer's end.
-    found = renderer.in_steps((Message("user", "q"),), "20202")
-    assert found.ends == (2, 4, 6) and found.places[0] == found.places[1] == found.places[2] - 1
+    found = renderer.split_steps((Message("user", "q"),), "20202")
+    assert found.char_ends == (2, 4, 6) and found.token_ends[0] == found.token_ends[1] == found.token_ends[2] - 1
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,8 @@ def test_a_step_is_read_at_the_token_that_holds_its_separators_end(text: str, se
     asked = (Message("user", "q"),)
     for tokenizer in (chat.tokenizer(), chat.tokenizer(None)):
         renderer = Renderer(tokenizer, step_separator=separator)
-        found = renderer.in_steps(asked, text)
-        starts = (found.rendered.prompt, *(place + 1 for place in found.places))
+        found = renderer.split_steps(asked, text)
+        starts = (found.rendered.prompt_length, *(place + 1 for place in found.token_ends))
         tokens = found.rendered.tokens
         pieces = [tokens[a:b].tolist() for a, b in pairwise(starts)]
         assert [str(tokenizer.decode(piece)) for piece in pieces] == read
@@ -291,17 +291,17 @@ TRIMMING = chat.CHATML.replace("m['content']", "m['content'] | trim")
 
 def test_a_template_that_trims_leaves_the_steps_where_they_are() -> None:
     tokenizer = chat.tokenizer(TRIMMING)
-    found = Renderer(tokenizer).in_steps((Message("user", "q"),), "  1 + 1\n2\n ")
-    assert found.ends == (8, 12)
-    answer = found.rendered.tokens[found.rendered.prompt : found.places[0] + 1].tolist()
-    assert tokenizer.decode(answer) == "1 + 1\n" and found.places[1] == len(found.rendered) - 1
+    found = Renderer(tokenizer).split_steps((Message("user", "q"),), "  1 + 1\n2\n ")
+    assert found.char_ends == (8, 12)
+    answer = found.rendered.tokens[found.rendered.prompt_length : found.token_ends[0] + 1].tolist()
+    assert tokenizer.decode(answer) == "1 + 1\n" and found.token_ends[1] == len(found.rendered) - 1
 
 
 def test_a_template_that_changes_the_answer_and_a_tokenizer_that_drops_the_separator_are_refused() -> None:
     shouting = chat.CHATML.replace("m['content']", "m['content'] | upper")
     with pytest.raises(RowError, match="the chat template changes the answer"):
-        Renderer(chat.tokenizer(shouting)).in_steps((Message("user", "q"),), "one\ntwo")
+        Renderer(chat.tokenizer(shouting)).split_steps((Message("user", "q"),), "one\ntwo")
     dropping = chat.tokenizer(None)
     dropping.backend_tokenizer.normalizer = normalizers.Replace("\n", "")
-    with pytest.raises(RowError, match=r"no token for the separator '\\n' behind a step.*data\.step_separator"):
-        Renderer(dropping).in_steps((Message("user", "q"),), "one\ntwo")
+    with pytest.raises(RowError, match=r"no token for the separator '\\n' after a step.*data\.step_separator"):
+        Renderer(dropping).split_steps((Message("user", "q"),), "one\ntwo")

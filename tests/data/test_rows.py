@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ascent.data.load import load
-from ascent.data.rows import rows_of_file
+from ascent.data.rows import read_file
 from ascent.records import Example, Pair
 from tests.data import files
 
@@ -61,7 +61,7 @@ LINES: list[tuple[str | bytes, str, str]] = [
     # shapes
     ("", "examples", " holds no rows; there is nothing to read"),
     ("1\n", "examples", ':1: a number, but a row is an object such as {"prompt"'),
-    (FINE + "{} {}\n", "examples", ":2: not JSON: more follows at character 2; write one object per line"),
+    (FINE + "{} {}\n", "examples", ":2: not JSON: trailing text at character 2; write one object per line"),
     ((FINE + '{"prompt": 5}\n').replace("\n", "\r\n"), "prompts", ":2: prompt is int 5, but it must be text or a list"),
     (FINE + '{"prompt": "q", "completion": ["a"]}\n', "examples", ":2: completion[0] is str 'a', but a message is {"),
     # meanings
@@ -74,7 +74,7 @@ LINES: list[tuple[str | bytes, str, str]] = [
     (thumb(2), "unpaired", ":1: label is int 2, but it must be true or false (or 1 or 0)"),
     (thumb("good"), "unpaired", ":1: label is str 'good', but it must be true or false"),
     (json.dumps({"messages": [U, A], "label": 2}), "unpaired", ":1: label is int 2, but"),
-    (FINE, "unpaired", "cannot be used as unpaired; give unpaired: a question, an answer and a thumb"),
+    (FINE, "unpaired", "cannot be used as unpaired; give unpaired: a question, an answer and a label"),
     ('{"question": "q", "response_j": "a"}\n', "pairs", ":1: no value in column 'response_k'"),
     ('{"question": "q", "response_j": "a", "response_k": "a"}\n', "pairs", ":1: chosen equals rejected"),
 ]
@@ -84,19 +84,19 @@ LISTS: list[tuple[str | bytes, str, str]] = [
     (f'[{FINE},\n{{"prompt": 1, "prompt": 2}}]', "examples", ":3: the name 'prompt' is given twice"),
     (b'[\n{"prompt": "caf\xe9"}]', "examples", ":2: row 1 is not UTF-8"),
     (f'[{FINE},\n{{"prompt":', "examples", ":3: not JSON: Expecting value at character 10"),
-    (f"[{FINE}{FINE}]", "examples", ":2: not JSON: a comma or ] is missing behind a row"),
+    (f"[{FINE}{FINE}]", "examples", ":2: not JSON: a comma or ] is missing after a row"),
     (f"[{FINE},]", "examples", ":2: not JSON: Expecting value"),
-    (f"[{FINE}]]", "examples", ": not JSON: more follows behind the list"),
+    (f"[{FINE}]]", "examples", ": not JSON: trailing text after the list"),
     ("[[1], null]", "examples", " row 1: a list, but a row is an object"),
     (" [ ] ", "examples", " holds no rows; there is nothing to read"),
-    (json.dumps({"train": [json.loads(FINE)]}, indent=1), "examples", ": columns train fit no known layout; rename"),
+    (json.dumps({"train": [json.loads(FINE)]}, indent=1), "examples", ": columns train fit no known schema; rename"),
 ]
 TABLES: list[tuple[str | bytes, str, str]] = [
     (f'{RATED}q,"[""a"", ""b""]","[1, {DIGITS}]"\n', "rankings", ":2: column 'ratings': a number has thousands"),
     (f"prompt,chosen,rejected,margin\nq,a,b,{DIGITS}\n", "pairs", ":2: margin is float inf"),
     (f'messages\n"{DEEP}"\n', "examples", ":2: column 'messages': nested too deep"),
     ('messages\n"[{""role"": 1, ""role"": 2}]"\n', "examples", ":2: column 'messages': the name 'role' is given twice"),
-    ('messages\n"[] []"\n', "examples", ":2: column 'messages': not JSON: more follows at character 2"),
+    ('messages\n"[] []"\n', "examples", ":2: column 'messages': not JSON: trailing text at character 2"),
     ("prompt,completion,completion\nq,a,b\n", "examples", ":1: the column name 'completion' is given twice; rename"),
     (b"PK\x03\x04rest", "examples", " is a zip archive; unpack it"),
     (TABLE.encode("utf-16"), "examples", " is UTF-16; save it as UTF-8"),
@@ -200,7 +200,7 @@ def test_places_count_lines_whatever_ends_them(tmp_path: Path) -> None:
     for number, ending in enumerate(("\n", "\r\n", "\r")):
         path = tmp_path / f"{number}.jsonl"
         path.write_bytes(ending.join([FINE.strip(), "", FINE.strip(), ""]).encode())
-        assert [row.place.number for row in rows_of_file(path, "a")] == [1, 3]
+        assert [row.place.number for row in read_file(path, "a")] == [1, 3]
 
 
 def test_a_nul_that_a_model_wrote_is_a_character(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_thumbs_are_not_imitated() -> None:
 
 def test_unknown_columns_are_told_what_would_fit() -> None:
     with pytest.raises(
-        ValueError, match="columns foo fit no known layout; rename them to one of: pairs: chosen and rej"
+        ValueError, match="columns foo fit no known schema; rename them to one of: pairs: chosen and rej"
     ):
         detect_schema({"foo": 1}, "pairs")
     with pytest.raises(ValueError, match="want='pears'"):
@@ -207,5 +207,5 @@ def test_bad_values(row: dict[str, Any], kind: str, words: str) -> None:
 def test_columns_that_change_the_meaning_are_refused() -> None:
     fields = Columns("id", {"messages": [U, A], "images": ["a.png"]})
     with pytest.raises(RowError, match="column 'images' is set"):
-        fields.refuse_what_we_cannot_hold()
-    Columns("id", {"messages": [U, A], "images": [], "tools": None}).refuse_what_we_cannot_hold()
+        fields.check_text_only()
+    Columns("id", {"messages": [U, A], "images": [], "tools": None}).check_text_only()

@@ -15,9 +15,9 @@ from ascent.data.errors import Report
 from ascent.data.load import load
 from ascent.data.prepare import Item, Limits, PreparedData, prepare
 from ascent.data.render import Renderer
-from ascent.data.sources import FileSource, once
+from ascent.data.sources import FileSource, single_pass
 from ascent.protocols import Source
-from tests.data import chat, files, made
+from tests.data import chat, files, make
 
 
 def prepared(items: list[Item], name: str = "made") -> PreparedData:
@@ -51,11 +51,11 @@ def same(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> bool:
 
 
 MAKERS = {
-    "examples": lambda n: made.example(3 + n % 7),
-    "pairs": lambda n: made.pair(3 + n % 5, 4 + n % 3, float(n)),
-    "rankings": lambda n: made.ranking([3, 3 + n % 4, 2]),
-    "steps": lambda n: made.steps(4 + n % 5, [2, 3], [1.0, 0.0]),
-    "unpaired": lambda n: made.judged(4 + n % 5, good=n % 2 == 0),
+    "examples": lambda n: make.example(3 + n % 7),
+    "pairs": lambda n: make.pair(3 + n % 5, 4 + n % 3, float(n)),
+    "rankings": lambda n: make.ranking([3, 3 + n % 4, 2]),
+    "steps": lambda n: make.steps(4 + n % 5, [2, 3], [1.0, 0.0]),
+    "unpaired": lambda n: make.unpaired(4 + n % 5, good=n % 2 == 0),
 }
 
 
@@ -76,7 +76,7 @@ def test_resume_gives_the_same_batches_also_in_epoch_2(kind: str, size: int, sto
 @given(size=st.integers(1, 13), batch_size=st.integers(1, 6))
 def test_every_record_is_seen_exactly_once_per_epoch(size: int, batch_size: int) -> None:
     """After `size` steps of `batch_size` records, `batch_size` epochs are over, wherever steps crossed their ends."""
-    items = [made.example(3) for _ in range(size)]
+    items = [make.example(3) for _ in range(size)]
     whole = source([prepared(items)], batch_size=batch_size)
     seen: Counter[int] = Counter()
     for step in range(size):
@@ -85,13 +85,13 @@ def test_every_record_is_seen_exactly_once_per_epoch(size: int, batch_size: int)
 
 
 def test_epoch_2_has_its_own_order() -> None:
-    items = [made.example(3) for _ in range(20)]
+    items = [make.example(3) for _ in range(20)]
     whole = source([prepared(items)], batch_size=20, tokens_per_microbatch=10**6)
     assert tokens(whole.next(0)) != tokens(whole.next(1))
 
 
 def test_ranks_divide_a_step_without_loss() -> None:
-    items = [made.pair(3 + n % 5, 4) for n in range(12)]
+    items = [make.pair(3 + n % 5, 4) for n in range(12)]
     one = source([prepared(items)], batch_size=6)
     two = [source([prepared(items)], batch_size=6, rank=rank, ranks=2) for rank in (0, 1)]
     for step in range(4):
@@ -101,7 +101,7 @@ def test_ranks_divide_a_step_without_loss() -> None:
 
 
 def test_weights_choose_the_shares() -> None:
-    parts = [prepared([made.example(2) for _ in range(50)], "a"), prepared([made.example(3) for _ in range(10)], "b")]
+    parts = [prepared([make.example(2) for _ in range(50)], "a"), prepared([make.example(3) for _ in range(10)], "b")]
     mixed = source(parts, weights=[1, 3], batch_size=8)
     for step in range(5):
         lengths = torch.cat([batch["segments"].lengths_B for batch in mixed.next(step)])
@@ -112,7 +112,7 @@ def test_weights_choose_the_shares() -> None:
 
 
 def test_repeated_steps_and_steps_of_another_size_are_refused() -> None:
-    whole = source([prepared([made.example(3)] * 5)])
+    whole = source([prepared([make.example(3)] * 5)])
     whole.next(0)
     with pytest.raises(ValueError, match="step 0 was already given"):
         whole.next(0)
@@ -122,7 +122,7 @@ def test_repeated_steps_and_steps_of_another_size_are_refused() -> None:
 
 
 def test_what_cannot_be_a_source() -> None:
-    part = prepared([made.example(30)])
+    part = prepared([make.example(30)])
     with pytest.raises(ValueError, match="batch_size=0"):
         source([part], batch_size=0)
     with pytest.raises(ValueError, match="rank=2 of 2"):
@@ -130,14 +130,14 @@ def test_what_cannot_be_a_source() -> None:
     with pytest.raises(ValueError, match="1 weights for 2 sources"):
         source([part, part], weights=[1.0])
     with pytest.raises(ValueError, match="a mixture of examples, pairs"):
-        source([part, prepared([made.pair(2, 2)], "b")])
+        source([part, prepared([make.pair(2, 2)], "b")])
     with pytest.raises(ValueError, match="30 tokens, more than the 29"):
         source([part], tokens_per_microbatch=29)
 
 
 def test_a_step_that_is_one_record_twice_still_has_companions() -> None:
     """Where epochs meet, a step of two can be one record twice; no order may stop a run in the middle."""
-    judged = [made.judged(4), made.judged(5), made.judged(6)]
+    judged = [make.unpaired(4), make.unpaired(5), make.unpaired(6)]
     whole = source([prepared(judged)], batch_size=2, shuffle=True)
     twice = 0
     for step in range(60):
@@ -148,21 +148,21 @@ def test_a_step_that_is_one_record_twice_still_has_companions() -> None:
         assert companions["tokens_T"][:2].tolist() != prompts[0]
         assert companions["tokens_T"][companions["segments"].offsets[1] :][:2].tolist() != prompts[1]
     assert twice > 0
-    with pytest.raises(ValueError, match="all records ask the same"):
+    with pytest.raises(ValueError, match="all records have the same prompt"):
         source([prepared([judged[0]])])
 
 
 def test_margins_are_for_all_sources_or_none() -> None:
-    parts = [prepared([made.pair(2, 2, 1.0)], "a"), prepared([made.pair(2, 2)], "b")]
+    parts = [prepared([make.pair(2, 2, 1.0)], "a"), prepared([make.pair(2, 2)], "b")]
     with pytest.raises(ValueError, match=r"with and without a margin \(a, b\)"):
         source(parts)
 
 
 def test_a_held_out_set_is_passed_once() -> None:
-    items = [made.judged(4 + n, good=n > 1) for n in range(4)]
-    batches = once(items, tokens_per_microbatch=10, max_tokens=60)
+    items = [make.unpaired(4 + n, good=n > 1) for n in range(4)]
+    batches = single_pass(items, tokens_per_microbatch=10, max_tokens=60)
     assert sorted(tokens(batches)) == sorted(int(t) for item in items for t in item.sequences[0].tokens)
-    (alone,) = once(items[:1], tokens_per_microbatch=10, max_tokens=60, companions=False)
+    (alone,) = single_pass(items[:1], tokens_per_microbatch=10, max_tokens=60, mismatched=False)
     assert "mismatched" not in alone
     assert all("mismatched" in batch and batch["mismatched"]["segments"].total <= 10 for batch in batches)
 
@@ -178,7 +178,7 @@ def test_from_a_file_to_batches(tmp_path) -> None:
     assert answer.removesuffix("<|end|>").isdigit()
     assert answer.endswith("<|end|>")
     assert isinstance(whole, FileSource)
-    assert whole.last_share is not None
-    assert whole.last_share.packed == 1.0
+    assert whole.packing is not None
+    assert whole.packing.efficiency == 1.0
     assert whole.steps_per_epoch == 3
     whole.refresh({})

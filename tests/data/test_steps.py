@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascent.data.errors import RowError
-from ascent.data.steps import joined, step_ends, without_blanks
+from ascent.data.steps import drop_blank_steps, join_steps, step_ends
 
 
 @pytest.mark.parametrize(
@@ -38,17 +38,17 @@ def test_every_end_but_the_last_lies_behind_a_separator(text: str, separator: st
 
 @given(st.text("ab \n", max_size=14), st.sampled_from(["\n", " ", "\n\n", "ab", "aba"]))
 def test_without_blanks_there_are_the_same_steps(text: str, separator: str) -> None:
-    read = without_blanks(text, separator)
+    read = drop_blank_steps(text, separator)
     steps = [piece for piece in text.split(separator) if piece.strip()]
     assert [piece for piece in read.split(separator) if steps] == steps
     assert len(step_ends(read, separator)) == len(step_ends(text, separator)) == len(steps)
-    assert without_blanks(read, separator) == read
+    assert drop_blank_steps(read, separator) == read
 
 
 @given(st.lists(st.text("ab \n", min_size=1, max_size=4), min_size=1, max_size=4), st.sampled_from(["\n", "\n\n", " "]))
 def test_what_may_be_learnt_from_is_split_as_it_was_judged(steps: list[str], separator: str) -> None:
     try:
-        text = joined(steps, separator)
+        text = join_steps(steps, separator)
     except RowError:
         return
     ends = step_ends(text, separator)
@@ -61,12 +61,12 @@ def test_what_may_be_learnt_from_is_split_as_it_was_judged(steps: list[str], sep
 @pytest.mark.parametrize(
     ("steps", "separator", "words"),
     [
-        (["a", "b\nc"], "\n", r"joined by '\\n', and step 1 holds it.* data\.step_separator"),
-        (["a\n", "b"], "\n\n", r"joined by '\\n\\n', and two steps meet in it"),
-        (["a", " ", "b"], "\n", "step 1 holds no text"),
-        ([""], "\n", "step 0 holds no text"),
+        (["a", "b\nc"], "\n", r"joined by '\\n', and step 1 contains it.* data\.step_separator"),
+        (["a\n", "b"], "\n\n", r"joined by '\\n\\n', and two steps form it together"),
+        (["a", " ", "b"], "\n", "step 1 has no text"),
+        ([""], "\n", "step 0 has no text"),
     ],
 )
 def test_steps_that_would_be_split_otherwise_are_refused(steps: list[str], separator: str, words: str) -> None:
     with pytest.raises(RowError, match=words):
-        joined(steps, separator)
+        join_steps(steps, separator)

@@ -22,8 +22,8 @@ def test_parts_and_lengths() -> None:
 
 
 def test_five_numbers() -> None:
-    assert summary.five(list(range(1, 101))) == (100, 50.5, 50, 95, 100)
-    assert summary.five([7]) == (1, 7.0, 7, 7, 7)
+    assert summary.summarize(list(range(1, 101))) == (100, 50.5, 50, 95, 100)
+    assert summary.summarize([7]) == (1, 7.0, 7, 7, 7)
 
 
 def test_bins_double() -> None:
@@ -39,11 +39,13 @@ def test_bins_double() -> None:
 def test_copies_and_common_prompts() -> None:
     again = Prompt("other id", PROMPT.messages)
     records = [Pair(PROMPT, A, B), Pair(again, A, B), Pair(again, B, A), Example("t", A)]
-    assert summary.copies(records) == (1, 2)
-    assert summary.in_common(records, [again, Prompt("x", (Message("user", "new"),))]) == 1
-    assert summary.in_common([Example("t", A)], [Example("t", A)]) == 0
+    assert summary.count_duplicates(records) == (1, 2)
+    assert summary.count_shared_prompts(records, [again, Prompt("x", (Message("user", "new"),))]) == 1
+    assert summary.count_shared_prompts([Example("t", A)], [Example("t", A)]) == 0
 
 
 def test_length_bias() -> None:
-    assert summary.chosen_longer([Pair(PROMPT, A, B), Pair(PROMPT, B, A), Pair(PROMPT, A, B)]) == pytest.approx(2 / 3)
-    assert summary.chosen_longer([PROMPT]) is None
+    assert summary.chosen_longer_frac([Pair(PROMPT, A, B), Pair(PROMPT, B, A), Pair(PROMPT, A, B)]) == pytest.approx(
+        2 / 3
+    )
+    assert summary.chosen_longer_frac([PROMPT]) is None

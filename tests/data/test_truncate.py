@@ -61,5 +61,5 @@ def test_the_last_user_message_is_cut() -> None:
     cut, lost = fit_messages(messages, lambda m: sum(len(each.content) for each in m) <= 12)
     assert cut == (*messages[:3], Message("user", "d"))
     assert lost.paragraphs == 1
-    with pytest.raises(ValueError, match="no query"):
+    with pytest.raises(ValueError, match="without a user message"):
         fit_messages((Message("system", "x"),), lambda m: False)

@@ -17,7 +17,7 @@ import torch
 from ascent.algorithms import TABLE
 from ascent.config.load import merged
 from ascent.data.collate import collate
-from ascent.data.prepare import Limits, item_of
+from ascent.data.prepare import Limits, render_record
 from ascent.data.render import Renderer
 from ascent.engines.hf import HFSampler
 from ascent.models import tiny
@@ -200,7 +200,7 @@ def gaps_of(folder: Path, pairs: Sequence[Pair]) -> list[float]:
     renderer, limits = Renderer(model.tokenizer), Limits(max_tokens=MAX_TOKENS, max_prompt_tokens=MAX_TOKENS - 1)
     found: list[float] = []
     for first in range(0, len(pairs), 64):
-        batch = collate([item_of(pair, renderer, limits) for pair in pairs[first : first + 64]])
+        batch = collate([render_record(pair, renderer, limits) for pair in pairs[first : first + 64]])
         scores_B = model.outputs(batch, frozenset({"scores_B"}))["scores_B"]
         found += (scores_B[batch["chosen_P"]] - scores_B[batch["rejected_P"]]).tolist()
     return found

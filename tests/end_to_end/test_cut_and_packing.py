@@ -72,7 +72,7 @@ def test_cut_and_packing_change_weights_by_rounding_only(
     moved = (whole - before).norm()
     _, several, counts = trained(row, tmp_path, SEVERAL)
     assert min(counts) > 1
-    monkeypatch.setattr(sources, "cut", one_by_one)
+    monkeypatch.setattr(sources, "split_microbatches", one_by_one)
     _, alone, counts = trained(row, tmp_path)
     assert set(counts) == {16}
     for other in (several, alone):

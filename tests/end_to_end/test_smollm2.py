@@ -64,7 +64,7 @@ def test_conversations_are_rendered_as_transformers_renders_them(name: str) -> N
     assert ours == whole[: len(ours)]
     assert tokenizer.decode(whole[len(ours) :]) == "\n"
 
-    trained = [token for token, on in zip(ours, shown.trained.tolist(), strict=True) if on]
+    trained = [token for token, on in zip(ours, shown.loss_mask.tolist(), strict=True) if on]
     answers = [turn.content + "<|im_end|>" for turn in turns if turn.role == "assistant"]
     assert tokenizer.decode(trained) == "".join(answers)
     assert renderer.stop_ids == {tokenizer.eos_token_id} and tokenizer.eos_token == "<|im_end|>"

@@ -52,7 +52,7 @@ class Scripted:
 
 
 def talk_with(renderer: Renderer, make: Callable[[Prompt], Env], **limits: Any) -> EnvSession:
-    return EnvSession(make, renderer.between, renderer.harmless, Limits(**limits))
+    return EnvSession(make, renderer.between_turns, renderer.escape_control_tokens, Limits(**limits))
 
 
 def one(question: str, answer: str | None = None, name: str = "p") -> Prompt:
@@ -268,7 +268,7 @@ def rollouts_of(model: LanguageModel, kind: str, wait: Callable[[], float], samp
     if kind == "hf":
         sampler: Any = HFSampler(model, renderer.stop_ids)
     else:
-        sampler = NativeEngine(model, renderer.stop_ids, rows=int(kind), longest_sequence=160)
+        sampler = NativeEngine(model, renderer.stop_ids, max_num_seqs=int(kind), max_model_len=160)
     text = lambda ids: str(model.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
     return generate(sampler, asked, range(samples), SamplingParams(24, seed=5, talk=talk), occasion="1", text=text)
 
@@ -312,7 +312,7 @@ def test_sixty_four_waits_of_a_second_take_about_a_second_a_turn(folder: Path, k
     renderer = Renderer(model.tokenizer, train_on="completion")
     talk = talk_with(renderer, lambda prompt: Sleepy(prompt), max_turns=4, max_tokens=60)
     asked = opened(renderer, talk, one("go"))
-    engine: Any = NativeEngine(model, renderer.stop_ids, rows=64, longest_sequence=100)
+    engine: Any = NativeEngine(model, renderer.stop_ids, max_num_seqs=64, max_model_len=100)
     sampler = HFSampler(model, renderer.stop_ids) if kind == "hf" else engine
     text = lambda ids: str(model.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
     settings = SamplingParams(1, seed=5, talk=talk)
@@ -341,7 +341,7 @@ def test_one_turn_with_an_environment_is_one_turn_without(folder: Path) -> None:
     model = load(folder)
     renderer = Renderer(model.tokenizer, train_on="completion")
     talk = talk_with(renderer, find("single_turn"))
-    engine = NativeEngine(model, renderer.stop_ids, rows=8, longest_sequence=64)
+    engine = NativeEngine(model, renderer.stop_ids, max_num_seqs=8, max_model_len=64)
     asked, text = opened(renderer, talk, one("say")), lambda ids: " ".join(map(str, ids))
     plain, talked = (
         list(generate_stream(engine, asked, range(4), SamplingParams(8, seed=1, talk=each), occasion="1", text=text))

@@ -21,7 +21,7 @@ from tests.setup.runs import tiny_plan, weights_of
 
 @pytest.fixture(scope="module")
 def sampler(tmp_path_factory: pytest.TempPathFactory) -> NativeEngine:
-    return NativeEngine(load(create(tmp_path_factory.mktemp("model") / "tiny", seed=0)), {1}, longest_sequence=64)
+    return NativeEngine(load(create(tmp_path_factory.mktemp("model") / "tiny", seed=0)), {1}, max_model_len=64)
 
 
 def items(count: int = 40, prompt: int = 3) -> list[Item]:
@@ -47,8 +47,8 @@ def test_a_share_of_the_answers_is_written_anew_behind_the_same_questions(sample
         assert new.sequences[0].tokens[:3].tolist() == old.sequences[0].tokens[:3].tolist()
     for place in fresh:
         written = after[place].sequences[0]
-        assert 4 <= len(written) <= 8 and written.prompt == 3
-        assert written.trained.tolist() == [False] * 3 + [True] * (len(written) - 3)
+        assert 4 <= len(written) <= 8 and written.prompt_length == 3
+        assert written.loss_mask.tolist() == [False] * 3 + [True] * (len(written) - 3)
 
 
 def test_the_same_step_gives_the_same_answers_and_another_does_not(sampler: NativeEngine) -> None:

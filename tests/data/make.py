@@ -33,8 +33,8 @@ def ranking(lengths: Sequence[int]) -> Item:
 
 
 def steps(length: int, ends: Sequence[int], labels: Sequence[float | None]) -> Item:
-    return Item("steps", (rendered(length),), ends=tuple(ends), labels=tuple(labels))
+    return Item("steps", (rendered(length),), step_ends=tuple(ends), step_labels=tuple(labels))
 
 
-def judged(length: int, good: bool = True, prompt: int = 2) -> Item:
+def unpaired(length: int, good: bool = True, prompt: int = 2) -> Item:
     return Item("unpaired", (rendered(length, prompt),), good=good)
