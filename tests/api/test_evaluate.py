@@ -1,4 +1,4 @@
-"""`ascent evaluate`: figures worked by hand, the judge of each kind of data, a model end to end."""
+"""`ascent evaluate`: metrics worked by hand, the scorer of each kind of data, a model end to end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 import ascent
-from ascent.api.evaluate import EvalResult, evaluate, figures, judge_of, lengths, prompts_of, suited
+from ascent.api.evaluate import (
+    EvalResult,
+    default_reward,
+    estimate_metrics,
+    evaluate,
+    lengths,
+    load_prompts,
+    scorer_for,
+)
 from ascent.records import Completion, Message, Prompt, Rollout, Stop, Turn
 from ascent.rewards.outcome import Tally
 from ascent.rollouts.generate import GREEDY
@@ -31,7 +39,7 @@ def test_figures_by_hand() -> None:
             cut = name == "b" and sample in (2, 3)
             rollouts.append(said(name, sample, tokens=4 if cut else 2, stop="length" if cut else "eos"))
             scores.append({"correct": verdict})
-    found = {name: each.value for name, each in figures(rollouts, scores, samples=4).items()}
+    found = {name: each.value for name, each in estimate_metrics(rollouts, scores, samples=4).items()}
     assert found == pytest.approx(
         {
             "greedy/correct": 1 / 2,
@@ -52,7 +60,7 @@ def test_figures_by_hand() -> None:
 def test_what_is_unscored_is_left_out_and_never_wrong() -> None:
     rollouts = [said("a", sample) for sample in (GREEDY, 0, 1)] + [said("b", sample) for sample in (GREEDY, 0, 1)]
     scores = [{"correct": value} for value in (1.0, 1.0, None, None, 0.0, 1.0)]
-    found = figures(rollouts, scores, samples=2)
+    found = estimate_metrics(rollouts, scores, samples=2)
     assert (found["greedy/correct"].value, found["greedy/correct"].prompts) == (1.0, 1)
     assert (found["mean@2/correct"].value, found["mean@2/correct"].prompts) == (3 / 4, 2)
     assert (found["pass@1"].value, found["pass@2"].prompts) == (3 / 4, 1)
@@ -61,11 +69,11 @@ def test_what_is_unscored_is_left_out_and_never_wrong() -> None:
 def test_rouge_is_for_reference_texts() -> None:
     text = "the cat sat on the mat"
     rollouts = [said("a", GREEDY, text="the cat sat", answer=text), said("b", GREEDY, text=text, answer=text)]
-    found = figures(rollouts, [{}, {}], samples=0)
+    found = estimate_metrics(rollouts, [{}, {}], samples=0)
     assert found["greedy/rouge_l"].value == pytest.approx((2 * 3 / 9 + 1) / 2)
     assert set(found) == {"greedy/rouge_l", "greedy/truncated"}
     short = [said("a", GREEDY, text="72", answer="72")]
-    assert "greedy/rouge_l" not in figures(short, [{}], samples=0)
+    assert "greedy/rouge_l" not in estimate_metrics(short, [{}], samples=0)
 
 
 def asked(question: str, answer: str | None) -> list[Prompt]:
@@ -83,7 +91,7 @@ def asked(question: str, answer: str | None) -> list[Prompt]:
     ],
 )
 def test_the_reward_suits_the_answers(question: str, answer: str | None, reward: str | None) -> None:
-    assert suited(asked(question, answer)) == reward
+    assert default_reward(asked(question, answer)) == reward
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> str:
@@ -94,29 +102,29 @@ def write(path: Path, rows: list[dict[str, Any]]) -> str:
 def test_judges_of_files(tmp_path: Path) -> None:
     rollouts = [said("a", 0, text=" Lima ", answer="Lima"), said("b", 0, text="Rome", answer="Lima"), said("c", 0)]
     tally = Tally()
-    judge = judge_of("a.jsonl", asked("?", "Lima"), None)
+    judge = scorer_for("a.jsonl", asked("?", "Lima"), None)
     assert judge.score(rollouts, tally) == [{"correct": 1.0}, {"correct": 0.0}, {"correct": None}]
     assert tally.unscored["exact", "no_gold"] == 1
     graded = tmp_path / "own.py"
     graded.write_text("def share(rollout):\n    return len(rollout.text) / 10\n")
-    own = judge_of("a.jsonl", asked("?", "Lima"), f"{graded}:share")
+    own = scorer_for("a.jsonl", asked("?", "Lima"), f"{graded}:share")
     assert own.score(rollouts[:2], Tally()) == [{"reward": 0.6}, {"reward": 0.4}]  # a grade is no verdict
-    maths = judge_of("a.jsonl", asked("?", "#### 4"), None)
+    maths = scorer_for("a.jsonl", asked("?", "#### 4"), None)
     assert maths.score([said("a", 0, text="#### 4.0", answer="4")], Tally())[0]["correct"] == 1
 
 
 def test_prompts_of_tasks_and_files(tmp_path: Path) -> None:
-    assert len(prompts_of("arithmetic", None)) == 256
-    held = prompts_of("arithmetic", 5)
+    assert len(load_prompts("arithmetic", None)) == 256
+    held = load_prompts("arithmetic", 5)
     assert [prompt.info["split"] for prompt in held] == ["heldout"] * 5
-    assert [p.info["split"] for p in prompts_of("arithmetic@train:7", None)] == ["train"] * 7
-    assert len(prompts_of("arithmetic:7", 3)) == 3
+    assert [p.info["split"] for p in load_prompts("arithmetic@train:7", None)] == ["train"] * 7
+    assert len(load_prompts("arithmetic:7", 3)) == 3
     name = write(tmp_path / "a.jsonl", [{"question": f"{n}?", "answer": str(n)} for n in range(4)])
-    assert [prompt.answer for prompt in prompts_of(name, 2)] == ["0", "1"]
+    assert [prompt.answer for prompt in load_prompts(name, 2)] == ["0", "1"]
     bad = write(tmp_path / "bad.jsonl", [{"question": "0?", "answer": "0"}, {"question": " ", "answer": "1"}])
-    assert [prompt.answer for prompt in prompts_of(bad, None, "skip")] == ["0"]
-    with pytest.raises(ValueError, match="1 bad rows of 2"):
-        prompts_of(bad, None)
+    assert [prompt.answer for prompt in load_prompts(bad, None, "skip")] == ["0"]
+    with pytest.raises(ValueError, match="1 invalid rows of 2"):
+        load_prompts(bad, None)
 
 
 def test_what_cannot_be_is_refused_first() -> None:
@@ -142,13 +150,13 @@ def test_a_model_on_a_task_and_on_a_file(model: str, tmp_path: Path) -> None:
     found = evaluate(model, "arithmetic", **drawn)  # type: ignore[arg-type]
     assert isinstance(found, EvalResult) and (found.prompts, found.samples) == (3, 2)
     assert found == evaluate(model, "arithmetic", **drawn)  # type: ignore[arg-type]
-    assert {"greedy/correct", "mean@2/correct", "pass@1", "pass@2", "greedy/digits"} <= set(found.figures)
-    assert found.figures["pass@1"].value == pytest.approx(found.figures["mean@2/correct"].value)
+    assert {"greedy/correct", "mean@2/correct", "pass@1", "pass@2", "greedy/digits"} <= set(found.metrics)
+    assert found.metrics["pass@1"].value == pytest.approx(found.metrics["mean@2/correct"].value)
     assert json.loads(json.dumps(found.as_dict()))["scored_by"] == "verifier of arithmetic"
     name = write(tmp_path / "a.jsonl", [{"question": "1+1=", "answer": "2"}, {"question": "2+2=", "answer": "4"}])
     again = evaluate(model, name, samples=0, max_new_tokens=4)
     assert (again.prompts, again.scored_by) == (2, "reward exact")
-    assert not any(each.startswith("pass@") for each in again.figures)
+    assert not any(each.startswith("pass@") for each in again.metrics)
 
 
 @pytest.mark.slow

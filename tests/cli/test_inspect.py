@@ -36,7 +36,7 @@ def test_without_a_model(tmp_path: Path) -> None:
     name = write(tmp_path / "a.jsonl", [*PAIRS, PAIRS[0]])
     done = seen(name)
     assert done.exit_code == 0
-    assert "7 pairs of 7 rows, layout: chosen and rejected" in done.stdout
+    assert "7 pairs of 7 rows, schema: chosen and rejected" in done.stdout
     assert "columns not used: source" in done.stdout
     assert "Lengths in characters" in done.stdout
     assert "1 records repeat an earlier one, 1 repeat an earlier prompt" in done.stdout
@@ -63,7 +63,7 @@ def test_with_a_model_a_sample_is_rendered_and_trained_tokens_are_marked(tmp_pat
     )
     done = seen(name, "--model", model, "--max-tokens", "40")
     assert "Lengths in tokens" in done.stdout
-    assert "pad equals EOS, which is harmless here" in done.stdout
+    assert "pad equals EOS, which is safe here" in done.stdout
     assert "1 of 2 records cannot be trained on (40 tokens a record" in done.stdout
     assert "a.jsonl:2: " in done.stdout
     assert "<|start|>user\nsort 2 1<|end|>\n<|start|>assistant\n⟦1 2<|end|>⟧" in done.stdout
@@ -78,7 +78,7 @@ def test_prompts_are_shown_as_a_sampler_gets_them(tmp_path: Path, model: str) ->
 def test_bad_rows_are_shown_and_the_status_tells(tmp_path: Path) -> None:
     done = seen(write(tmp_path / "a.jsonl", [*PAIRS, {"prompt": "q", "chosen": "a", "rejected": "a"}]))
     assert done.exit_code == 1
-    assert "1 bad rows of 7 (1 equal)" in done.stdout
+    assert "1 invalid rows of 7 (1 equal)" in done.stdout
     assert "a.jsonl:7: chosen equals rejected" in done.stdout
 
 

@@ -245,7 +245,7 @@ def test_tests_that_cannot_be_read_are_told_by_their_lines_before_anything_is_sa
         (found,) = [int(note.split()[0]) for note in training.notes if "prompts from" in note]
         return found
 
-    with pytest.raises(ValueError, match="3 bad rows of 4") as refused:
+    with pytest.raises(ValueError, match="3 invalid rows of 4") as refused:
         prompts({})
     told = str(refused.value)
     assert "code.jsonl:2: reward programs: bad_tests: the input of case 0 is 4 (int), but it must be text" in told
