@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ascent.algorithms import TABLE
-from ascent.api.evaluate import answered, evaluate
+from ascent.api.evaluate import evaluate, generate_answers
 from ascent.api.stages import stage
 from ascent.config.load import merged, nested, read_recipe
 from ascent.config.validate import validate
@@ -135,7 +135,7 @@ def recipe_of(row: str, practice: Practice, start: Path, seed: int) -> dict[str,
 
 def accuracy(folder: Path, practice: Practice) -> float:
     found = evaluate(str(folder), practice.task, samples=SAMPLES, limit=PROMPTS, max_new_tokens=practice.max_new_tokens)
-    return found.figures[f"mean@{SAMPLES}/correct"].value
+    return found.metrics[f"mean@{SAMPLES}/correct"].value
 
 
 # --- the whole sorting task ------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def judged(root: Path, start: Path, folder: Path, spent: float, sorting: Sorting
     """Greedy accuracy on held-out lists, before and after."""
     data = lists(root, sorting.practised, "heldout", sorting.held_out, 0)
     found = [evaluate(str(each), data, samples=0, max_new_tokens=14, reward="exact") for each in (start, folder)]
-    before, after = (each.figures["greedy/correct"].value for each in found)
+    before, after = (each.metrics["greedy/correct"].value for each in found)
     return {"before": before, "after": after, "training_cpu_seconds": spent}
 
 
@@ -280,7 +280,7 @@ def sanity(
     recipe = merged(recipe, {"update": {"schedule": "linear", "warmup_steps": practice.steps // 10}})
     spent = quietly(recipe, folder)
     ways = {"samples": 8, "max_new_tokens": practice.max_new_tokens, "reward": "exact"}
-    before, after = (evaluate(str(each), data, **ways).figures for each in (start, folder))
+    before, after = (evaluate(str(each), data, **ways).metrics for each in (start, folder))
     steps = [json.loads(line)["correct"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     a_pass = max(1, solvable.prompts * practice.group_size // practice.sequences)
     passes = [sum(steps[end - a_pass : end]) / a_pass for end in range(a_pass, len(steps) + 1)]
@@ -303,7 +303,7 @@ def solvable_prompts(root: Path, start: Path, seed: int, solvable: Solvable) -> 
         asked = {each.messages[0].content: each for each in task.prompts("train", solvable.candidates, seed)}
         settings = SamplingParams(max_new_tokens=14, seed=seed)
         right = dict.fromkeys(asked, 0.0)
-        for each in answered(str(start), list(asked.values()), solvable.samples, settings):
+        for each in generate_answers(str(start), list(asked.values()), solvable.samples, settings):
             if each.sample != GREEDY:
                 right[each.prompt.messages[0].content] += task.verify(each.prompt, each.text)["correct"]
         low, high = 0.2 * solvable.samples, 0.8 * solvable.samples

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from ascent.api.collect import CollectOptions, collect
+from ascent.api.collect import collect
 from ascent.api.compare import compare
-from ascent.api.evaluate import answered, evaluate
+from ascent.api.evaluate import evaluate, generate_answers
 from ascent.config.load import merged, nested, read_recipe
 from ascent.models.load import load
 from ascent.records import Prompt, Rollout
@@ -58,7 +58,7 @@ def learned(folder: Path, recipe: str, steps: int, changes: Changes) -> Path:
 
 def said(model: Path, prompts: Sequence[Prompt], seed: int) -> list[Rollout]:
     """One drawn answer to every prompt."""
-    found = answered(str(model), prompts, 1, SamplingParams(LONGEST, seed))
+    found = generate_answers(str(model), prompts, 1, SamplingParams(LONGEST, seed))
     return [each for each in found if each.sample != GREEDY]
 
 
@@ -155,10 +155,11 @@ def labelled(root: Path, seed: int, study: Followed, mix: Sequence[Changes] = ()
     shown = {"seed": seed, "data.train": "contrary:8192", "data.mix": list(mix)}
     start = learned(root / f"shown-{name}", "quickstart_demonstrations", study.shown_steps, shown)
     pairs = root / f"pairs-{name}.jsonl"
-    asked = CollectOptions((str(start),), f"contrary:{study.asked}", max_new_tokens=LONGEST, seed=seed)
     with alone(pairs.with_suffix(".lock")):
-        who = judge_of(study.labeller, seed=seed)
-        collect(asked, pairs, annotator="simulated", judge=who, repeat=0.0, say=lambda line: None)
+        collect(
+            *(str(start), f"contrary:{study.asked}"), out=pairs, judge=study.labeller, annotator="simulated",
+            repeat=0.0, max_new_tokens=LONGEST, seed=seed, say=lambda line: None,
+        )  # fmt: skip
     changes = {"seed": seed, "model.policy": str(start), "data.train": str(pairs)}
     changes["run.evaluate_every"] = steps = study.reward_model_steps
     return start, learned(root / f"judge-{name}", "quickstart_reward_model", steps, changes)
@@ -298,7 +299,7 @@ def taxed(root: Path, seed: int, study: Taxed = TAXED) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, run in runs.items():
         skill = evaluate(str(run), study.other, samples=1, limit=PROMPTS, max_new_tokens=LONGEST, seed=seed)
-        found |= {f"{name}_other": skill.figures["mean@1/correct"].value}
+        found |= {f"{name}_other": skill.metrics["mean@1/correct"].value}
         seen = measured(TASKS["contrary"], run, judge, start, seed)
         found |= {f"{name}_{part}": seen[part] for part in ("truth", "proxy", "kl")}
     return found

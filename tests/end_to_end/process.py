@@ -106,7 +106,7 @@ def judge(root: Path, start: Path, seed: int, *, coin: bool = False) -> Path:
 
 def accuracy(judge: Path) -> float:
     """Of a judge, on held-out steps."""
-    return float(read_run(judge).metrics[-1]["eval/preference/accuracy"])
+    return float(read_run(judge).metrics[-1]["eval/steps/accuracy"])
 
 
 def practised(root: Path, row: str, start: Path, judge: Path, seed: int) -> Path:
@@ -132,5 +132,5 @@ def truth(root: Path, policy: Path) -> dict[str, float]:
     """What drawn answers to held-out prompts are truly worth."""
     data = write(root / "asked.jsonl", [{"prompt": prompt} for prompt in PROMPTS[:HELD_OUT]])
     ways = {"samples": SAMPLES, "max_new_tokens": BUDGET, "reward": f"{__file__}:climbed"}
-    found = evaluate(str(policy), str(data), **ways).figures
+    found = evaluate(str(policy), str(data), **ways).metrics
     return {name: found[f"mean@{SAMPLES}/{name}"].value for name in ("correct", "steps")}

@@ -64,7 +64,7 @@ def settings(seed: int = 0) -> SamplingParams:
 
 
 def engine(model: LanguageModel) -> NativeEngine:
-    return NativeEngine(model, {END}, rows=256, longest_sequence=16)
+    return NativeEngine(model, {END}, max_num_seqs=256, max_model_len=16)
 
 
 def text(tokens: Sequence[int]) -> str:

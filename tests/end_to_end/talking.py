@@ -185,7 +185,7 @@ def solved(study: Study, model: Path, folder: Path, seed: int, count: int = 200)
     rows = [{"prompt": p.messages[0].content, "answer": p.answer} for p in prompts(study, "heldout", count, seed)]
     data = write(folder / "heldout.jsonl", [{k: v for k, v in row.items() if v is not None} for row in rows])
     found = evaluate(str(model), str(data), samples=1, max_new_tokens=study.max_new_tokens, seed=seed, env=study.env)
-    return found.figures["mean@1/correct"].value
+    return found.metrics["mean@1/correct"].value
 
 
 def study(which: Study, root: Path, seed: int) -> dict[str, float]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ascent.api.evaluate import answered, evaluate
+from ascent.api.evaluate import evaluate, generate_answers
 from ascent.api.iterate import iterate
 from ascent.config.iterate import iterate_config
 from ascent.config.load import merged, read_recipe
@@ -65,7 +65,7 @@ def scored(model: Path, task: str, max_new_tokens: int) -> Found:
     """Every part of drawn answers, ROUGE-L where answers are texts, and how many were cut off."""
     found = evaluate(str(model), task, samples=SAMPLES, limit=PROMPTS, max_new_tokens=max_new_tokens)
     drawn = f"mean@{SAMPLES}/"
-    return {name.removeprefix(drawn): each.value for name, each in found.figures.items() if name.startswith(drawn)}
+    return {name.removeprefix(drawn): each.value for name, each in found.metrics.items() if name.startswith(drawn)}
 
 
 def both(before: Found, after: Found) -> Found:
@@ -169,7 +169,7 @@ def told(model: Path, study: Summarized, judge: Path, start: Path, seed: int) ->
     """What the truth and the reward model think of one drawn answer to each prompt, and how far they are from start."""
     task = TASKS[study.begun.task]
     prompts = task.prompts("heldout", PROMPTS, seed)
-    found = answered(str(model), prompts, 1, SamplingParams(study.max_new_tokens, seed))
+    found = generate_answers(str(model), prompts, 1, SamplingParams(study.max_new_tokens, seed))
     answers = [each for each in found if each.sample != GREEDY]
     scores = ModelScorer(str(judge), together=True).score(answers)
     return {
@@ -188,11 +188,11 @@ def iterated(root: Path, seed: int) -> Found:
     """The truth of the first policy and after every round, and the win rates over the first policy."""
     recipe = iterate_config(merged(read_recipe(ROUNDS), {"seed": seed}), ROUNDS)
     with contextlib.redirect_stderr(io.StringIO()):
-        done = iterate(recipe, root / f"rounds-{seed}", say=lambda line: None)
+        done = iterate(recipe, run=root / f"rounds-{seed}", say=lambda line: None)
     found: Found = {}
     for number, each in enumerate(done, 1):
-        assert each.figures is not None
-        after, before = each.figures["scores"]
-        found |= {"truth_0": before, f"truth_{number}": after, f"win_{number}": each.figures["win_rate"]["value"]}
-        found[f"win_low_{number}"] = each.figures["win_rate"]["low"]
+        assert each.comparison is not None
+        after, before = each.comparison["scores"]
+        found |= {"truth_0": before, f"truth_{number}": after, f"win_{number}": each.comparison["win_rate"]["value"]}
+        found[f"win_low_{number}"] = each.comparison["win_rate"]["low"]
     return found

@@ -51,14 +51,14 @@ def test_now_and_then_unscored_is_counted_told_once_and_left_out(tmp_path: Path,
     assert done.state == "finished"
     first = done.metrics[0]
     assert first[f"reward/failures/{name}/{reason}"] == 2  # one of each group's four
-    assert first["unscored"] == 0.25
+    assert first["reward/failure_frac"] == 0.25
     assert first["reward"] in {n / 6 for n in range(7)}  # a mean over those that were scored
     missing = [each for each in done.samples if each["step"] == 1 and each["sample"] == 0]
     assert all(each["reward"] is None and each["advantages"] is None for each in missing)
     assert missing[0]["failures"] == {name: reason}
     told = [each for each in done.warnings if each["name"] == "reward_failed"]
     assert len(told) == 1 and f"reward {name}: unscored ({reason})" in told[0]["why"]
-    assert "unscored" in [each["name"] for each in done.warnings]
+    assert "reward_failures" in [each["name"] for each in done.warnings]
 
 
 @pytest.mark.parametrize(

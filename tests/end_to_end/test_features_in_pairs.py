@@ -42,7 +42,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "half": {"model.dtype": "bfloat16"},
     "best": {
         "data.evaluate": "sort_digits@heldout:2", "run.evaluate_every": 1, "run.keep_best": 1,
-        "run.best_metric": "reward",
+        "run.best_metric": "reward/mean",
     },
     "kl_controller": {"cells.kl_controller": {"use": "ziegler_sequence", "horizon": 16}},
     "updates": {"update.epochs": 2, "update.minibatches": 2},

@@ -108,7 +108,7 @@ def _work(folder: Path, fault: tuple[Callable[..., None], tuple[Any, ...]] | Non
     ascent.runs.folder.draw = lambda *_, **__: None  # the pictures take longer than the training
     if fault is not None:
         fault[0](*fault[1])
-    building.iterate(iterate_config(recipe(), "test"), folder)
+    building.iterate(iterate_config(recipe(), "test"), run=folder)
 
 
 def finish(folder: Path, fault: tuple[Callable[..., None], tuple[Any, ...]] | None = None) -> int:
@@ -126,7 +126,7 @@ def outcome(folder: Path) -> dict[str, str]:
     for path in sorted(folder.rglob("*.jsonl")):
         if path.name in ("feedback.jsonl", "feedback.samples.jsonl", "comparisons.jsonl"):
             rows = [json.loads(line) for line in path.read_text().splitlines()]
-            shown = [{k: v for k, v in row.items() if k not in ("timestamp", "models", "model")} for row in rows[1:]]
+            shown = [{k: v for k, v in row.items() if k not in ("time", "timestamp", "models", "model")} for row in rows[1:]]
             found[str(path.relative_to(folder))] = json.dumps(
                 [[{k: v for k, v in a.items() if k != "model"} for a in row.get("answers", []) if isinstance(a, dict)]
                  or row for row in shown]
@@ -175,8 +175,8 @@ def test_what_is_truly_liked_rises_over_two_rounds(tmp_path: Path) -> None:
         },
         "measure": {"prompts": "style@heldout:64", "judge": LIKED, "max_new_tokens": 12},
     }  # fmt: skip
-    found = building.iterate(iterate_config(recipe(**changes), "test"), tmp_path / "rounds", say=lambda line: None)
-    (one, two) = (each.figures for each in found)
+    found = building.iterate(iterate_config(recipe(**changes), "test"), run=tmp_path / "rounds", say=lambda line: None)
+    (one, two) = (each.comparison for each in found)
     assert one is not None and two is not None
     start, first, second = one["scores"][1], one["scores"][0], two["scores"][0]
     assert start + 0.1 < first < second, (start, first, second)

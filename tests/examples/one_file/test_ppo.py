@@ -62,7 +62,7 @@ def test_ppo_is_the_librarys(tmp_path: Path) -> None:
             stats = ours.step(batches, objective_of(row, critic=False))
             critics = judge.step(batches, critic_objective(row))
             assert stats["loss/total"].value() == pytest.approx(loss, abs=LOSS)
-            assert critics["loss"].value() == pytest.approx(error, abs=LOSS)
+            assert critics["loss/total"].value() == pytest.approx(error, abs=LOSS)
             moved = max(moved, stats["policy/ratio_max"].value())
             batches = source.more(stats)
         assert batches == []
