@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.docs-installed
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: help setup check test test-learning quickstart bench
+.PHONY: help setup check test test-learning quickstart bench docs wheel
 .DEFAULT_GOAL := help
 
 help:  ## List the targets.
@@ -45,3 +46,13 @@ quickstart: setup  ## Train a small policy from nothing, in minutes: imitation, 
 bench: setup  ## Run every benchmark in bench/.
 	@ls bench/*.py >/dev/null 2>&1 || { echo "bench/ holds no benchmark yet"; exit 1; }
 	@set -e; for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS_STAMP)  ## Build the documentation site into site/; open site/index.html, no server needed.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+wheel: setup  ## Build the wheel and the source distribution into dist/.
+	$(BIN)/python -m hatchling build -t sdist -t wheel
