@@ -1,8 +1,11 @@
-"""Reinforcement learning's source of batches: prompts, completions of the current policy, rewards, advantages.
+"""Rollouts as a source of training batches, in the order of a step.
 
-collect   prompts -> completions
-batch     completions -> packed tensors, whole or in pieces
-credit    rewards -> advantages, and which completions count
-source    all of it behind `protocols.Source`
-evaluate  how good the policy is on prompts it is not trained on
+generate, multi_turn   prompts -> rollouts
+score                  rollouts -> rewards
+batch, metrics         rollouts -> packed batch and metrics
+collector              all of the above for one step, with dynamic sampling
+experience             packed batch -> log-probs, values, advantages
+microbatches           updates, minibatches, micro-batches
+source                 all of it behind `protocols.Source`; pairs and nash_md are variants
+evaluate               greedy completions of held-out prompts
 """

@@ -1,41 +1,41 @@
-"""Rollouts that were sampled and wait to be trained on: none where a step trains on its own, a few where it may lag."""
+"""Batches of rollouts that wait to be trained on, with a staleness above 0."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from ascent.maths.batch import PackedBatch
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 
-Batch = dict[str, Any]
-
 
 class RolloutBuffer:
-    """First in, first out; `drawn` counts all that ever came. A step without any signal waits as None."""
+    """First in, first out. `added` counts every batch that was ever added. A step without a signal is None."""
 
     def __init__(self) -> None:
-        self.drawn = 0
-        self._batches: list[Batch | None] = []
+        self.added = 0
+        self._batches: list[PackedBatch | None] = []
 
-    def add(self, batch: Batch | None) -> None:
-        self.drawn += 1
+    def add(self, batch: PackedBatch | None) -> None:
+        self.added += 1
         self._batches.append(batch)
 
-    def pop(self) -> Batch | None:
+    def pop(self) -> PackedBatch | None:
         return self._batches.pop(0)
 
     def state(self) -> dict[str, Any]:
-        """Everything, as tensors and plain values: what waits is part of where a run stands."""
-        return {"drawn": self.drawn, "batches": [None if each is None else _plain(each) for each in self._batches]}
+        """Everything, as tensors and plain values."""
+        return {"added": self.added, "batches": [None if each is None else _to_plain(each) for each in self._batches]}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self.drawn = state["drawn"]
-        self._batches = [None if each is None else _batch(each) for each in state["batches"]]
+        self.added = state["added"]
+        self._batches = [None if each is None else _from_plain(each) for each in state["batches"]]
 
 
-def _plain(batch: Batch) -> Batch:
+def _to_plain(batch: PackedBatch) -> dict[str, Any]:
     return {**batch, "segments": batch["segments"].lengths_B, "groups": batch["groups"].uids_B}
 
 
-def _batch(plain: Batch) -> Batch:
-    return {**plain, "segments": Segments.from_lengths(plain["segments"]), "groups": Groups.from_ids(plain["groups"])}
+def _from_plain(plain: dict[str, Any]) -> PackedBatch:
+    segments, groups = Segments.from_lengths(plain["segments"]), Groups.from_ids(plain["groups"])
+    return cast(PackedBatch, {**plain, "segments": segments, "groups": groups})

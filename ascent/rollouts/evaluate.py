@@ -1,4 +1,4 @@
-"""How good the policy is on prompts it is not trained on: its greedy answers, scored as in training."""
+"""Evaluation of the policy by sampling: greedy completions of held-out prompts, scored as in training."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ from collections.abc import Callable, Sequence
 
 from ascent.protocols import Sampler
 from ascent.records import Rollout
-from ascent.rollouts.advantages import rollout_metrics
 from ascent.rollouts.batch import pack_rollouts, reward_components
-from ascent.rollouts.episode_metrics import episode_metrics
-from ascent.rollouts.generate import GREEDY, RenderedPrompt, RolloutStream, SamplingParams, generate_stream
+from ascent.rollouts.generate import GREEDY, Decode, RenderedPrompt, RolloutStream, SamplingParams, generate_stream
+from ascent.rollouts.metrics import episode_metrics, reward_metrics
 
 
 class Evaluation:
-    """Asked again and again during a run; greedy answers do not depend on noise, so neither does this."""
+    """Greedy completions need no noise, so the same policy always gives the same result."""
 
     def __init__(
         self,
-        asked: Sequence[RenderedPrompt],
+        prompts: Sequence[RenderedPrompt],
         sampler: Sampler,
         score: Callable[[RolloutStream], list[Rollout]],
-        settings: SamplingParams,
-        text: Callable[[Sequence[int]], str],
+        params: SamplingParams,
+        decode: Decode,
     ) -> None:
-        self.asked, self.sampler, self.score, self.settings, self.text = asked, sampler, score, settings, text
+        self.prompts, self.sampler, self.score, self.params, self.decode = prompts, sampler, score, params, decode
         self.rollouts: list[Rollout] = []
 
     def __call__(self, step: int) -> dict[str, float]:
-        found = generate_stream(self.sampler, self.asked, [GREEDY], self.settings, occasion="evaluate", text=self.text)
-        self.rollouts = self.score(found)
-        figures = {
-            **rollout_metrics(pack_rollouts(self.rollouts), reward_components(self.rollouts)),
-            **episode_metrics(self.rollouts),
-        }
-        return {f"eval/{name}": tally.value() for name, tally in figures.items()}
+        stream = generate_stream(
+            self.sampler, self.prompts, [GREEDY], self.params, noise_key="evaluate", decode=self.decode
+        )
+        self.rollouts = self.score(stream)
+        metrics = reward_metrics(pack_rollouts(self.rollouts), reward_components(self.rollouts))
+        metrics |= episode_metrics(self.rollouts)
+        return {f"eval/{name}": metric.value() for name, metric in metrics.items()}

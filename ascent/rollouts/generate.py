@@ -1,4 +1,4 @@
-"""Prompts -> rollouts of the current policy, in one turn or in several, as they come or in the order of the prompts."""
+"""Prompts -> rollouts of the current policy, with one turn or with an environment."""
 
 from __future__ import annotations
 
@@ -10,119 +10,119 @@ from ascent.protocols import Sampler
 from ascent.records import Prompt, Request, Rollout, Turn
 from ascent.rollouts.multi_turn import EnvEpisode, EnvSession, run_episodes
 
-GREEDY = -1  # the sample number of a greedy baseline
+GREEDY = -1  # the sample number of a greedy completion
 
-Placed = Iterator[tuple[int, Rollout]]
+Decode = Callable[[Sequence[int]], str]
+IndexedRollouts = Iterator[tuple[int, Rollout]]
 
 
 @dataclass(frozen=True)
 class RenderedPrompt:
-    """A prompt and the tokens in which the policy reads it; `made_from` is the prompt that its environment got.
+    """A prompt and its tokens. `env_prompt` is the prompt its environment was made from, if another one.
 
-    `optimum` is the optimal value of the prompt, where it was estimated.
+    `optimal_value` is the estimated optimal value of the prompt.
     """
 
     prompt: Prompt
     tokens: tuple[int, ...]
-    made_from: Prompt | None = None
-    optimum: float | None = None
+    env_prompt: Prompt | None = None
+    optimal_value: float | None = None
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How completions are drawn, and what they talk to, if anything; `max_new_tokens` is the budget of a turn."""
+    """How completions are sampled. `max_new_tokens` limits a turn; `env` is what multi-turn rollouts interact with."""
 
     max_new_tokens: int
     seed: int
     temperature: float = 1.0
     top_p: float = 1.0
-    talk: EnvSession | None = None
+    env: EnvSession | None = None
 
 
 class RolloutStream:
-    """Rollouts on their way, which can be gone through once: in the order of the prompts, or as they come.
+    """Rollouts that are still being sampled. It can be iterated once, in order or as they complete."""
 
-    Sampling goes on while whoever goes through them asks for the next.
-    """
-
-    def __init__(self, coming: Placed, count: int) -> None:
-        self._coming, self._count = coming, count
-        self.sampled_at: float | None = None  # when the last of them was sampled, on the clock of time.perf_counter
+    def __init__(self, completed: IndexedRollouts, count: int) -> None:
+        self._completed, self._count = completed, count
+        self.sampled_at: float | None = None  # when sampling ended, on the clock of time.perf_counter
 
     def __len__(self) -> int:
         return self._count
 
-    def as_they_come(self) -> Placed:
-        """Each with its place among all, from 0."""
+    def as_completed(self) -> IndexedRollouts:
+        """Each rollout with its index."""
         seen = 0
-        for place, rollout in self._coming:
+        for index, rollout in self._completed:
             seen += 1
-            yield place, rollout
+            yield index, rollout
         self.sampled_at = time.perf_counter()
         if seen != self._count:
             raise RuntimeError(f"the sampler lost {self._count - seen} of {self._count} requests")
 
     def __iter__(self) -> Iterator[Rollout]:
         early: dict[int, Rollout] = {}
-        turn = 0
-        for place, rollout in self.as_they_come():
-            early[place] = rollout
-            while turn in early:
-                yield early.pop(turn)
-                turn += 1
+        following = 0
+        for index, rollout in self.as_completed():
+            early[index] = rollout
+            while following in early:
+                yield early.pop(following)
+                following += 1
+
+
+def stream_of(rollouts: Sequence[Rollout]) -> RolloutStream:
+    """A stream of finished rollouts."""
+    return RolloutStream(iter(enumerate(rollouts)), len(rollouts))
 
 
 def generate(
     sampler: Sampler,
-    asked: Sequence[RenderedPrompt],
+    prompts: Sequence[RenderedPrompt],
     samples: Sequence[int],
-    settings: SamplingParams,
+    params: SamplingParams,
     *,
-    occasion: str,
-    text: Callable[[Sequence[int]], str],
+    noise_key: str,
+    decode: Decode,
 ) -> list[Rollout]:
-    """The same as `ask`, waited for."""
-    return list(generate_stream(sampler, asked, samples, settings, occasion=occasion, text=text))
-
-
-def as_rollouts(rollouts: Sequence[Rollout]) -> RolloutStream:
-    """Rollouts that are all there."""
-    return RolloutStream(iter(enumerate(rollouts)), len(rollouts))
+    """`generate_stream`, finished."""
+    return list(generate_stream(sampler, prompts, samples, params, noise_key=noise_key, decode=decode))
 
 
 def generate_stream(
     sampler: Sampler,
-    asked: Sequence[RenderedPrompt],
+    prompts: Sequence[RenderedPrompt],
     samples: Sequence[int],
-    settings: SamplingParams,
+    params: SamplingParams,
     *,
-    occasion: str,
-    text: Callable[[Sequence[int]], str],
+    noise_key: str,
+    decode: Decode,
 ) -> RolloutStream:
-    """One rollout for every prompt and sample number. A number of GREEDY asks for the likeliest tokens.
+    """One rollout for every prompt and sample number; the number GREEDY samples greedily.
 
-    `occasion` (the step, the evaluation) is part of the noise's key: the same prompt gets other noise next time.
+    `noise_key` names the step or the evaluation, so that a prompt gets other noise each time.
     """
-    begun: list[EnvEpisode] = []
-    for place, each in enumerate(asked):
-        name = f"{occasion}/{place}/{each.prompt.id}"
-        # Two occurrences of one prompt in a step are two groups.
+    episodes: list[EnvEpisode] = []
+    for index, each in enumerate(prompts):
+        # The index keeps two occurrences of one prompt in a step apart: they are two groups.
+        name = f"{noise_key}/{index}/{each.prompt.id}"
         prompt = Prompt(name, each.prompt.messages, each.prompt.answer, each.prompt.info)
         for sample in samples:
             request = Request(
-                name, sample, each.tokens, settings.max_new_tokens, settings.seed, settings.temperature, settings.top_p,
+                name, sample, each.tokens, params.max_new_tokens, params.seed, params.temperature, params.top_p,
                 greedy=sample == GREEDY,
             )  # fmt: skip
-            begun.append(EnvEpisode(len(begun), request, prompt, each.made_from or each.prompt))
-    talk = settings.talk
-    coming = _alone(sampler, begun, text) if talk is None else run_episodes(sampler, begun, talk, text)
-    return RolloutStream(coming, len(begun))
+            episodes.append(EnvEpisode(len(episodes), request, prompt, each.env_prompt or each.prompt))
+    run = (
+        _run_single_turn(sampler, episodes, decode)
+        if params.env is None
+        else run_episodes(sampler, episodes, params.env, decode)
+    )
+    return RolloutStream(run, len(episodes))
 
 
-def _alone(sampler: Sampler, begun: Sequence[EnvEpisode], text: Callable[[Sequence[int]], str]) -> Placed:
-    """Nobody to talk to: one turn each."""
-    known = {each.key: each for each in begun}
-    for completion in sampler.sample([each.request for each in begun]):
-        each = known[completion.prompt_id, completion.sample]
-        turn = Turn(each.request.tokens, completion, text(completion.tokens))
-        yield each.place, Rollout(each.prompt, completion.sample, (turn,))
+def _run_single_turn(sampler: Sampler, episodes: Sequence[EnvEpisode], decode: Decode) -> IndexedRollouts:
+    by_key = {each.key: each for each in episodes}
+    for completion in sampler.sample([each.request for each in episodes]):
+        each = by_key[completion.prompt_id, completion.sample]
+        turn = Turn(each.request.tokens, completion, decode(completion.tokens))
+        yield each.index, Rollout(each.prompt, completion.sample, (turn,))

@@ -1,9 +1,8 @@
-"""Rollouts of several turns: the policy speaks, its environment replies, until one of them ends it or a limit does.
+"""Multi-turn rollouts: policy and environment alternate until one of them or a limit ends the episode.
 
-Nothing is tokenized twice. A turn is the tokens that were read since the last one and the tokens that were sampled; the
-next request is all of them, so the engine prefills the whole transcript again. Replies are waited for in threads, and
-whoever needs no reply is decoded meanwhile. The noise of a turn is keyed by its number besides (seed, prompt, sample),
-so nothing depends on who replied first.
+Nothing is tokenized twice. A turn is the tokens read since the last turn and the tokens sampled; the next request is
+all of them, so the engine prefills the whole transcript again. Environments reply in threads while other episodes are
+decoded. The noise of a turn is keyed by (seed, prompt, sample, turn), so the order of replies does not matter.
 """
 
 from __future__ import annotations
@@ -19,14 +18,16 @@ from ascent.protocols import Env, Sampler
 from ascent.records import Completion, Ended, Episode, Message, Prompt, Reply, Request, Rollout, Turn
 from ascent.sandbox.timeouts import Box, shown
 
-READ = 128  # tokens to read after a turn, where nobody says how many there may be
-Key = tuple[str, int]  # the name and the sample number of a request
+REPLY_TOKENS = 128  # allowed per reply where env.max_tokens is 0
+Key = tuple[str, int]  # prompt id and sample number of a request
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of an episode: `max_turns` of the policy, `max_tokens` sampled or read after the prompt (0: every turn's budget
-    and READ more for each), `reply_timeout` seconds for a reply before the environment counts as hung."""
+    """Limits of an episode: turns of the policy, tokens after the prompt, seconds to wait for a reply.
+
+    `max_tokens` of 0 allows every turn its own limit and REPLY_TOKENS more.
+    """
 
     max_turns: int = 8
     max_tokens: int = 0
@@ -42,41 +43,43 @@ class Limits:
 
     def room(self, max_new_tokens: int) -> int:
         """Tokens that an episode may have after its prompt."""
-        return self.max_tokens or self.max_turns * (max_new_tokens + READ)
+        return self.max_tokens or self.max_turns * (max_new_tokens + REPLY_TOKENS)
 
 
 @dataclass(frozen=True)
 class EnvSession:
-    """What rollouts talk to: an environment for each, how its words become tokens, and when to stop: `context` is how
-    many tokens the model holds, where that is known."""
+    """Environments of multi-turn rollouts: how to make one, how to tokenize a reply, and the limits.
+
+    `escape` removes control tokens from a reply. `context` is the model's context length, where it is known.
+    """
 
     make: Callable[[Prompt], Env]
-    between: Callable[[Sequence[Message]], tuple[int, ...]]
-    harmless: Callable[[str], str]
+    between_turns: Callable[[Sequence[Message]], tuple[int, ...]]
+    escape: Callable[[str], str]
     limits: Limits
     close: Callable[[], None] = lambda: None
     context: int | None = None
 
     def room(self, first: Request) -> int:
         """Tokens that an episode may have after the prompt of its first request."""
-        most = self.limits.room(first.max_new_tokens)
-        return most if self.context is None else min(most, self.context - len(first.tokens))
+        room = self.limits.room(first.max_new_tokens)
+        return room if self.context is None else min(room, self.context - len(first.tokens))
 
 
 @dataclass
 class EnvEpisode:
-    """One episode under way. `request` asks for its first turn; `made_from` is what its environment was made from."""
+    """A running episode. `request` is that of its first turn; `env_prompt` is what its environment is made from."""
 
-    place: int
+    index: int
     request: Request
     prompt: Prompt
-    made_from: Prompt
+    env_prompt: Prompt
     env: Env = field(init=False)
     turns: list[Turn] = field(default_factory=list)
-    said: list[Message] = field(default_factory=list)
-    heard: str = ""
-    unread: tuple[int, ...] = ()
-    used: int = 0
+    messages: list[Message] = field(default_factory=list)
+    reply: str = ""
+    unread_tokens: tuple[int, ...] = ()
+    used_tokens: int = 0
     completion: Completion = field(init=False)
     parts: Mapping[str, float | None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -91,8 +94,8 @@ class EnvEpisode:
 
 
 @runtime_checkable
-class Stepwise(Protocol):
-    """A sampler that takes requests while it runs."""
+class ContinuousSampler(Protocol):
+    """A sampler that accepts requests while it runs (continuous batching)."""
 
     def add(self, request: Request) -> None: ...
 
@@ -101,26 +104,26 @@ class Stepwise(Protocol):
     def close(self) -> None: ...
 
 
-class Rounds:
-    """Any other sampler: a round for everybody's turn, then replies for everybody."""
+class RoundSampler:
+    """Any other sampler: one turn of every episode, then every reply."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
-        self._asked: list[Request] = []
+        self._requests: list[Request] = []
 
     def add(self, request: Request) -> None:
-        self._asked.append(request)
+        self._requests.append(request)
 
     def step(self) -> Iterator[Completion]:
-        asked, self._asked = self._asked, []
-        yield from self.sampler.sample(asked)
+        requests, self._requests = self._requests, []
+        yield from self.sampler.sample(requests)
 
     def close(self) -> None:
-        self._asked = []
+        self._requests = []
 
 
-class Replies:
-    """Environments at work, each in a thread. Their time runs from the moment they are asked."""
+class PendingReplies:
+    """Environments that are computing a reply, each in a thread, with a timeout."""
 
     def __init__(self, reply_timeout: float) -> None:
         self.reply_timeout = reply_timeout
@@ -130,27 +133,26 @@ class Replies:
     def __len__(self) -> int:
         return len(self._boxes)
 
-    def ask(self, key: Key, env: Env, text: str) -> None:
+    def start(self, key: Key, env: Env, text: str) -> None:
         box = Box(lambda: env.reply(text), name="env", done=lambda: self._ready.put(key))
         self._boxes[key] = box, time.monotonic() + self.reply_timeout
 
-    def come(self, least: int) -> Iterator[tuple[Key, Reply | BaseException]]:
-        """Those that are there; waits until at least so many are."""
+    def wait(self, at_least: int) -> Iterator[tuple[Key, Reply | BaseException]]:
+        """Replies that are ready; waits for `at_least` of them."""
         found = 0
         while self._boxes:
             try:
-                key = self._ready.get(timeout=self._next_deadline() if found < least else 0)
+                key = self._ready.get(timeout=self._next_deadline() if found < at_least else 0)
             except queue.Empty:
-                late = [key for key, (_, until) in self._boxes.items() if until <= time.monotonic()]
-                for key in late:
+                for key in [key for key, (_, until) in self._boxes.items() if until <= time.monotonic()]:
                     del self._boxes[key]
                     found += 1
                     yield key, TimeoutError(f"the environment did not reply within {self.reply_timeout:g} s")
-                if found >= least:
+                if found >= at_least:
                     return
                 continue
             if key not in self._boxes:
-                continue  # it came after it was given up
+                continue  # it came after its timeout
             box, _ = self._boxes.pop(key)
             found += 1
             yield key, box.error or _checked(box.value)
@@ -166,61 +168,64 @@ def _checked(reply: object) -> Reply | BaseException:
 
 
 def run_episodes(
-    sampler: Sampler, begun: Iterable[EnvEpisode], talk: EnvSession, text: Callable[[Sequence[int]], str]
+    sampler: Sampler, episodes: Iterable[EnvEpisode], session: EnvSession, decode: Callable[[Sequence[int]], str]
 ) -> Iterator[tuple[int, Rollout]]:
-    """Every episode's place and rollout, as they end."""
-    flying: dict[Key, EnvEpisode] = {}  # those for whom a turn is being sampled
-    waiting: dict[Key, EnvEpisode] = {}  # those who wait for a reply
-    stepwise = isinstance(sampler, Stepwise)
-    line: Stepwise | Rounds = sampler if isinstance(sampler, Stepwise) else Rounds(sampler)
-    replies = Replies(talk.limits.reply_timeout)
+    """Every episode's index and rollout, as they end."""
+    sampling: dict[Key, EnvEpisode] = {}
+    waiting: dict[Key, EnvEpisode] = {}  # for a reply
+    continuous = isinstance(sampler, ContinuousSampler)
+    engine: ContinuousSampler | RoundSampler = (
+        sampler if isinstance(sampler, ContinuousSampler) else RoundSampler(sampler)
+    )
+    replies = PendingReplies(session.limits.reply_timeout)
     try:
-        for each in begun:
-            _open(each, talk)
-            flying[each.key] = each
-            line.add(each.request)
-        while flying or waiting:
-            # Nobody to decode, or nobody to be decoded alone: then wait, for the first reply or for all of them.
-            for key, reply in replies.come(len(waiting) if not stepwise else int(not flying)):
+        for each in episodes:
+            _open(each, session)
+            sampling[each.key] = each
+            engine.add(each.request)
+        while sampling or waiting:
+            # A round needs every reply. Continuous batching waits for one reply, and only if nothing can be decoded.
+            for key, reply in replies.wait(int(not sampling) if continuous else len(waiting)):
                 each = waiting.pop(key)
-                ended = _answered(each, reply, talk)
+                ended = _add_reply(each, reply, session)
                 if ended is None:
-                    request = _next_request(each, talk)
-                    flying[request.prompt_id, request.sample] = each
-                    line.add(request)
+                    request = _next_request(each, session)
+                    sampling[request.prompt_id, request.sample] = each
+                    engine.add(request)
                 else:
-                    yield each.place, ended
-            for completion in line.step() if flying else ():
-                each = flying.pop((completion.prompt_id, completion.sample))
-                _spoke(each, completion, text)
+                    yield each.index, ended
+            for completion in engine.step() if sampling else ():
+                each = sampling.pop((completion.prompt_id, completion.sample))
+                _add_turn(each, completion, decode)
                 waiting[each.key] = each
-                replies.ask(each.key, each.env, each.turns[-1].text)
+                replies.start(each.key, each.env, each.turns[-1].text)
     finally:
-        if flying:  # an error, or nobody listens any more
-            line.close()
+        if sampling:  # an error, or the consumer stopped
+            engine.close()
 
 
-def _open(each: EnvEpisode, talk: EnvSession) -> None:
-    each.env = talk.make(each.made_from)
+def _open(each: EnvEpisode, session: EnvSession) -> None:
+    each.env = session.make(each.env_prompt)
     first = each.env.first()
     if first.messages != each.prompt.messages:
         raise ValueError(
-            f"the environment began prompt {each.made_from.id!r} in two ways; first() must depend on the prompt alone"
+            f"the environment began prompt {each.env_prompt.id!r} in two ways; first() must depend on the prompt alone"
         )
-    each.said = list(first.messages)
-    each.unread = each.request.tokens
+    each.messages = list(first.messages)
+    each.unread_tokens = each.request.tokens
 
 
-def _spoke(each: EnvEpisode, completion: Completion, text: Callable[[Sequence[int]], str]) -> None:
-    """The policy's turn: kept as sampled."""
+def _add_turn(each: EnvEpisode, completion: Completion, decode: Callable[[Sequence[int]], str]) -> None:
+    """Add the policy's turn, with its tokens as sampled."""
     each.completion = completion
-    each.turns.append(Turn(each.unread, completion, text(completion.tokens), each.heard, each.said[-1].role))
-    each.used += len(completion.tokens)
-    each.said.append(Message("assistant", each.turns[-1].text))
+    text = decode(completion.tokens)
+    each.turns.append(Turn(each.unread_tokens, completion, text, each.reply, each.messages[-1].role))
+    each.used_tokens += len(completion.tokens)
+    each.messages.append(Message("assistant", text))
 
 
-def _answered(each: EnvEpisode, reply: Reply | BaseException, talk: EnvSession) -> Rollout | None:
-    """The environment's turn; the rollout where it was the last one."""
+def _add_reply(each: EnvEpisode, reply: Reply | BaseException, session: EnvSession) -> Rollout | None:
+    """Add the environment's turn; returns the rollout if it was the last one."""
     if isinstance(reply, BaseException):
         return each.rollout("timeout" if isinstance(reply, TimeoutError) else "raised", shown(reply))
     each.parts = dict(reply.parts) or each.parts
@@ -230,26 +235,26 @@ def _answered(each: EnvEpisode, reply: Reply | BaseException, talk: EnvSession) 
         return each.rollout("cut" if own else "tokens")
     if reply.message is None:
         return each.rollout("over")
-    if len(each.turns) == talk.limits.max_turns:
+    if len(each.turns) == session.limits.max_turns:
         return each.rollout("turns")
-    message = replace(reply.message, content=talk.harmless(reply.message.content))
-    each.said.append(message)
-    each.heard, each.unread = message.content, talk.between(each.said)
-    each.used += len(each.unread)
-    if each.used >= talk.room(each.request):
-        return each.rollout("tokens")  # with the reply unread
+    message = replace(reply.message, content=session.escape(reply.message.content))
+    each.messages.append(message)
+    each.reply, each.unread_tokens = message.content, session.between_turns(each.messages)
+    each.used_tokens += len(each.unread_tokens)
+    if each.used_tokens >= session.room(each.request):
+        return each.rollout("tokens")  # without room to answer the reply
     return None
 
 
-def _next_request(each: EnvEpisode, talk: EnvSession) -> Request:
-    """All tokens so far, in the order in which they were read and sampled; the turn's number keys its noise."""
+def _next_request(each: EnvEpisode, session: EnvSession) -> Request:
+    """All tokens so far, in the order in which they were read and sampled."""
     first = each.request
     tokens = [token for turn in each.turns for token in (*turn.observed, *turn.completion.tokens)]
-    left = talk.room(first) - each.used
+    left = session.room(first) - each.used_tokens
     return replace(
         first,
         prompt_id=f"{first.prompt_id}/turn {len(each.turns)}",
-        tokens=(*tokens, *each.unread),
+        tokens=(*tokens, *each.unread_tokens),
         max_new_tokens=min(first.max_new_tokens, left),
         min_new_tokens=min(first.min_new_tokens, left),
     )

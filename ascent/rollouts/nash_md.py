@@ -1,8 +1,8 @@
-"""Rollouts that play against an opponent: every answer of the policy is compared with one of somebody else's.
+"""Nash-MD rollouts: every completion of the policy is compared with one of an opponent.
 
-Both answers are scored alike, by the recipe's rewards; the chance of winning is sigmoid(own score - opponent's score).
-A verifier that pays 1 or 0 thus gives .731 to the only right answer of the two, .269 to the only wrong one, .5 to
-equals. An answer is unscored where either of the two could not be scored. Only the policy's answers are trained on.
+Both are scored by the recipe's rewards; the probability of winning is sigmoid(own reward - opponent's reward). With a
+verifier that gives 1 or 0 it is .731 for the only right one of the two, .269 for the only wrong one, .5 for equals. A
+completion is unscored if either of the two is. Only the policy's completions are trained on.
 
 Axes: B sequences.
 """
@@ -15,63 +15,61 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ascent.maths.batch import PackedBatch, select
 from ascent.maths.metrics import Accumulator, mean_of
 from ascent.protocols import Sampler, State, Weights
 from ascent.records import Rollout
-from ascent.rollouts.advantages import rollout_metrics
-from ascent.rollouts.batch import Batch, select
-from ascent.rollouts.generate import RenderedPrompt, generate_stream
+from ascent.rollouts.generate import RenderedPrompt
+from ascent.rollouts.metrics import reward_metrics
 from ascent.rollouts.source import RolloutSource
 
 
 class NashMDSource(RolloutSource):
-    """Implements `protocols.Source`. `other` samples the opponents: one for every answer, with noise of its own.
+    """Implements `protocols.Source`. `opponent` samples one completion for every one of the policy's.
 
-    Among a step's `rollouts` each answer is followed by its opponent; with n samples of a prompt the opponents are
-    numbered from n on.
+    In `rollouts` each completion is followed by its opponent's. Sample numbers of opponents start at `group_size`.
     """
 
-    def __init__(self, *given: Any, other: Sampler, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.other = other
+    def __init__(self, *args: Any, opponent: Sampler, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.opponent = opponent
 
-    def _answered(self, asked: Sequence[RenderedPrompt], occasion: str) -> list[Rollout]:
-        own, count = super()._answered(asked, occasion), self.plan.samples
-        numbers = range(count, 2 * count)
-        other = self.score(
-            generate_stream(self.other, asked, numbers, self.settings, occasion=occasion, text=self.text)
-        )
-        return [each for two in zip(own, other, strict=True) for each in two]
+    def sample_rollouts(self, prompts: Sequence[RenderedPrompt], noise_key: str) -> list[Rollout]:
+        own, size = super().sample_rollouts(prompts, noise_key), self.config.group_size
+        other = self.generate_and_score(prompts, range(size, 2 * size), noise_key, self.opponent)
+        return [each for pair in zip(own, other, strict=True) for each in pair]
 
-    def _sampled(self, step: int, attempt: int = 0) -> Batch:
-        """The policy's own answers, with the chance of each to beat its opponent."""
-        both = super()._sampled(step, attempt)
+    def sample_batch(self, step: int, attempt: int = 0) -> PackedBatch:
+        """The policy's completions, each with its probability of winning."""
+        both = super().sample_batch(step, attempt)
         own = select(both, range(0, both["segments"].count, 2))
-        win_prob_B = win_probabilities(own["rewards_B"], both["rewards_B"][1::2])
-        rewards_B = torch.where(torch.isnan(win_prob_B), torch.nan, own["rewards_B"])
-        return own | {"rewards_B": rewards_B, "opponent_rewards_B": both["rewards_B"][1::2], "win_prob_B": win_prob_B}
+        own["opponent_rewards_B"] = both["rewards_B"][1::2]
+        own["win_prob_B"] = win_probabilities(own["rewards_B"], own["opponent_rewards_B"])
+        own["rewards_B"] = torch.where(torch.isnan(own["win_prob_B"]), torch.nan, own["rewards_B"])
+        return own
 
-    def _described(self, whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Accumulator]:
-        return rollout_metrics(whole, {name: part_B[::2] for name, part_B in parts.items()}) | comparison_metrics(whole)
+    def metrics_of(self, batch: PackedBatch, components: Mapping[str, Tensor]) -> dict[str, Accumulator]:
+        own = {name: part_B[::2] for name, part_B in components.items()}
+        return reward_metrics(batch, own) | comparison_metrics(batch)
 
     def refresh(self, weights: Weights) -> None:
         super().refresh(weights)
-        self.other.set_weights(self._step, weights)
+        self.opponent.set_weights(self._step, weights)
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.other.set_weights(self._step, {})
+        self.opponent.set_weights(self._step, {})
 
 
 def win_probabilities(own_B: Tensor, other_B: Tensor) -> Tensor:
-    """Of beating the other by these scores, as Bradley and Terry have it; NaN where either is. Scores 1 and 0: .731."""
+    """Bradley-Terry: the probability of beating the other, from both rewards; NaN where either is."""
     return torch.sigmoid(own_B - other_B)
 
 
-def comparison_metrics(whole: Batch) -> dict[str, Accumulator]:
-    """What the opponents earned, how often both earned the same, and who won where they did not."""
-    own_B, other_B = whole["rewards_B"], whole["opponent_rewards_B"]
-    known_B = ~torch.isnan(whole["win_prob_B"])
+def comparison_metrics(batch: PackedBatch) -> dict[str, Accumulator]:
+    """The opponent's reward, the fraction of ties, and the win rate without them."""
+    own_B, other_B = batch["rewards_B"], batch["opponent_rewards_B"]
+    known_B = ~torch.isnan(batch["win_prob_B"])
     tied_B = own_B == other_B
     return {
         "reward/opponent": mean_of(other_B, ~torch.isnan(other_B)),

@@ -1,8 +1,7 @@
-"""Pairs of fresh answers as a source of training batches: the best of a prompt's answers against the worst.
+"""Pairs of fresh completions as a source of training batches: the best of a prompt's completions against the worst.
 
-Answers are sampled and scored as for any other rollouts. A prompt whose scored answers are all equal forms no pair, nor
-does one with fewer than two of them. Where the row asks for the reference's answers, a prompt has two: the policy's and
-the reference's, and the pair says which of them was better.
+A prompt forms no pair if it has fewer than two scored completions, or if all of them have the same reward. Rows that
+learn from the reference's completions get two per prompt: the policy's and the reference's.
 
 Axes: B sequences, G prompts, P pairs.
 """
@@ -15,91 +14,90 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ascent.maths.batch import PackedBatch, select
 from ascent.maths.groups import Groups
 from ascent.maths.metrics import Accumulator, Mean, mean_of
 from ascent.protocols import Sampler
 from ascent.records import Rollout
-from ascent.rollouts.advantages import add_model_outputs, rollout_metrics
-from ascent.rollouts.batch import Batch, select, split_microbatches
-from ascent.rollouts.generate import RenderedPrompt, generate_stream
-from ascent.rollouts.kl_control import to_reference
-from ascent.rollouts.source import LOGPROBS, RolloutSource
+from ascent.rollouts.experience import logprobs_under
+from ascent.rollouts.generate import RenderedPrompt
+from ascent.rollouts.kl_control import kl_to_reference
+from ascent.rollouts.metrics import reward_metrics
+from ascent.rollouts.microbatches import Unit, split_microbatches
+from ascent.rollouts.source import RolloutSource
 
-OWN, OTHER = 0, 1  # sample numbers of the policy's answer and of the reference's
+POLICY, REFERENCE = 0, 1  # sample numbers where both models complete a prompt
 
 
 class PairSource(RolloutSource):
-    """Implements `protocols.Source`. `other` samples from the reference, for rows that learn from its answers."""
+    """Implements `protocols.Source`. Rows that learn from the reference's completions need `reference_sampler`."""
 
-    def __init__(self, *given: Any, other: Sampler | None = None, **named: Any) -> None:
-        super().__init__(*given, **named)
-        assert (other is not None) == ("reference_samples" in self.row.needs), f"row {self.row.name}: whose answers?"
-        self.other = other
+    def __init__(self, *args: Any, reference_sampler: Sampler | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        wanted = "reference_samples" in self.row.needs
+        assert (reference_sampler is not None) == wanted, f"row {self.row.name}: reference_sampler does not fit"
+        self.reference_sampler = reference_sampler
 
-    def _answered(self, asked: Sequence[RenderedPrompt], occasion: str) -> list[Rollout]:
-        if self.other is None:
-            return super()._answered(asked, occasion)
-        own = self._scored(asked, [OWN], occasion)
-        other = self.score(
-            generate_stream(self.other, asked, [OTHER], self.settings, occasion=occasion, text=self.text)
-        )
-        return [each for two in zip(own, other, strict=True) for each in two]
+    def sample_rollouts(self, prompts: Sequence[RenderedPrompt], noise_key: str) -> list[Rollout]:
+        if self.reference_sampler is None:
+            return super().sample_rollouts(prompts, noise_key)
+        own = self.generate_and_score(prompts, [POLICY], noise_key)
+        other = self.generate_and_score(prompts, [REFERENCE], noise_key, self.reference_sampler)
+        return [each for pair in zip(own, other, strict=True) for each in pair]
 
-    def _sampled(self, step: int, attempt: int = 0) -> Batch:
-        """With who is whose, and which of them form pairs."""
-        whole = super()._sampled(step, attempt)
-        rows_B = torch.arange(whole["segments"].count)
-        chosen_B, rejected_B = best_and_worst(whole["rewards_B"], whole["groups"])
-        theirs_B = rows_B % 2 == OTHER if self.other is not None else torch.zeros_like(chosen_B)
-        return whole | {"chosen_B": chosen_B, "rejected_B": rejected_B, "from_reference_B": theirs_B}
+    def sample_batch(self, step: int, attempt: int = 0) -> PackedBatch:
+        """With the pairs, and with who sampled what."""
+        batch = super().sample_batch(step, attempt)
+        batch["chosen_B"], batch["rejected_B"] = best_and_worst(batch["rewards_B"], batch["groups"])
+        batch["from_reference_B"] = torch.zeros_like(batch["chosen_B"])
+        if self.reference_sampler is not None:
+            batch["from_reference_B"] = torch.arange(batch["segments"].count) % 2 == REFERENCE
+        return batch
 
-    def _described(self, whole: Batch, parts: Mapping[str, Tensor]) -> dict[str, Accumulator]:
-        """The policy's own answers as in any step, and how all of them compare."""
-        own_B = ~whole["from_reference_B"]
-        return rollout_metrics(
-            _own(whole), {name: part_B[own_B] for name, part_B in parts.items()}
-        ) | comparison_metrics(whole)
+    def metrics_of(self, batch: PackedBatch, components: Mapping[str, Tensor]) -> dict[str, Accumulator]:
+        """Rewards of the policy's completions, and how all of them compare."""
+        own_B = ~batch["from_reference_B"]
+        own = {name: part_B[own_B] for name, part_B in components.items()}
+        return reward_metrics(_of_policy(batch), own) | comparison_metrics(batch)
 
-    def _kept(self, whole: Batch) -> list[int]:
-        return _rows(whole["chosen_B"] | whole["rejected_B"])
+    def rows_with_signal(self, batch: PackedBatch) -> list[int]:
+        return _rows(batch["chosen_B"] | batch["rejected_B"])
 
-    def _finished(self, whole: Batch) -> Batch:
-        reference = self.models.reference
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        """Add reference log-probs. A chosen completion counts as advantage 1, a rejected one as -1."""
         if "reference" in self.row.needs:
-            assert reference is not None, f"row {self.row.name} needs a reference"
-            whole["ref_logprobs_T"] = add_model_outputs(whole, reference.infer, LOGPROBS, self.plan.budget)[
-                "logprobs_T"
-            ]
-            if self.plan.max_ref_kl is not None and not bool(whole["from_reference_B"].all()):
-                self._drift = self._apart(_own(whole))
-        places, signs = whole.pop("places_B").tolist(), torch.where(whole["chosen_B"], 1.0, -1.0).tolist()
-        lengths = whole["segments"].sum(whole["loss_mask_T"]).tolist()
-        self._now.advantages = {at: [sign] * count for at, sign, count in zip(places, signs, lengths, strict=True)}
-        return whole
+            batch["ref_logprobs_T"] = logprobs_under(self.models.reference, batch, self.config.tokens_per_microbatch)
+            if self.config.max_ref_kl is not None and not bool(batch["from_reference_B"].all()):
+                self._ref_kl = self._measure_ref_kl(_of_policy(batch))
+        indices, signs = batch.pop("rollout_index_B").tolist(), torch.where(batch["chosen_B"], 1.0, -1.0).tolist()
+        lengths = batch["segments"].sum(batch["loss_mask_T"]).tolist()
+        self.current.advantages = {
+            index: [sign] * length for index, sign, length in zip(indices, signs, lengths, strict=True)
+        }
+        return batch
 
-    def _apart(self, own: Batch) -> float:
-        """How far the policy is from the reference, by those of its answers that are in pairs."""
+    def _measure_ref_kl(self, own: PackedBatch) -> float:
+        """KL from the policy to the reference, on those of its completions that are in pairs."""
         if self.models.trust_sampler_logprobs:
             own["old_logprobs_T"] = own["sampler_logprobs_T"]
         else:
-            own["old_logprobs_T"] = add_model_outputs(own, self.models.policy.infer, LOGPROBS, self.plan.budget)[
-                "logprobs_T"
-            ]
-        return to_reference(own)["kl_k3_per_token"]
+            own["old_logprobs_T"] = logprobs_under(self.models.policy, own, self.config.tokens_per_microbatch)
+        return kl_to_reference(own)["kl_k3_per_token"]
 
-    def _units(self, batch: Batch) -> list[list[int]]:
-        chosen_P, rejected_P = sides(batch)
-        return torch.stack([chosen_P, rejected_P], 1).tolist()
+    def units(self, batch: PackedBatch) -> list[Unit]:
+        return torch.stack(pair_indices(batch), 1).tolist()
 
-    def _cut(self, batch: Batch, units: Sequence[Sequence[int]]) -> list[Batch]:
-        pieces = split_microbatches(batch, units, self.plan.budget)
-        return [piece | dict(zip(("chosen_P", "rejected_P"), sides(piece), strict=True)) for piece in pieces]
+    def microbatches(self, batch: PackedBatch, units: Sequence[Unit]) -> list[PackedBatch]:
+        pieces = split_microbatches(batch, units, self.config.tokens_per_microbatch)
+        for piece in pieces:
+            piece["chosen_P"], piece["rejected_P"] = pair_indices(piece)
+        return pieces
 
 
 def best_and_worst(rewards_B: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
-    """Which answers are the best and which the worst of those to their prompt that were scored; first among equals.
+    """Masks of the best and the worst scored completion of each prompt; the first among equals.
 
-    Prompts whose scored answers are all equal have neither, nor have those with one or none.
+    Both are false where all scored completions of a prompt are equal, or where there are fewer than two.
     """
     scored_B = ~torch.isnan(rewards_B)
     chosen_B, rejected_B = torch.zeros_like(scored_B), torch.zeros_like(scored_B)
@@ -110,32 +108,31 @@ def best_and_worst(rewards_B: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
     return chosen_B, rejected_B
 
 
-def sides(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The rows of the chosen and of the rejected answer, pair by pair, in a batch of whole pairs."""
+def pair_indices(batch: PackedBatch) -> tuple[Tensor, Tensor]:
+    """The rows of the chosen and of the rejected completion of each pair, in a batch of whole pairs."""
     order_B = torch.argsort(batch["groups"].ids_B, stable=True)
     return order_B[batch["chosen_B"][order_B]], order_B[batch["rejected_B"][order_B]]
 
 
-def comparison_metrics(whole: Batch) -> dict[str, Accumulator]:
-    """How many prompts formed no pair, and how many of them for being equally good; where one answer is the
-    reference's, what that earned and how often the policy's was better."""
-    groups, chosen_B, theirs_B = whole["groups"], whole["chosen_B"], whole["from_reference_B"]
-    scored_B = ~torch.isnan(whole["rewards_B"])
+def comparison_metrics(batch: PackedBatch) -> dict[str, Accumulator]:
+    """Prompts without a pair, and ties among them; with the reference's completions, its reward and the win rate."""
+    groups, chosen_B, reference_B = batch["groups"], batch["chosen_B"], batch["from_reference_B"]
+    scored_B = ~torch.isnan(batch["rewards_B"])
     pairs, prompts = chosen_B.sum(), torch.tensor(groups.count)
     found: dict[str, Accumulator] = {
         "reward/zero_std_frac": Mean(prompts - pairs, prompts),
         "preference/tie_frac": Mean((groups.sum(scored_B) > 1).sum() - pairs, prompts),
     }
-    if bool(theirs_B.any()):
-        found["reward/reference"] = mean_of(whole["rewards_B"], theirs_B & scored_B)
-        found["preference/win_rate"] = mean_of(~theirs_B, chosen_B)
+    if bool(reference_B.any()):
+        found["reward/reference"] = mean_of(batch["rewards_B"], reference_B & scored_B)
+        found["preference/win_rate"] = mean_of(~reference_B, chosen_B)
     return found
 
 
-def _own(whole: Batch) -> Batch:
-    return select(whole, _rows(~whole["from_reference_B"]))
+def _of_policy(batch: PackedBatch) -> PackedBatch:
+    return select(batch, _rows(~batch["from_reference_B"]))
 
 
 def _rows(keep_B: Tensor) -> list[int]:
-    found: list[int] = keep_B.nonzero()[:, 0].tolist()
-    return found
+    rows: list[int] = keep_B.nonzero()[:, 0].tolist()
+    return rows

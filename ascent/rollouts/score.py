@@ -65,7 +65,7 @@ def score(made: RewardPipeline, rollouts: RolloutStream, tally: Tally) -> list[R
     found: dict[int, Rollout] = {}
     scoring = Scoring(made.rewards, made.rules, len(rollouts))
     try:
-        for place, rollout in rollouts.as_they_come():
+        for place, rollout in rollouts.as_completed():
             if rollout.episode is not None and rollout.episode.failed:
                 found[place] = replace(rollout, failures={ENV: rollout.episode.ended})
                 scoring.skip(place)

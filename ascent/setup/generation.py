@@ -40,12 +40,12 @@ class Generator:
         if len(self._rendered) < len(prompts):
             raise ValueError(f"{len(prompts)} prompts have only {len(self._rendered)} ids; give each an id of its own")
         longest = max(len(each.tokens) for each in self._rendered.values()) + settings.max_new_tokens
-        self._engine = NativeEngine(policy, self._renderer.stop_ids, longest_sequence=longest)
+        self._engine = NativeEngine(policy, self._renderer.stop_ids, max_model_len=longest)
 
     def __call__(self, prompts: Sequence[Prompt], samples: Sequence[int], *, occasion: str) -> list[list[Rollout]]:
         """The completions of every prompt, in the order of `samples`; the sample number GREEDY is decoded greedily."""
         rendered = [self._rendered[prompt.id] for prompt in prompts]
-        found = generate(self._engine, rendered, samples, self._settings, occasion=occasion, text=self._text)
+        found = generate(self._engine, rendered, samples, self._settings, noise_key=occasion, decode=self._text)
         return [found[first : first + len(samples)] for first in range(0, len(found), len(samples))]
 
     def close(self) -> None:

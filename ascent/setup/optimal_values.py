@@ -46,7 +46,7 @@ def add_optimal_values(
         values, reference = [], sampler()
         for start in range(0, len(prompts), PROMPTS_PER_CALL):
             some = prompts[start : start + PROMPTS_PER_CALL]
-            stream = generate_stream(reference, some, range(SAMPLES), settings, occasion=f"optimum/{start}", text=text)
+            stream = generate_stream(reference, some, range(SAMPLES), settings, noise_key=f"optimum/{start}", decode=text)
             batch = pack_rollouts(score(stream))
             values += optimal_values(batch["rewards_B"], batch["groups"])[::SAMPLES].tolist()
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,4 +55,4 @@ def add_optimal_values(
         disk.sync(writing)
         disk.rename(writing, file)
     note = f"optimal values of {len(values)} prompts from {SAMPLES} answers each of the reference"
-    return [replace(each, optimum=value) for each, value in zip(prompts, values, strict=True)], note
+    return [replace(each, optimal_value=value) for each, value in zip(prompts, values, strict=True)], note

@@ -26,6 +26,7 @@ from ascent.plan.compatibility import check_rollout_lengths
 from ascent.plan.resolve import Plan
 from ascent.protocols import Sampler
 from ascent.rewards.outcome import Tally
+from ascent.rollouts.config import Models, RolloutConfig
 from ascent.rollouts.evaluate import Evaluation
 from ascent.rollouts.generate import RenderedPrompt, SamplingParams
 from ascent.rollouts.kl_control import KLController
@@ -33,7 +34,7 @@ from ascent.rollouts.multi_turn import EnvSession
 from ascent.rollouts.nash_md import NashMDSource
 from ascent.rollouts.pairs import PairSource
 from ascent.rollouts.score import Scorer
-from ascent.rollouts.source import Models, RolloutConfig, RolloutSource
+from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import CRITIC, check_same_vocab, critic_of, learner_of
 from ascent.setup.data import load_records, prepare_records, refuse_long_answers, refuse_shorter
 from ascent.setup.environments import env_session, open_environment
@@ -168,8 +169,8 @@ class RLSetup:
             exits.callback(other.close)
         self.source = kind(
             train, sampler, score, asked, row, self._steps(plan),
-            self.settings, text=self.text, shuffle=config.data.shuffle, steering=KLController(row, weights),
-            texts=texts, **others,
+            self.settings, decode=self.text, shuffle=config.data.shuffle, kl_controller=KLController(row, weights),
+            pretraining=texts, **others,
         )  # fmt: skip
         self.evaluate = Evaluation(heldout, sampler, score, self.settings, self.text) if heldout else None
         self.notes = (
@@ -245,10 +246,11 @@ class RLSetup:
         needs = plan.row.needs
         if "opponent_samples" in needs:
             assert reference is not None, f"row {plan.row.name} mixes its opponent from the reference"
-            return NashMDSource, {"other": GeometricMixtureSampler(self.model, reference.model, self.renderer.stop_ids)}
+            opponent = GeometricMixtureSampler(self.model, reference.model, self.renderer.stop_ids)
+            return NashMDSource, {"opponent": opponent}
         kind = PairSource if plan.row.source == "fresh_pairs" else RolloutSource
         if "reference_samples" in needs:
-            return kind, {"other": self._sampler_of_reference(plan, folder, reference)}
+            return kind, {"reference_sampler": self._sampler_of_reference(plan, folder, reference)}
         return kind, {}
 
     def _sampler_of_reference(self, plan: Plan, folder: Path, reference: FrozenModel | None) -> Sampler:
@@ -265,10 +267,15 @@ class RLSetup:
     def _steps(self, plan: Plan) -> RolloutConfig:
         rollouts, update = plan.config.rollouts, plan.config.update
         return RolloutConfig(
-            prompts=rollouts.prompts_per_step, samples=rollouts.group_size, epochs=update.epochs,
-            minibatches=update.minibatches, target_kl=update.target_kl,
+            prompts_per_step=rollouts.prompts_per_step,
+            group_size=rollouts.group_size,
+            epochs=update.epochs,
+            minibatches=update.minibatches,
+            target_kl=update.target_kl,
             dynamic_sampling_tries=rollouts.dynamic_sampling_tries,
-            budget=update.tokens_per_microbatch, bootstrap=rollouts.truncated_reward == "bootstrap",
-            critic_alone=update.critic_warmup_steps, staleness=rollouts.max_staleness,
+            tokens_per_microbatch=update.tokens_per_microbatch,
+            bootstrap_truncated=rollouts.truncated_reward == "bootstrap",
+            critic_warmup_steps=update.critic_warmup_steps,
+            max_staleness=rollouts.max_staleness,
             max_ref_kl=plan.config.run.max_ref_kl,
-        )  # fmt: skip
+        )

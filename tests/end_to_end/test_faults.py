@@ -16,7 +16,7 @@ from ascent.models.load import load
 from ascent.models.tiny import create
 from ascent.plan.resolve import resolve
 from ascent.rewards.outcome import RewardFailed
-from ascent.rollouts.source import MOST_IDLE
+from ascent.rollouts.source import MAX_STEPS_WITHOUT_SIGNAL
 from ascent.runs.folder import Run, read_run
 
 FAULTY = Path(__file__).with_name("faulty.py")
@@ -84,10 +84,12 @@ def test_a_bug_can_be_told_to_be_left_out(tmp_path: Path) -> None:
 
 
 def test_equal_rewards_train_nothing_and_end_the_run_after_twenty_steps(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"no group of {MOST_IDLE} steps in a row had scored answers of"):
+    with pytest.raises(
+        ValueError, match=f"no group of {MAX_STEPS_WITHOUT_SIGNAL} steps in a row had scored answers of"
+    ):
         run(tmp_path / "run", faulty("equal"), run__steps=30)
     left = read_run(tmp_path / "run")
-    assert left.state == "failed" and len(left.metrics) == MOST_IDLE - 1
+    assert left.state == "failed" and len(left.metrics) == MAX_STEPS_WITHOUT_SIGNAL - 1
     assert all(line["optim/updates"] == 0 for line in left.metrics)
     assert [(each["step"], each["name"]) for each in left.warnings if each["name"] == "zero_variance"] == [
         (5, "zero_variance")

@@ -15,7 +15,8 @@ from ascent.algorithms import TABLE
 from ascent.cells import cell
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
-from ascent.rollouts.source import Models, RolloutConfig, RolloutSource
+from ascent.rollouts.config import Models, RolloutConfig
+from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import Critic
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import critic_objective, objective_of
@@ -24,7 +25,7 @@ from tests.end_to_end import small_world
 from tests.end_to_end.small_world import BUDGET, END, PROMPTS, WORDS, Oracle, Said, Truth
 
 STEPS = 40
-PLAN = RolloutConfig(prompts=64, samples=4, epochs=2, minibatches=4)
+PLAN = RolloutConfig(prompts_per_step=64, group_size=4, epochs=2, minibatches=4)
 PPO = replace(TABLE["ppo"], reward_shaping=())  # no KL: the reward alone
 
 
@@ -38,7 +39,7 @@ def source_of(
 ) -> RolloutSource:
     return RolloutSource(
         small_world.asked(), small_world.engine(model), small_world.scored, Models(policy, None, critic, True), row,
-        plan, small_world.settings(), text=small_world.text,
+        plan, small_world.settings(), decode=small_world.text,
     )  # fmt: skip
 
 

@@ -15,8 +15,9 @@ from ascent.config.schema import Cells
 from ascent.models.tiny import create
 from ascent.plan.overrides import with_cells
 from ascent.records import Rollout
-from ascent.rollouts.advantages import add_advantages
-from ascent.rollouts.batch import pack_rollouts, split_microbatches
+from ascent.rollouts.batch import pack_rollouts
+from ascent.rollouts.experience import add_advantages
+from ascent.rollouts.microbatches import split_microbatches
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import LOSS_SLOTS, objective_of
 from tests.rollouts.test_source import PLAN, assert_goes_on, make
@@ -68,7 +69,7 @@ def test_rows_that_read_groups_in_their_loss_are_known() -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_groups_of_several_draws_train_like_groups_of_one(folder: Path, row: Row) -> None:
     """The reference numbers the same rollouts in one go, by their prompts, and takes the same step."""
-    plan = replace(PLAN, dynamic_sampling_tries=5, budget=24)
+    plan = replace(PLAN, dynamic_sampling_tries=5, tokens_per_microbatch=24)
     source, learner = make(folder, row, plan, OneGroupADraw())
     batches = source.next(1)
     assert source.report()["sampler/dynamic_sampling_tries"].value() == 2
@@ -86,7 +87,10 @@ def test_groups_of_several_draws_train_like_groups_of_one(folder: Path, row: Row
         whole["ref_logprobs_T"] = source.models.reference.infer(whole, frozenset({"logprobs_T"}))["logprobs_T"]
     batch, _ = add_advantages(whole, row)
     _, other = make(folder, "rlvr")
-    other.step(split_microbatches(batch, [[place] for place in range(len(trained))], plan.budget), objective_of(row))
+    other.step(
+        split_microbatches(batch, [[place] for place in range(len(trained))], plan.tokens_per_microbatch),
+        objective_of(row),
+    )
     ours, theirs = gradient(learner), gradient(other)
     assert float(theirs.norm()) > 0
     assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
@@ -102,5 +106,5 @@ def mixed(rollouts: Sequence[Rollout]) -> list[Rollout]:
 @pytest.mark.parametrize("row", [each for each in ROWS if each.id in ("scale_rl", "real", "dapo-prompt_mean")])
 def test_groups_that_wait_in_a_checkpoint_are_still_the_same(folder: Path, row: Row) -> None:
     """Refills, rollouts that lag, minibatches, micro-batches that cut through groups, and a restart, all at once."""
-    plan = replace(PLAN, dynamic_sampling_tries=5, staleness=1, minibatches=2, budget=24)
+    plan = replace(PLAN, dynamic_sampling_tries=5, max_staleness=1, minibatches=2, tokens_per_microbatch=24)
     assert_goes_on(*(make(folder, row, plan, mixed) for _ in range(2)))

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ascent.maths.batch import select
 from ascent.records import Completion, Message, Prompt, Rollout, RoutedExperts, StepReward, Turn
 from ascent.rollouts.batch import (
-    concat,
+    check_step_rewards,
+    concat_draws,
     pack_rollouts,
     place_step_rewards,
     reward_components,
-    select,
-    split_microbatches,
     weighted_components,
 )
 
@@ -107,7 +107,7 @@ def test_a_token_has_the_experts_that_it_took_when_it_was_first_run(width: int, 
         *[[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], missing],
     ]
     assert torch.equal(select(batch, [1])["routed_experts_TLC"], found_TLC[2:])
-    assert torch.equal(concat(batch, batch)["routed_experts_TLC"], torch.cat([found_TLC, found_TLC]))
+    assert torch.equal(concat_draws(batch, batch)["routed_experts_TLC"], torch.cat([found_TLC, found_TLC]))
     assert "routed_experts_TLC" not in pack_rollouts(THREE)
 
 
@@ -118,23 +118,28 @@ def test_picking_rows_equals_packing_those_rollouts() -> None:
         assert torch.equal(picked[name], some[name]), name
     assert picked["segments"].lengths_B.tolist() == some["segments"].lengths_B.tolist()
     assert picked["groups"].ids_B.tolist() == [0, 0]
-    with pytest.raises(ValueError, match="oddly cannot be cut"):
+    with pytest.raises(ValueError, match="oddly cannot be split"):
         select({**whole, "oddly": torch.zeros(3)}, [0])
 
 
 def test_batches_join_to_what_their_rollouts_pack_to() -> None:
     other = [rollout("c", ((5,), (6,))), rollout("d", ((1, 2), (7,)))]
-    both, whole = concat(pack_rollouts(THREE), pack_rollouts(other)), pack_rollouts(THREE + other)
+    both, whole = concat_draws(pack_rollouts(THREE), pack_rollouts(other)), pack_rollouts(THREE + other)
     for name in ("tokens_T", "loss_mask_T", "positions_T", "rewards_B", "correct_B"):
         assert torch.equal(both[name].nan_to_num(-1), whole[name].nan_to_num(-1)), name
     assert both["groups"].ids_B.tolist() == whole["groups"].ids_B.tolist()
 
 
-def test_every_row_is_in_exactly_one_micro_batch_under_the_budget() -> None:
-    whole = pack_rollouts(THREE * 5)
-    pieces = split_microbatches(whole, [[row] for row in range(15)], budget=16)
-    assert sum(piece["segments"].count for piece in pieces) == 15
-    assert all(piece["segments"].total <= 16 for piece in pieces)
-    assert sorted(torch.cat([piece["tokens_T"] for piece in pieces]).tolist()) == sorted(whole["tokens_T"].tolist())
-    with pytest.raises(ValueError, match=r"7 tokens, more than update\.tokens_per_microbatch=6"):
-        split_microbatches(whole, [[0], [1], [2]], budget=6)
+def test_step_rewards_are_there_or_nothing_was_scored() -> None:
+    scored, unscored, stepwise = (
+        rollout("a", ((1,), (2,)), reward=reward, steps=given)
+        for reward, given in ((1.0, ()), (None, ()), (1.0, (StepReward(0, 1.0),)))
+    )
+    with pytest.raises(ValueError, match="learns from a reward at every step, but the rewards gave one number"):
+        check_step_rewards([scored])
+    check_step_rewards([unscored])
+    nothing = place_step_rewards([unscored], pack_rollouts([unscored]))
+    assert nothing["step_rewards_T"].tolist() == [0, 0] and not nothing["step_ends_T"].any()
+    both = [unscored, stepwise]
+    check_step_rewards(both)
+    assert place_step_rewards(both, pack_rollouts(both))["step_rewards_T"].tolist() == [0, 0, 0, 1]

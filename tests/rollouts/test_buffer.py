@@ -24,12 +24,12 @@ def test_first_in_first_out_and_saved_to_the_bit(tmp_path: Path) -> None:
     waiting = RolloutBuffer()
     for each in (batch(1), None, batch(3)):
         waiting.add(each)
-    assert waiting.drawn == 3
+    assert waiting.added == 3
     assert waiting.pop() is not None
     save(tmp_path, 1, {"waiting": waiting.state()}, {})
     again = RolloutBuffer()
     again.load_state(read_state(tmp_path / "1")["waiting"])
-    assert again.drawn == 3
+    assert again.added == 3
     assert again.pop() is None
     found, expected = again.pop(), batch(3)
     assert found is not None

@@ -21,8 +21,8 @@ from ascent.models.tiny import create
 from ascent.protocols import Env
 from ascent.records import Completion, Message, Prompt, Reply, Request, Rollout
 from ascent.rollouts.batch import pack_rollouts
-from ascent.rollouts.episode_metrics import episode_metrics
 from ascent.rollouts.generate import RenderedPrompt, RolloutStream, SamplingParams, generate, generate_stream
+from ascent.rollouts.metrics import episode_metrics
 from ascent.rollouts.multi_turn import EnvSession, Limits
 from tests.data.chat import CHATML, FORGETFUL, tokenizer
 
@@ -72,9 +72,9 @@ def scripted(
 ) -> tuple[Rollout, Scripted, Renderer]:
     renderer = Renderer(tokenizer(template))
     talk, sampler = talk_with(renderer, make, **limits), Scripted(renderer, turns)
-    settings = SamplingParams(budget, seed=0, talk=talk)
+    settings = SamplingParams(budget, seed=0, env=talk)
     decode = lambda ids: str(renderer.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    (rollout,) = generate(sampler, opened(renderer, talk, one("6*7-2=?")), [0], settings, occasion="1", text=decode)
+    (rollout,) = generate(sampler, opened(renderer, talk, one("6*7-2=?")), [0], settings, noise_key="1", decode=decode)
     return rollout, sampler, renderer
 
 
@@ -196,7 +196,7 @@ def test_an_episode_ends_where_the_model_holds_no_more() -> None:
     talk = replace(talk_with(renderer, make, max_turns=8), context=150)
     sampler, (asked,) = Scripted(renderer, MANY), opened(renderer, talk, one("6*7-2=?"))
     decode = lambda ids: str(renderer.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    (rollout,) = generate(sampler, [asked], [0], SamplingParams(40, seed=0, talk=talk), occasion="1", text=decode)
+    (rollout,) = generate(sampler, [asked], [0], SamplingParams(40, seed=0, env=talk), noise_key="1", decode=decode)
     assert rollout.episode is not None and rollout.episode.ended == "tokens" and len(sampler.asked) > 1
     assert max(len(each.tokens) + each.max_new_tokens for each in sampler.asked) <= 150
 
@@ -270,7 +270,7 @@ def rollouts_of(model: LanguageModel, kind: str, wait: Callable[[], float], samp
     else:
         sampler = NativeEngine(model, renderer.stop_ids, max_num_seqs=int(kind), max_model_len=160)
     text = lambda ids: str(model.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    return generate(sampler, asked, range(samples), SamplingParams(24, seed=5, talk=talk), occasion="1", text=text)
+    return generate(sampler, asked, range(samples), SamplingParams(24, seed=5, env=talk), noise_key="1", decode=text)
 
 
 def test_nothing_depends_on_who_replies_first(folder: Path) -> None:
@@ -315,9 +315,9 @@ def test_sixty_four_waits_of_a_second_take_about_a_second_a_turn(folder: Path, k
     engine: Any = NativeEngine(model, renderer.stop_ids, max_num_seqs=64, max_model_len=100)
     sampler = HFSampler(model, renderer.stop_ids) if kind == "hf" else engine
     text = lambda ids: str(model.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    settings = SamplingParams(1, seed=5, talk=talk)
+    settings = SamplingParams(1, seed=5, env=talk)
     start = time.monotonic()
-    found = generate(sampler, asked, range(64), settings, occasion="1", text=text)
+    found = generate(sampler, asked, range(64), settings, noise_key="1", decode=text)
     spent = time.monotonic() - start
     print(f"{kind}: 64 rollouts waited 1 s each: {spent:.2f} s")
     assert len(found) == 64 and spent < 3.0  # one after another: 64 s
@@ -332,7 +332,7 @@ def test_arriving_can_be_gone_through_in_order_or_as_it_comes() -> None:
     rollout, _, _ = scripted(["x"], find("single_turn"), CHATML)
     placed = [(2, replace(rollout, sample=2)), (0, rollout), (1, replace(rollout, sample=1))]
     assert [each.sample for each in RolloutStream(iter(placed), 3)] == [0, 1, 2]
-    assert [place for place, _ in RolloutStream(iter(placed), 3).as_they_come()] == [2, 0, 1]
+    assert [place for place, _ in RolloutStream(iter(placed), 3).as_completed()] == [2, 0, 1]
     with pytest.raises(RuntimeError, match="lost 1 of 4 requests"):
         list(RolloutStream(iter(placed), 4))
 
@@ -344,7 +344,7 @@ def test_one_turn_with_an_environment_is_one_turn_without(folder: Path) -> None:
     engine = NativeEngine(model, renderer.stop_ids, max_num_seqs=8, max_model_len=64)
     asked, text = opened(renderer, talk, one("say")), lambda ids: " ".join(map(str, ids))
     plain, talked = (
-        list(generate_stream(engine, asked, range(4), SamplingParams(8, seed=1, talk=each), occasion="1", text=text))
+        list(generate_stream(engine, asked, range(4), SamplingParams(8, seed=1, env=each), noise_key="1", decode=text))
         for each in (None, talk)
     )
     assert [each.turns for each in plain] == [each.turns for each in talked]

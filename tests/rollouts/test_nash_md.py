@@ -17,10 +17,10 @@ from ascent.engines.native.engine import NativeEngine
 from ascent.models.load import load
 from ascent.models.tiny import create
 from ascent.records import Request, Rollout
+from ascent.rollouts.config import Models, RolloutConfig
 from ascent.rollouts.evaluate import Evaluation
 from ascent.rollouts.generate import SamplingParams
 from ascent.rollouts.nash_md import NashMDSource, win_probabilities
-from ascent.rollouts.source import Models, RolloutConfig
 from ascent.update.learner import LocalLearner
 from ascent.update.schedule import Schedule
 from tests.rollouts.test_source import asked, assert_goes_on, even, train
@@ -43,10 +43,10 @@ def make(folder: Path, score: Any = even, **plan: Any) -> tuple[NashMDSource, Lo
             weight.mul_(1.5)
     learner, reference = (LocalLearner(each, Schedule(1e-2, "constant", 0, 100)) for each in (model, frozen))
     return NashMDSource(
-        asked(), NativeEngine(model, {1}, rows=16, longest_sequence=64), score,
+        asked(), NativeEngine(model, {1}, max_num_seqs=16, max_model_len=64), score,
         Models(learner, reference, None, trust_sampler_logprobs=True), TABLE["nash_md"],
-        RolloutConfig(prompts=4, samples=plan.pop("samples", SAMPLES), **plan), SamplingParams(6, seed=3),
-        text=lambda tokens: " ".join(map(str, tokens)), other=GeometricMixtureSampler(model, frozen, {1}),
+        RolloutConfig(prompts_per_step=4, group_size=plan.pop("samples", SAMPLES), **plan), SamplingParams(6, seed=3),
+        decode=lambda tokens: " ".join(map(str, tokens)), opponent=GeometricMixtureSampler(model, frozen, {1}),
     ), learner  # fmt: skip
 
 
@@ -98,8 +98,8 @@ def test_opponents_are_drawn_from_the_mixture_each_with_noise_of_its_own(folder:
     theirs = source.rollouts[1::2]
     again = {
         (each.prompt_id, each.sample): each
-        for each in source.other.sample(
-            [_request(each, source.settings) for each in theirs]  # by their keys alone
+        for each in source.opponent.sample(
+            [_request(each, source.params) for each in theirs]  # by their keys alone
         )
     }
     assert all(again[each.prompt.id, each.sample] == each.turns[0].completion for each in theirs)
@@ -171,6 +171,6 @@ def test_a_restored_source_goes_on_to_the_same_bits(folder: Path) -> None:
 def test_an_evaluation_has_no_opponent(folder: Path) -> None:
     source, _ = make(folder)
     score = by_sample(*[0.0] * 2 * SAMPLES, 0.75)  # the last is the greedy answer's
-    found = Evaluation(asked(), source.sampler, score, source.settings, source.text)(0)
+    found = Evaluation(asked(), source.sampler, score, source.params, source.decode)(0)
     assert found["eval/reward/mean"] == 0.75
     assert "eval/reward/opponent" not in found

@@ -17,10 +17,11 @@ from ascent.maths.groups import Groups
 from ascent.models.load import load
 from ascent.models.tiny import create
 from ascent.records import Rollout
-from ascent.rollouts.batch import split_microbatches
+from ascent.rollouts.config import Models, RolloutConfig
 from ascent.rollouts.generate import SamplingParams
-from ascent.rollouts.pairs import PairSource, best_and_worst, sides
-from ascent.rollouts.source import MOST_IDLE, Models, RolloutConfig
+from ascent.rollouts.microbatches import split_microbatches
+from ascent.rollouts.pairs import PairSource, best_and_worst, pair_indices
+from ascent.rollouts.source import MAX_STEPS_WITHOUT_SIGNAL
 from ascent.update.learner import LocalLearner
 from ascent.update.schedule import Schedule
 from tests.rollouts.test_source import asked, assert_goes_on, equal, even
@@ -40,15 +41,20 @@ def make(folder: Path, row: str, score: Any = even, **plan: Any) -> tuple[PairSo
         for weight in model.module.parameters():
             weight.mul_(1.5)
     learner, reference = (LocalLearner(each, Schedule(1e-2, "constant", 0, 100)) for each in (model, frozen))
-    engine = {"rows": 16, "longest_sequence": 64}
-    theirs = "reference_samples" in TABLE[row].needs
-    return PairSource(
-        asked(), NativeEngine(model, {1}, **engine), score, Models(learner, reference, None,
-        trust_sampler_logprobs=True), TABLE[row],
-        RolloutConfig(prompts=plan.pop("prompts", 6), samples=plan.pop("samples", 2), **plan), SamplingParams(6,
-        seed=3),
-        text=lambda tokens: " ".join(map(str, tokens)), other=NativeEngine(frozen, {1}, **engine) if theirs else None,
-    ), learner  # fmt: skip
+    engine = {"max_num_seqs": 16, "max_model_len": 64}
+    config = RolloutConfig(prompts_per_step=plan.pop("prompts", 6), group_size=plan.pop("samples", 2), **plan)
+    source = PairSource(
+        asked(),
+        NativeEngine(model, {1}, **engine),
+        score,
+        Models(learner, reference, None, trust_sampler_logprobs=True),
+        TABLE[row],
+        config,
+        SamplingParams(6, seed=3),
+        decode=lambda tokens: " ".join(map(str, tokens)),
+        reference_sampler=NativeEngine(frozen, {1}, **engine) if "reference_samples" in TABLE[row].needs else None,
+    )
+    return source, learner
 
 
 def by_sample(*rewards: float | None) -> Any:
@@ -74,12 +80,12 @@ def test_a_piece_knows_its_pairs_wherever_their_rows_lie() -> None:
         "chosen_B": torch.tensor([True, False, False, False, True, True]),
         "rejected_B": torch.tensor([False, True, True, True, False, False]),
     }
-    chosen_P, rejected_P = sides(batch)
+    chosen_P, rejected_P = pair_indices(batch)
     assert (chosen_P.tolist(), rejected_P.tolist()) == ([4, 0, 5], [1, 2, 3])
 
 
 def test_pairs_stay_together_when_a_batch_is_cut(folder: Path) -> None:
-    source, _ = make(folder, "online_dpo", by_sample(0.0, 1.0), budget=24)
+    source, _ = make(folder, "online_dpo", by_sample(0.0, 1.0), tokens_per_microbatch=24)
     pieces = source.next(1)
     assert len(pieces) > 1
     for piece in pieces:
@@ -90,7 +96,7 @@ def test_pairs_stay_together_when_a_batch_is_cut(folder: Path) -> None:
         assert ids_B[piece["chosen_P"]].tolist() == ids_B[piece["rejected_P"]].tolist()
         assert piece["rewards_B"][piece["chosen_P"]].tolist() == [1.0] * pairs
     with pytest.raises(ValueError, match="2 rollouts that stay together have"):
-        split_microbatches(pieces[0], [[0, 1]], budget=4)
+        split_microbatches(pieces[0], [[0, 1]], max_tokens=4)
 
 
 def test_the_first_answer_is_the_policys_and_the_second_the_references(folder: Path) -> None:
@@ -148,11 +154,11 @@ def test_prompts_without_a_pair_are_replaced_by_others(folder: Path) -> None:
 
 def test_no_pair_trains_nothing_and_stops_the_run_in_the_end(folder: Path) -> None:
     source, _ = make(folder, "xpo", equal)
-    for step in range(1, MOST_IDLE):
+    for step in range(1, MAX_STEPS_WITHOUT_SIGNAL):
         assert source.next(step) == []
         assert math.isnan(source.report()["preference/win_rate"].value())
     with pytest.raises(ValueError, match="nothing to learn from"):
-        source.next(MOST_IDLE)
+        source.next(MAX_STEPS_WITHOUT_SIGNAL)
 
 
 def test_passes_and_minibatches_cover_every_pair_once_a_pass(folder: Path) -> None:
@@ -174,5 +180,5 @@ def test_drift_is_measured_on_the_policys_own_answers(folder: Path) -> None:
     (batch,) = source.next(1)
     own_T = batch["segments"].broadcast(~batch["from_reference_B"]) & batch["loss_mask_T"]
     gap_T = (batch["ref_logprobs_T"] - batch["sampler_logprobs_T"])[own_T].double()
-    assert source.state()["drift"] == pytest.approx(float((gap_T.exp() - 1 - gap_T).mean()), rel=1e-5)
-    assert "nats a token from its reference" in source.halted
+    assert source.state()["ref_kl"] == pytest.approx(float((gap_T.exp() - 1 - gap_T).mean()), rel=1e-5)
+    assert "nats per token from its reference" in source.stop_reason

@@ -22,15 +22,16 @@ from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
 from ascent.plan.overrides import with_cells
 from ascent.records import Message, Prompt, Rollout, StepReward
+from ascent.rollouts.config import Models, RolloutConfig
 from ascent.rollouts.evaluate import Evaluation
 from ascent.rollouts.generate import RenderedPrompt, SamplingParams
 from ascent.rollouts.kl_control import KLController
-from ascent.rollouts.source import MOST_IDLE, Models, RolloutConfig, RolloutSource
+from ascent.rollouts.source import MAX_STEPS_WITHOUT_SIGNAL, RolloutSource
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import objective_of
 from ascent.update.schedule import Schedule
 
-PLAN = RolloutConfig(prompts=3, samples=4)
+PLAN = RolloutConfig(prompts_per_step=3, group_size=4)
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +57,13 @@ def make(
 ) -> tuple[RolloutSource, LocalLearner]:
     model: LanguageModel = load(folder)
     learner = LocalLearner(model, Schedule(1e-2, "constant", 0, 100))
-    engine = NativeEngine(model, {1}, rows=16, longest_sequence=64)
+    engine = NativeEngine(model, {1}, max_num_seqs=16, max_model_len=64)
     frozen = LocalLearner(load(folder), Schedule(1e-2, "constant", 0, 100))
     models = Models(learner, frozen, None, trust_sampler_logprobs=True)
     settings = SamplingParams(max_new_tokens=6, seed=3)
     text = lambda tokens: " ".join(map(str, tokens))  # noqa: E731
     row = TABLE[row] if isinstance(row, str) else row
-    return RolloutSource(asked(), engine, score, models, row, plan, settings, text=text), learner
+    return RolloutSource(asked(), engine, score, models, row, plan, settings, decode=text), learner
 
 
 def train(source: RolloutSource, learner: LocalLearner, steps: range) -> list[list[tuple[int, ...]]]:
@@ -127,7 +128,7 @@ def test_passes_and_minibatches_cover_every_rollout_once_a_pass(folder: Path) ->
 @pytest.mark.parametrize(("row", "whole"), [("real", True), ("grpo", False)])
 def test_groups_that_the_loss_compares_stay_whole_in_minibatches(folder: Path, row: str, whole: bool) -> None:
     """Three groups in two minibatches of one and two; micro-batches, of 20 tokens at most, may cut through them."""
-    source, learner = make(folder, row, replace(PLAN, epochs=2, minibatches=2, budget=20), score=in_turn)
+    source, learner = make(folder, row, replace(PLAN, epochs=2, minibatches=2, tokens_per_microbatch=20), score=in_turn)
     batches, seen = source.next(1), []
     while batches:
         seen.append(torch.cat([batch["groups"].uids_B for batch in batches]).bincount(minlength=3).tolist())
@@ -144,7 +145,7 @@ def in_turn(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def test_the_token_budget_changes_no_bit_of_the_samples_and_only_rounding_of_the_weights(folder: Path) -> None:
-    one, two = make(folder), make(folder, plan=replace(PLAN, budget=20))
+    one, two = make(folder), make(folder, plan=replace(PLAN, tokens_per_microbatch=20))
     assert train(*one, range(1, 2)) == train(*two, range(1, 2))
     for name, weight in one[1].weights().items():
         assert torch.allclose(weight, two[1].weights()[name], atol=1e-4)
@@ -180,7 +181,7 @@ def test_so_it_is_where_log_probs_are_computed_again(
     folder: Path, row: str, half: bool, ratio: float, kl: float, wrong: str | None
 ) -> None:
     source, _ = make(folder, row)
-    source.models = replace(source.models, trust_sampler_logprobs=False, half=half)
+    source.models = replace(source.models, trust_sampler_logprobs=False, half_precision=half)
     source.next(1)
     one = torch.ones(())
     numbers = {"policy/ratio_max": ratio, "policy/ratio_min": 1.0, "policy/approx_kl": kl}
@@ -200,16 +201,16 @@ def test_a_ratio_to_the_sampler_need_not_be_one(folder: Path) -> None:
 
 def test_no_signal_trains_nothing_and_stops_the_run_in_the_end(folder: Path) -> None:
     source, _ = make(folder, score=equal)
-    for step in range(1, MOST_IDLE):
+    for step in range(1, MAX_STEPS_WITHOUT_SIGNAL):
         assert source.next(step) == []
         assert source.report()["reward/zero_std_frac"].value() == 1
     with pytest.raises(ValueError, match="nothing to learn from"):
-        source.next(MOST_IDLE)
+        source.next(MAX_STEPS_WITHOUT_SIGNAL)
 
 
 def test_a_policy_that_is_always_right_has_nothing_left_to_learn_and_no_fault(folder: Path) -> None:
     source, _ = make(folder, score=lambda rollouts: [replace(each, reward=1.0) for each in rollouts])
-    for step in range(1, MOST_IDLE + 3):
+    for step in range(1, MAX_STEPS_WITHOUT_SIGNAL + 3):
         assert source.next(step) == []
 
 
@@ -269,7 +270,7 @@ def test_parts_count_as_their_rewards_do(folder: Path) -> None:
 
 def test_a_part_keeps_its_place_while_its_reward_fails(folder: Path) -> None:
     failing = [False, True]
-    source, _ = make(folder, "gdpo", replace(PLAN, staleness=1), score=lambda r: in_parts(r, fails=failing.pop(0)))
+    source, _ = make(folder, "gdpo", replace(PLAN, max_staleness=1), score=lambda r: in_parts(r, fails=failing.pop(0)))
     failing += [False] * 8
     for step in (1, 2, 3):  # the second draw scored nothing
         assert all(batch["reward_components_BK"].shape[1] == 2 for batch in source.next(step))
@@ -277,7 +278,7 @@ def test_a_part_keeps_its_place_while_its_reward_fails(folder: Path) -> None:
 
 
 def test_the_same_prompt_gets_other_noise_in_the_next_step(folder: Path) -> None:
-    source, learner = make(folder, plan=replace(PLAN, prompts=8), score=equal)
+    source, learner = make(folder, plan=replace(PLAN, prompts_per_step=8), score=equal)
     first, second = train(source, learner, range(1, 3))
     assert sorted(first) != sorted(second)  # the policy has not moved
 
@@ -289,13 +290,13 @@ def test_steps_follow_each_other(folder: Path) -> None:
 
 def test_evaluation_is_greedy_and_repeatable(folder: Path) -> None:
     source, _ = make(folder)
-    judge = Evaluation(asked(), source.sampler, even, source.settings, source.text)
+    judge = Evaluation(asked(), source.sampler, even, source.params, source.decode)
     assert judge(1) == judge(2)
     assert judge(1)["eval/reward/mean"] == sum(each.reward or 0 for each in judge.rollouts) / 8
 
 
 def lagging(folder: Path, staleness: int) -> tuple[RolloutSource, LocalLearner]:
-    return make(folder, "grpo", replace(PLAN, staleness=staleness))
+    return make(folder, "grpo", replace(PLAN, max_staleness=staleness))
 
 
 def test_with_staleness_a_step_trains_on_what_an_older_policy_sampled(folder: Path) -> None:
@@ -351,31 +352,31 @@ def test_what_waits_is_restored_with_the_rest(folder: Path, tmp_path: Path) -> N
 
 def test_drift_from_the_reference_ends_the_run_and_is_remembered(folder: Path) -> None:
     source, learner = make(folder, "grpo", replace(PLAN, max_ref_kl=1e-4))
-    assert source.halted == ""
+    assert source.stop_reason == ""
     train(source, learner, range(1, 2))
-    assert source.halted == ""  # sampled by the reference itself
+    assert source.stop_reason == ""  # sampled by the reference itself
     train(source, learner, range(2, 3))
-    assert "nats a token from its reference, more than run.max_ref_kl=0.0001; raise it" in source.halted
+    assert "nats per token from its reference, more than run.max_ref_kl=0.0001; raise it" in source.stop_reason
     again, _ = make(folder, "grpo", replace(PLAN, max_ref_kl=1e-4))
     again.load_state(source.state())
-    assert again.halted == source.halted
+    assert again.stop_reason == source.stop_reason
     further, _ = make(folder, "grpo", replace(PLAN, max_ref_kl=1.0))
     further.load_state(source.state())
-    assert further.halted == ""
+    assert further.stop_reason == ""
 
 
 def test_a_controller_moves_the_coefficient_after_each_step_and_it_is_restored(folder: Path) -> None:
     row = with_cells(TABLE["grpo"], Cells.model_validate({"kl_controller": {"use": "ziegler_sequence", "horizon": 60}}))
     source, learner = make(folder, "grpo")
-    source.row, source.steering = row, KLController(row)
+    source.row, source.kl_controller = row, KLController(row)
     train(source, learner, range(1, 3))
     # Twelve sequences, far below 6 nats each: 1 - .2 * 12 / 60 a step.
-    assert source.steering.value == pytest.approx(TABLE["grpo"].weights["kl"] * 0.96**2, rel=1e-12)
+    assert source.kl_controller.value == pytest.approx(TABLE["grpo"].weights["kl"] * 0.96**2, rel=1e-12)
     assert source.report()["policy/kl_coef"].value() == pytest.approx(TABLE["grpo"].weights["kl"] * 0.96, rel=1e-12)
     again, _ = make(folder, "grpo")
-    again.steering = KLController(row)
+    again.kl_controller = KLController(row)
     again.load_state(source.state())
-    assert again.steering.value == source.steering.value
+    assert again.kl_controller.value == source.kl_controller.value
 
 
 def half_done(rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -395,6 +396,6 @@ def half_done(rollouts: Sequence[Rollout]) -> list[Rollout]:
 def test_zero_variance_is_that_of_the_reward_that_is_trained_on(folder: Path, row: str) -> None:
     source, _ = make(folder, row, score=half_done)
     batches = source.next(1)
-    assert sum(batch["segments"].count for batch in batches) == PLAN.prompts * PLAN.samples
+    assert sum(batch["segments"].count for batch in batches) == PLAN.prompts_per_step * PLAN.group_size
     assert source.report()["reward/zero_std_frac"].value() == 0
     assert source.report()["reward/correct"].value() == 0

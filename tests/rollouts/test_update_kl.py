@@ -14,13 +14,11 @@ import torch
 from ascent.maths.metrics import Mean
 from ascent.models.tiny import create
 from ascent.records import Rollout
-from ascent.rollouts.advantages import add_model_outputs
-from ascent.rollouts.source import MOST_IDLE
-from ascent.rollouts.update_kl import UPDATE_KL_LIMIT, nothing_to_learn, update_kl
+from ascent.rollouts.experience import logprobs_under
+from ascent.rollouts.source import MAX_STEPS_WITHOUT_SIGNAL
+from ascent.rollouts.update_kl import UPDATE_KL_LIMIT, no_signal_error, update_kl
 from ascent.update.schedule import Schedule
 from tests.rollouts.test_source import assert_goes_on, even, make, train
-
-LOGPROBS = frozenset({"logprobs_T"})
 
 
 @pytest.fixture(scope="module")
@@ -31,20 +29,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("row", ["rlvr", "rloo"])
 def test_it_is_the_mean_k3_from_the_policy_that_sampled(folder: Path, row: str) -> None:
     source, learner = make(folder, row)
-    batch = source.next(1) and source._now.batch
-    assert update_kl(batch, learner.infer) == pytest.approx(0, abs=1e-9)  # nothing was updated yet
+    batch = source.next(1) and source.current.batch
+    assert update_kl(batch, learner) == pytest.approx(0, abs=1e-9)  # nothing was updated yet
     with torch.no_grad():
         for weight in learner.model.parameters():
             weight += 0.01 * torch.sin(torch.arange(weight.numel(), dtype=weight.dtype)).view(weight.shape)
-    now_T, loss_mask_T = (
-        add_model_outputs(batch, learner.infer, LOGPROBS, 10**6)["logprobs_T"].double(),
-        batch["loss_mask_T"],
-    )
+    now_T, loss_mask_T = (logprobs_under(learner, batch, 10**6).double(), batch["loss_mask_T"])
     gaps = [
         now - old
         for now, old in zip(now_T[loss_mask_T].tolist(), batch["sampler_logprobs_T"][loss_mask_T].tolist(), strict=True)
     ]
-    assert update_kl(batch, learner.infer) == pytest.approx(
+    assert update_kl(batch, learner) == pytest.approx(
         math.fsum(math.exp(gap) - 1 - gap for gap in gaps) / len(gaps), rel=1e-4
     )
 
@@ -76,7 +71,7 @@ def test_a_run_that_one_update_destroyed_is_not_told_to_use_easier_prompts(
     source, learner = make(folder, score=Destroyed())
     learner.schedule = Schedule(rate, "constant", 0, 100)
     with pytest.raises(ValueError, match="nothing to learn from") as caught:
-        train(source, learner, range(1, MOST_IDLE + 2))
+        train(source, learner, range(1, MAX_STEPS_WITHOUT_SIGNAL + 2))
     words = str(caught.value)
     assert ("The last update, in step 1, moved the policy by" in words and "learning_rate" in words) == blamed
     assert ("easier or harder prompts" in words) != blamed
@@ -84,5 +79,5 @@ def test_a_run_that_one_update_destroyed_is_not_told_to_use_easier_prompts(
 
 def test_a_policy_of_nan_is_a_destroyed_one() -> None:
     report: Any = {"reward/failure_frac": Mean(torch.tensor(0.0), torch.tensor(1.0))}
-    assert "learning_rate" in nothing_to_learn(20, report, (3, math.nan))
-    assert "easier" in nothing_to_learn(20, report, None)
+    assert "learning_rate" in str(no_signal_error(20, report, (3, math.nan)))
+    assert "easier" in str(no_signal_error(20, report, None))

@@ -14,8 +14,8 @@ from ascent.records import Completion, Episode, Message, Prompt, Rollout, Turn
 from ascent.rewards.calls import Rule
 from ascent.rewards.combine import Gate
 from ascent.rewards.outcome import RewardFailed, Tally
-from ascent.rollouts.episode_metrics import episode_metrics
-from ascent.rollouts.generate import as_rollouts
+from ascent.rollouts.generate import stream_of
+from ascent.rollouts.metrics import episode_metrics
 from ascent.rollouts.score import RewardPipeline
 from ascent.setup.rewards import Verifier, rewards_of, scorer_of
 from ascent.tasks import TASKS
@@ -34,7 +34,7 @@ def plan(*rewards: dict[str, object], **more: object) -> Plan:
 
 
 def scored(asked: Plan, *rollouts: Rollout, tally: Tally | None = None) -> list[Rollout]:
-    return scorer_of(asked, tally or Tally())(as_rollouts(rollouts))
+    return scorer_of(asked, tally or Tally())(stream_of(rollouts))
 
 
 def test_a_tasks_verifier_counts_what_is_right_and_shows_the_rest() -> None:

@@ -24,9 +24,9 @@ from ascent.records import Completion, Message, Prompt, Rollout, StepReward, Tur
 from ascent.rewards.combine import Combination, Term
 from ascent.rewards.outcome import RewardFailed, Tally, outcome
 from ascent.rewards.steps import Answer, StepScored
-from ascent.rollouts.advantages import add_advantages, step_rewards
-from ascent.rollouts.batch import pack_rollouts
-from ascent.rollouts.generate import as_rollouts
+from ascent.rollouts.batch import pack_rollouts, place_step_rewards
+from ascent.rollouts.experience import add_advantages
+from ascent.rollouts.generate import stream_of
 from ascent.runs.folder import read_run
 from ascent.setup.offline import Training
 from ascent.setup.reward_models import ProcessRewardModel
@@ -129,7 +129,7 @@ def test_what_the_model_cannot_read_is_unscored_by_name(tmp_path: Path) -> None:
     tally = Tally()
     scorer = scorer_of(plan("grpo_process", of(short)), tally, decode)
     fits, long, strange, fits_too = scorer(
-        as_rollouts([said("212"), said("2" * 30), said("2<eos>2"), said("2"), said("22"), said("23"), said("24")])
+        stream_of([said("212"), said("2" * 30), said("2<eos>2"), said("2"), said("22"), said("23"), said("24")])
     )[:4]
     assert fits.scored and fits_too.scored and not long.scored and not strange.scored
     assert long.failures == {"process_reward_model": "too_long"}
@@ -137,7 +137,7 @@ def test_what_the_model_cannot_read_is_unscored_by_name(tmp_path: Path) -> None:
     lines = tally.lines()
     assert "tokens, but the model reads 24 at most" in lines[0] and "control token" in lines[1]
     with pytest.raises(RewardFailed, match=r"2 of 3 rollouts could not be scored \(2 process_reward_model: too_long\)"):
-        scorer(as_rollouts([said("2" * 30), said("2" * 31), said("2")]))
+        scorer(stream_of([said("2" * 30), said("2" * 31), said("2")]))
 
 
 def test_scores_do_not_depend_on_how_answers_are_packed(prm: str) -> None:
@@ -191,7 +191,7 @@ def test_process_supervision_by_hand(prm: str) -> None:
         ]
         scored = [Combination(terms).apply(r, o) for r, o in zip((first, second), outcomes, strict=True)]
         whole = pack_rollouts(scored)
-        batch, _ = add_advantages(whole | step_rewards(whole, scored), row)
+        batch, _ = add_advantages(whole | place_step_rewards(scored, whole), row)
         return [round(float(each), 3) for each in batch["advantages_T"][batch["loss_mask_T"]]]
 
     shown = Term("verifier", 0.0)
@@ -252,7 +252,7 @@ def test_beside_it_a_verifier_judges_the_whole_answer(prm: str) -> None:
     answers = [said("2 1 4", prompt=prompt), said("2 1 5", prompt=prompt)]
 
     def scored(*rewards: dict[str, Any]) -> list[Rollout]:
-        return scorer_of(plan("grpo_process", *rewards), Tally(), decode)(as_rollouts(answers))
+        return scorer_of(plan("grpo_process", *rewards), Tally(), decode)(stream_of(answers))
 
     (right, wrong), (alone, _) = scored(of(prm), {"use": "verifier", "weight": 0.5}), scored(of(prm))
     assert right.parts["verifier/correct"] == 1.0 and wrong.parts["verifier/correct"] == 0.0

@@ -9,8 +9,9 @@ import torch
 
 from ascent.algorithms import TABLE
 from ascent.models.load import load
+from ascent.rollouts.config import Models, RolloutConfig
 from ascent.rollouts.generate import SamplingParams
-from ascent.rollouts.source import Models, RolloutConfig, RolloutSource
+from ascent.rollouts.source import RolloutSource
 from ascent.update.objective import critic_objective, objective_of
 from tests.examples.one_file.replay import (
     LOSS,
@@ -31,7 +32,7 @@ def test_ppo_is_the_librarys(tmp_path: Path) -> None:
     one = module("ppo")
     settings = one.Settings(questions=8, epochs=3, learning_rate=1e-3)
     policy, tokenizer = one.make_model(seed=1)
-    one.imitate(policy, tokenizer, steps=50, seed=1)
+    one.finetune(policy, tokenizer, steps=50, seed=1)
     folder = saved(policy, tokenizer, tmp_path / "start")
     torch.manual_seed(2)
     ppo = one.PPO(policy, tokenizer, settings)
@@ -44,17 +45,18 @@ def test_ppo_is_the_librarys(tmp_path: Path) -> None:
     prompts = one.TASK.prompts("train", 24, seed=5)
     source = RolloutSource(
         asked_of(prompts, tokenizer), sampler, score, Models(ours, learner_of(load(folder), 1.0), judge), row,
-        RolloutConfig(prompts=8, samples=1, epochs=3, budget=96), SamplingParams(settings.max_new_tokens, seed=0),
-        text=str,
+        RolloutConfig(prompts_per_step=8, group_size=1, epochs=3, tokens_per_microbatch=96),
+        SamplingParams(settings.max_new_tokens, seed=0),
+        decode=str,
         shuffle=False,
     )  # fmt: skip
     moved, ended = 0.0, set()
     for step in (1, 2, 3):
-        batch, cut_B, _ = ppo.answers(prompts[8 * step - 8 : 8 * step])
-        ended |= set(cut_B.tolist())
+        batch, truncated_B, _ = ppo.sample_and_score(prompts[8 * step - 8 : 8 * step])
+        ended |= set(truncated_B.tolist())
         scores_B = torch.rand(8)
-        rollouts = ppo.credit(batch, cut_B, scores_B)
-        sampler.hear(batch, cut_B.tolist())
+        rollouts = ppo.compute_advantages(batch, truncated_B, scores_B)
+        sampler.hear(batch, truncated_B.tolist())
         score.rewards = scores_B.tolist()
         batches = source.next(step)
         for _ in range(settings.epochs):
@@ -75,10 +77,10 @@ def test_ppo_is_the_librarys(tmp_path: Path) -> None:
 def test_gae_of_the_worked_example() -> None:
     """The numbers of ascent/advantages/returns.py, worked out by hand: two places of padding, four tokens, one more."""
     one = module("ppo")
-    trained_BL = torch.tensor([[False, False, True, True, True, True, False]])
+    loss_mask_BL = torch.tensor([[False, False, True, True, True, True, False]])
     rewards_BL = torch.tensor([[0, 0, 0, 0, 0, 1.0, 0]])
     values_BL = torch.tensor([[0, 0, 0.2, 0.4, 0.1, 0.6, 0]])
-    found = one.gae(rewards_BL, values_BL, trained_BL, gamma=1.0, lam=0.95)[0, 2:6]
+    found = one.gae(rewards_BL, values_BL, loss_mask_BL, gamma=1.0, lam=0.95)[0, 2:6]
     assert torch.allclose(found, torch.tensor([0.7091925, 0.535995, 0.88, 0.4]), atol=1e-6)
 
 

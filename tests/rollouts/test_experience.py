@@ -1,4 +1,4 @@
-"""What happens between scored rollouts and advantages: cut completions, step rewards."""
+"""From scored rollouts to advantages: truncated completions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from ascent.advantages import normalize, returns
 from ascent.advantages.estimate import estimate
 from ascent.cells import cell
 from ascent.maths.segments import Segments
-from ascent.records import StepReward
-from ascent.rollouts.advantages import bootstrap_truncated, step_rewards
-from ascent.rollouts.batch import pack_rollouts
-from tests.rollouts.test_batch import rollout
+from ascent.rollouts.experience import bootstrap_truncated
 
 
 def test_the_critic_stands_in_where_a_budget_cut() -> None:
@@ -39,19 +36,6 @@ def test_the_critic_stands_in_where_a_budget_cut() -> None:
     assert found.advantages_T.tolist() == pytest.approx([-0.25, 0.75, 0.1, 0.4, 0, 0])
     assert found.returns_T is not None
     assert found.returns_T.tolist() == pytest.approx([0.25, 1, 0.2, 0.6, 0, 0])
-
-
-def test_step_rewards_are_there_or_nothing_was_scored() -> None:
-    scored, unscored, stepwise = (
-        rollout("a", ((1,), (2,)), reward=reward, steps=given)
-        for reward, given in ((1.0, ()), (None, ()), (1.0, (StepReward(0, 1.0),)))
-    )
-    with pytest.raises(ValueError, match="learns from a reward at every step, but the rewards gave one number"):
-        step_rewards(pack_rollouts([scored]), [scored])
-    nothing = step_rewards(pack_rollouts([unscored]), [unscored])
-    assert nothing["step_rewards_T"].tolist() == [0, 0] and not nothing["step_ends_T"].any()
-    both = [unscored, stepwise]
-    assert step_rewards(pack_rollouts(both), both)["step_rewards_T"].tolist() == [0, 0, 0, 1]
 
 
 def test_steps_that_had_ended_before_a_budget_cut_keep_their_rewards() -> None:

@@ -1,0 +1,122 @@
+"""From scored rollouts to what the loss reads: log-probs, values and advantages.
+
+The order is fixed: filter groups, model outputs, shape rewards, advantages, normalize. A filter that reads groups drops
+whole groups before anything is compared. A filter that reads single completions leaves them in their group's baseline
+and out of the loss.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ascent.advantages.estimate import estimate
+from ascent.algorithms.row import Row
+from ascent.maths.batch import PackedBatch, select
+from ascent.maths.metrics import Accumulator
+from ascent.rollouts.config import FrozenModel, Models, RolloutConfig
+from ascent.rollouts.microbatches import chunk_rows
+
+# The fields that a model reads.
+MODEL_INPUTS = ("tokens_T", "positions_T", "loss_mask_T", "segments", "groups", "routed_experts_TLC")
+
+
+def model_outputs(model: FrozenModel, batch: PackedBatch, want: set[str], max_tokens: int) -> PackedBatch:
+    """Outputs of a model for every sequence, a chunk at a time."""
+    inputs = cast(PackedBatch, {name: value for name, value in batch.items() if name in MODEL_INPUTS})
+    found = [model.infer(select(inputs, rows), frozenset(want)) for rows in chunk_rows(batch, max_tokens)]
+    return cast(PackedBatch, {name: torch.cat([each[name].cpu() for each in found]) for name in want})
+
+
+def logprobs_under(model: FrozenModel | None, batch: PackedBatch, max_tokens: int) -> Tensor:
+    """The log-prob of every token under a model."""
+    assert model is not None, "the row needs a model that was not given"
+    return model_outputs(model, batch, {"logprobs_T"}, max_tokens)["logprobs_T"]
+
+
+def rows_with_signal(batch: PackedBatch, row: Row) -> list[int]:
+    """The rows that the group filters keep: all of a group or none of it. None at all where nothing was scored."""
+    keep_B = torch.ones(batch["segments"].count, dtype=torch.bool)
+    for each in row.filter:
+        if "groups" in each.required:
+            keep_B &= each(batch)
+    if bool(torch.isnan(batch["rewards_B"][keep_B]).all()):
+        return []
+    rows: list[int] = keep_B.nonzero()[:, 0].tolist()
+    return rows
+
+
+def needs_old_logprobs(row: Row, config: RolloutConfig) -> bool:
+    """Whether the sampling policy's log-probs are read outside the loss of a single update."""
+    if config.epochs * config.minibatches > 1 or config.max_ref_kl is not None:
+        return True
+    before_loss = (*row.reward_shaping, row.advantage, row.advantage_norm)
+    if any(each is not None and "old_logprobs_T" in each.required for each in before_loss):
+        return True
+    return row.rollout_correction is None or row.rollout_correction.name != "none"
+
+
+def add_collision(batch: PackedBatch, models: Models, row: Row, max_tokens: int) -> None:
+    """Add the sampling policy's collision probability, for rows that read it."""
+    if "collision" in row.needs and "log_collision_T" not in batch:
+        batch |= model_outputs(models.policy, batch, {"log_collision_T"}, max_tokens)
+
+
+def add_model_outputs(
+    batch: PackedBatch, models: Models, row: Row, config: RolloutConfig, *, old_logprobs: bool
+) -> PackedBatch:
+    """Add what the row reads of policy, reference, teacher and critic. A stale batch already has the policy's part."""
+    max_tokens = config.tokens_per_microbatch
+    if models.trust_sampler_logprobs:
+        batch["old_logprobs_T"] = batch["sampler_logprobs_T"]
+    elif old_logprobs and "old_logprobs_T" not in batch:
+        batch["old_logprobs_T"] = logprobs_under(models.policy, batch, max_tokens)
+    if "reference" in row.needs:
+        batch["ref_logprobs_T"] = logprobs_under(models.reference, batch, max_tokens)
+    add_collision(batch, models, row, max_tokens)
+    if "teacher" in row.needs:
+        batch["teacher_logprobs_T"] = logprobs_under(models.teacher, batch, max_tokens)
+    if "critic" in row.needs:
+        assert models.critic is not None, f"row {row.name} needs a critic"
+        if not config.bootstrap_truncated:
+            batch |= model_outputs(models.critic, batch, {"values_T"}, max_tokens)
+        else:  # a critic's score is its value after the last token
+            batch |= model_outputs(models.critic, batch, {"values_T", "scores_B"}, max_tokens)
+            batch = bootstrap_truncated(batch)
+    return batch
+
+
+def bootstrap_truncated(batch: PackedBatch) -> PackedBatch:
+    """Replace the reward of truncated completions by the critic's value after the last token, from `scores_B`."""
+    segments, cut_B = batch["segments"], batch["truncated_B"] & ~torch.isnan(batch["rewards_B"])
+    found = batch.copy()
+    scores_B = found.pop("scores_B")
+    kept_B = torch.zeros_like(batch["rewards_B"])
+    if "step_rewards_T" in batch:  # completed steps keep their rewards
+        last_T = segments.last(batch["loss_mask_T"]) & segments.broadcast(cut_B)
+        found["step_rewards_T"] = torch.where(last_T, 0, batch["step_rewards_T"])
+        kept_B = segments.sum(found["step_rewards_T"])
+    found["bootstrap_B"] = torch.where(cut_B, scores_B, 0)
+    found["rewards_B"] = torch.where(cut_B, kept_B, batch["rewards_B"])
+    return found
+
+
+def add_advantages(batch: PackedBatch, row: Row) -> tuple[PackedBatch, dict[str, Accumulator]]:
+    """The batch with advantages and value targets, and their metrics. Unscored completions are not trained."""
+    assert row.advantage is not None and row.advantage_norm is not None, f"row {row.name} has no advantage"
+    result = estimate(
+        batch, reward_shaping=row.reward_shaping, advantage=row.advantage, advantage_norm=row.advantage_norm
+    )
+    found: PackedBatch = {**batch, "advantages_T": result.advantages_T}
+    if result.returns_T is not None:
+        found["returns_T"] = result.returns_T.detach()
+    if "values_T" in found:
+        found["old_values_T"] = found.pop("values_T")  # from here on values_T is an output of the update
+    keep_B = ~torch.isnan(batch["rewards_B"])
+    for each in row.filter:
+        if "groups" not in each.required:
+            keep_B &= each(batch)
+    found["loss_mask_T"] = found["loss_mask_T"] & found["segments"].broadcast(keep_B)
+    return found, dict(result.metrics)
