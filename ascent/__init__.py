@@ -1,6 +1,6 @@
 """Ascent: reinforcement-learning post-training for language models.
 
-These are the public names. They load on first use, so `import ascent` (and `ascent --help`) costs no torch.
+These are the public names. They load on first use, so `import ascent` (and `ascent --help`) does not import torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ascent.algorithms import TABLE as TABLE
     from ascent.algorithms import Row as Row
+    from ascent.api.check import check as check
+    from ascent.api.collect import collect as collect
+    from ascent.api.compare import compare as compare
+    from ascent.api.evaluate import evaluate as evaluate
+    from ascent.api.export import export as export
+    from ascent.api.iterate import iterate as iterate
+    from ascent.api.sample import sample as sample
+    from ascent.api.score import score as score
     from ascent.api.train import resume as resume
     from ascent.api.train import train as train
     from ascent.cells import Cell as Cell
@@ -31,31 +39,26 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# MKL, the BLAS of torch on x86, otherwise sums a product in an order that depends on its number of rows, and a sampled
-# answer would depend on its neighbours. It costs nothing there, means nothing elsewhere, and must be said before the
-# first product.
+# MKL, torch's BLAS on x86, otherwise orders the sums of a matrix product by its number of rows, so that a completion
+# would depend on the others in its batch. No cost; no effect elsewhere. It must be set before the first product.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
-_HOMES = {
-    "TABLE": "ascent.algorithms",
-    "Row": "ascent.algorithms",
-    "Plan": "ascent.plan",
-    "resolve": "ascent.plan",
-    "resume": "ascent.api.train",
-    "train": "ascent.api.train",
-    "Cell": "ascent.cells",
-    "load_config": "ascent.config.load",
-    "Config": "ascent.config.schema",
-    "Completion": "ascent.records",
-    "Example": "ascent.records",
-    "Group": "ascent.records",
-    "UnpairedExample": "ascent.records",
-    "Message": "ascent.records",
-    "Pair": "ascent.records",
-    "Prompt": "ascent.records",
-    "Ranking": "ascent.records",
-    "Rollout": "ascent.records",
+_MODULES = {
+    "ascent.algorithms": ("TABLE", "Row"),
+    "ascent.cells": ("Cell",),
+    "ascent.config.load": ("load_config",),
+    "ascent.config.schema": ("Config",),
+    "ascent.plan": ("Plan", "resolve"),
+    "ascent.records": (
+        *("Completion", "Example", "Group", "Message", "Pair", "Prompt", "Ranking", "Rollout", "UnpairedExample"),
+    ),
+    "ascent.api.train": ("train", "resume"),
+    **{
+        f"ascent.api.{name}": (name,)
+        for name in ("check", "collect", "compare", "evaluate", "export", "iterate", "sample", "score")
+    },
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

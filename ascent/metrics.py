@@ -175,11 +175,11 @@ def markdown() -> str:
         "`eval/`. A number outside its healthy range raises a warning (docs/runs.md) or deserves a look.", "",
         "| name | unit | healthy | meaning |", "|---|---|---|---|",
     ]  # fmt: skip
-    lines += [f"| `{each.name}` | {each.unit} | {_range(each)} | {each.summary} |" for each in REGISTRY]
+    lines += [f"| `{each.name}` | {each.unit} | {range_text(each)} | {each.summary} |" for each in REGISTRY]
     return "\n".join(lines) + "\n"
 
 
-def _range(info: MetricInfo) -> str:
+def range_text(info: MetricInfo) -> str:
     if math.isinf(info.low) and math.isinf(info.high):
         return ""
     if math.isinf(info.low):

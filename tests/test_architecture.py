@@ -217,7 +217,8 @@ PUBLIC = {
     *("TABLE", "Row", "Cell"),
     *("Config", "Plan", "load_config", "resolve"),
     *("Message", "Prompt", "Completion", "Rollout", "Group", "Example", "Pair", "Ranking", "UnpairedExample"),
-    *("train", "resume"),
+    *("train", "resume", "iterate", "check"),
+    *("evaluate", "compare", "sample", "score", "export", "collect"),
 }
 
 

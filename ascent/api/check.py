@@ -1,4 +1,4 @@
-"""`ascent check`: everything that can be known before a run, by really doing two steps of it and throwing them away."""
+"""Try a recipe before a run: `ascent.check` trains two steps and discards them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from ascent.api.train import assemble
+from ascent.api.train import Overrides, Recipe, assemble, plan_of
+from ascent.maths.batch import PackedBatch
 from ascent.models.memory import Forecast, forecast, shape_of, with_critic
 from ascent.models.model import LanguageModel
 from ascent.plan.resolve import Plan
@@ -21,16 +22,18 @@ from ascent.setup.offline import FrozenOutputSource, Training
 from ascent.setup.rl import FrozenModel
 from ascent.update.learner import LocalLearner
 
-MOST_STEPS = 5  # looked at for a signal
+MOST_STEPS = 5  # rollout steps to try for one with a training signal
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What two steps showed: all but `seconds` is of the first, which also pays for what happens only once.
+    """Numbers of the first step; `seconds` is the time of the second, after all warm-up.
 
-    `sample` is the first sequence of the first batch: its pieces, and which are trained.
+    `sample` is the first sequence of the first batch as pieces of text, each with whether it is trained. `steps` is
+    the recipe's run.steps.
     """
 
+    steps: int
     notes: tuple[str, ...]
     sample: tuple[tuple[str, bool], ...]
     microbatches: int
@@ -42,11 +45,20 @@ class CheckResult:
     memory: Forecast
 
 
-def check(plan: Plan) -> CheckResult:
-    """Parse and render everything, run forward and backward, forecast memory, time a step; nothing is kept."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as ending:
+def check(recipe: Recipe, overrides: Overrides = ()) -> CheckResult:
+    """Do all that a run would do, once: load, render, train two steps, forecast memory and time; keep nothing.
+
+    recipe, overrides: as for `ascent.train`.
+
+    Returns a `CheckResult`.
+
+        result = ascent.check("sft", {"model.policy": "tiny:llama", "data.train": "arithmetic:256"})
+        result.memory.total, result.seconds
+    """
+    plan = plan_of(recipe, overrides)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         training = assemble(plan, Path(folder))
-        ending.callback(training.close)
+        stack.callback(training.close)
         batches, step = _first(training, 1)
         stats = training.learner.step(batches, training.objective)
         start = time.perf_counter()
@@ -56,6 +68,7 @@ def check(plan: Plan) -> CheckResult:
         training.learner.step(more, training.objective)["loss/total"].value()  # waits for the device
         seconds = time.perf_counter() - start
     return CheckResult(
+        steps=plan.config.run.steps,
         notes=training.notes,
         sample=pieces(training, batches[0]),
         microbatches=len(batches),
@@ -68,8 +81,8 @@ def check(plan: Plan) -> CheckResult:
     )
 
 
-def _first(training: Training, step: int) -> tuple[list[dict[str, Any]], int]:
-    """The first step from `step` on that has something to learn from: rollouts of a weak policy may have nothing."""
+def _first(training: Training, step: int) -> tuple[list[PackedBatch], int]:
+    """The batches of the first step from `step` on with a training signal, and its number."""
     for each in range(step, step + MOST_STEPS):
         batches = training.source.next(each)
         if batches:
@@ -81,9 +94,9 @@ def _first(training: Training, step: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def memory_of(plan: Plan, training: Training) -> Forecast:
-    """Of the largest micro-batch there can be: its budget of tokens, or all of a step where that is less.
+    """The forecast for the largest micro-batch: its token budget, or a whole step where that is smaller.
 
-    What rewards and samplers hold is not in it.
+    Memory of rewards and samplers is not included.
     """
     rollouts = plan.config.rollouts
     sequences = rollouts.prompts_per_step * rollouts.group_size if plan.row.samples else plan.config.data.batch_size
@@ -108,12 +121,12 @@ def _forecast(plan: Plan, model: LanguageModel, tokens: int, budget_bytes: int, 
 
 
 def _frozen(training: Training) -> int:
-    """Weights of a reference or a teacher that stays during training; LoRA's reference shares the policy's."""
+    """Parameters of a reference or teacher that stays in memory; LoRA's reference shares the policy's."""
     source = training.source
     models: list[Any] = [source.frozen.model] if isinstance(source, FrozenOutputSource) else []
     if isinstance(source, RolloutSource):
-        asked = (source.models.reference, source.models.teacher)
-        models = [each.model for each in asked if isinstance(each, FrozenModel)]
+        frozen = (source.models.reference, source.models.teacher)
+        models = [each.model for each in frozen if isinstance(each, FrozenModel)]
     return sum(_count(each.module) for each in models if isinstance(each, LanguageModel))
 
 
@@ -121,11 +134,11 @@ def _count(module: nn.Module) -> int:
     return sum(each.numel() for each in module.parameters())
 
 
-def pieces(training: Training, batch: dict[str, object]) -> tuple[tuple[str, bool], ...]:
-    """The first sequence of a batch as runs of text that are, or are not, trained."""
-    length = int(batch["segments"].lengths_B[0])  # type: ignore[attr-defined]
-    tokens = batch["tokens_T"][:length].tolist()  # type: ignore[index]
-    trained = batch["loss_mask_T"][:length].tolist()  # type: ignore[index]
+def pieces(training: Training, batch: PackedBatch) -> tuple[tuple[str, bool], ...]:
+    """The first sequence of a batch as pieces of text, each with whether it is trained."""
+    length = int(batch["segments"].lengths_B[0])
+    tokens = batch["tokens_T"][:length].tolist()
+    trained = batch["loss_mask_T"][:length].tolist()
     found: list[tuple[str, bool]] = []
     start = 0
     for place in range(1, length + 1):

@@ -1,7 +1,8 @@
-"""Sample answers, have them judged, and keep every verdict: `ascent collect`."""
+"""Sample answers and collect preferences about them: `ascent.collect`."""
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,14 +19,15 @@ from ascent.records import Prompt
 from ascent.rollouts.generate import SamplingParams
 from ascent.setup.data import load_records
 from ascent.setup.generation import Generator, weights_of
-from ascent.setup.judges import Judge
+from ascent.setup.judges import Judge, judge_of
 
-AT_ONCE = 64  # prompts sampled between two lines of the file
+PERSON = "person"
+CHUNK = 64  # prompts sampled between two writes to the file of samples
 Say = Callable[[str], None]
 
 
 class Person(Protocol):
-    """Asks somebody at a terminal. `undo` takes back the last verdict, `quit` ends the session."""
+    """Asks a person. `undo` takes back the last verdict, `quit` ends the session."""
 
     def ask(
         self, shown: ShownComparison, form: Form, *, done: int, total: int
@@ -35,19 +37,36 @@ class Person(Protocol):
 
 
 @dataclass(frozen=True)
-class CollectOptions:
-    """What is asked of whom: everything that decides the questions."""
+class CollectResult:
+    """How far an annotator got.
+
+    `left_out` counts prompts and answers without a question, by reason; `unjudged` counts judge failures by reason.
+    """
+
+    out: Path
+    annotator: str
+    questions: int
+    done: int
+    left_out: Counter[str]
+    unjudged: Counter[str]
+    agreement: Agreement
+
+    @property
+    def finished(self) -> bool:
+        return self.done == self.questions
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """Everything that determines the questions."""
 
     models: tuple[str, ...]
     prompts: str
-    form: Form = "pairs"
-    samples: int = 2
-    per_prompt: int = 1
-    limit: int | None = None
-    max_new_tokens: int = 256
-    temperature: float = 1.0
-    top_p: float = 1.0
-    seed: int = 0
+    form: Form
+    samples: int
+    per_prompt: int
+    limit: int | None
+    sampling: SamplingParams
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -61,132 +80,165 @@ class CollectOptions:
             raise ValueError(f"limit={self.limit}, but at least 1 prompt must be asked")
 
 
-@dataclass(frozen=True)
-class CollectResult:
-    """How far one annotator got. `left_out` says why prompts and answers gave no question, `unjudged` what failed."""
-
-    questions: int
-    done: int
-    left_out: Counter[str]
-    unjudged: Counter[str]
-    agreement: Agreement
-
-    @property
-    def finished(self) -> bool:
-        return self.done == self.questions
-
-
 def collect(
-    asked: CollectOptions,
-    out: Path,
+    models: str | Sequence[str],
+    prompts: str,
     *,
-    annotator: str,
-    judge: Judge | None = None,
-    person: Person | None = None,
+    out: str | Path,
+    judge: str | Judge = PERSON,
+    annotator: str | None = None,
+    form: Form = "pairs",
+    samples: int = 2,
+    per_prompt: int = 1,
     repeat: float = 0.1,
+    limit: int | None = None,
+    max_new_tokens: int = 256,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    person: Person | None = None,
     say: Say = print,
 ) -> CollectResult:
-    """Ask everything that this annotator has not answered yet; the same call again goes on where it stopped.
+    """Sample answers and collect preferences about them; the same call again continues where it stopped.
 
-    Either a judge answers or a person does.
+    models: runs, model folders or hub names to sample from.
+    prompts: a built-in task, or prompts as for training.
+    out: the .jsonl file of verdicts; it grows by one line for each.
+    judge: "person", a reward model, an endpoint, simulated:TASK, file.py:function; or a `Judge`.
+    annotator: the name written into the file; by default the login or the judge's name.
+    form: "pairs", "rankings" or "ratings".
+    samples: completions of each model for each prompt.
+    per_prompt: pairs to ask about for each prompt.
+    repeat: share of questions asked again in the other order.
+    limit: at most this many prompts.
+    max_new_tokens, temperature, top_p: how to sample.
+    seed: the same seed gives the same completions, questions and orders.
+    person: asks the questions of judge "person"; the command asks at the terminal.
+    say: receives notes, one line each.
+
+    Returns a `CollectResult`; the verdicts are in `out`, which `ascent.train` reads as data.
+
+        ascent.collect("runs/sft", "style:200", out="feedback.jsonl", judge="simulated:style?noise=0.1")
     """
-    assert (judge is None) != (person is None), "one of the two answers"
+    out = Path(out)
     if out.suffix != ".jsonl":
         raise ValueError(f"out={out}, but verdicts are lines of JSON; name a file that ends in .jsonl")
-    with PreferenceLog(out) as ledger:
-        questions, left = _questions(asked, beside(out), say)
-        shown = shown_to(annotator, questions, seed=asked.seed, repeat=repeat)
-        done = ledger.done_by(annotator)
-        strange = done - {each.key for each in shown}
-        if strange:
-            raise ValueError(
-                f"{out} holds {len(strange)} verdicts of {annotator} on other questions ({min(strange)[0]}); give the "
-                "same arguments as before, or another --out"
-            )
-        todo = [each for each in shown if each.key not in done]
-        if done and todo:
-            say(f"{annotator} has answered {len(done)} of {len(shown)} questions; going on")
-        session = _Session(ledger, asked.form, annotator, len(shown))
-        failed: Counter[str] = Counter()
-        if person is not None:
-            session.with_person(person, todo)
-        elif judge is not None:
-            failed = session.with_judge(judge, todo)
-        return CollectResult(len(shown), len(ledger.done_by(annotator)), left, failed, agreement(ledger.rows))
+    if judge == PERSON and person is None:
+        raise ValueError("judge is a person, but nobody is there to be asked; run ascent collect, or pass person=")
+    names = (models,) if isinstance(models, str) else tuple(models)
+    sampling = SamplingParams(max_new_tokens, seed, temperature, top_p)
+    asked = _Questions(names, prompts, form, samples, per_prompt, limit, sampling)
+    opened = judge_of(judge, seed=seed) if isinstance(judge, str) and judge != PERSON else judge
+    if annotator is None:
+        annotator = getpass.getuser() if opened == PERSON else judge if isinstance(judge, str) else judge.name
+    try:
+        with PreferenceLog(out) as log:
+            questions, left_out = _make_questions(asked, beside(out), say)
+            shown = shown_to(annotator, questions, seed=seed, repeat=repeat)
+            todo = _unanswered(log, annotator, shown, say)
+            session = _Session(log, form, annotator, len(shown))
+            unjudged: Counter[str] = Counter()
+            if isinstance(opened, str):
+                assert person is not None
+                session.ask_person(person, todo)
+            else:
+                unjudged = session.ask_judge(opened, todo)
+            done = len(log.done_by(annotator))
+            return CollectResult(out, annotator, len(shown), done, left_out, unjudged, agreement(log.rows))
+    finally:
+        if isinstance(judge, str) and not isinstance(opened, str):
+            opened.close()
+
+
+def _unanswered(
+    log: PreferenceLog, annotator: str, shown: Sequence[ShownComparison], say: Say
+) -> list[ShownComparison]:
+    done = log.done_by(annotator)
+    unknown = done - {each.key for each in shown}
+    if unknown:
+        raise ValueError(
+            f"{log.path} holds {len(unknown)} verdicts of {annotator} on other questions ({min(unknown)[0]}); give the "
+            "same arguments as before, or another --out"
+        )
+    todo = [each for each in shown if each.key not in done]
+    if done and todo:
+        say(f"{annotator} has answered {len(done)} of {len(shown)} questions; continuing")
+    return todo
 
 
 class _Session:
-    def __init__(self, ledger: PreferenceLog, form: Form, annotator: str, total: int) -> None:
-        self.ledger, self.form, self.annotator, self.total = ledger, form, annotator, total
+    """Writes each verdict of one annotator as soon as it is there."""
 
-    def with_judge(self, judge: Judge, todo: Sequence[ShownComparison]) -> Counter[str]:
-        failed: Counter[str] = Counter()
+    def __init__(self, log: PreferenceLog, form: Form, annotator: str, total: int) -> None:
+        self.log, self.form, self.annotator, self.total = log, form, annotator, total
+
+    def ask_judge(self, judge: Judge, todo: Sequence[ShownComparison]) -> Counter[str]:
+        """Returns the judge's failures by reason."""
+        unjudged: Counter[str] = Counter()
         for each, found in zip(todo, judge.verdicts(todo, self.form, annotator=self.annotator), strict=True):
             if isinstance(found, Unjudged):
-                failed[found.why] += 1
+                unjudged[found.why] += 1
             else:
-                self._keep(each, found)
-        return failed
+                self._write(each, found)
+        return unjudged
 
-    def with_person(self, person: Person, todo: Sequence[ShownComparison]) -> None:
-        waiting = list(todo)
-        said: list[ShownComparison] = []
-        while waiting:
-            reply = person.ask(waiting[0], self.form, done=self.total - len(waiting), total=self.total)
+    def ask_person(self, person: Person, todo: Sequence[ShownComparison]) -> None:
+        queue = list(todo)
+        answered: list[ShownComparison] = []
+        while queue:
+            reply = person.ask(queue[0], self.form, done=self.total - len(queue), total=self.total)
             if reply == "quit":
                 return
             if isinstance(reply, Verdict):
-                self._keep(waiting[0], reply)
-                said.append(waiting.pop(0))
-            elif (row := self.ledger.undo()) is None:
+                self._write(queue[0], reply)
+                answered.append(queue.pop(0))
+            elif (row := self.log.undo()) is None:
                 person.tell("nothing to undo: only verdicts of this session can be taken back")
             else:
-                assert key_of(row) == said[-1].key, "the last line is the last verdict"
-                waiting.insert(0, said.pop())
+                assert key_of(row) == answered[-1].key, "the last line is the last verdict"
+                queue.insert(0, answered.pop())
                 person.tell("taken back; asking again")
 
-    def _keep(self, shown: ShownComparison, verdict: Verdict) -> None:
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self.ledger.append(row_of(shown, verdict, form=self.form, annotator=self.annotator, time=when))
+    def _write(self, shown: ShownComparison, verdict: Verdict) -> None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self.log.append(row_of(shown, verdict, form=self.form, annotator=self.annotator, time=now))
 
 
-def _questions(asked: CollectOptions, file: Path, say: Say) -> tuple[list[Comparison], Counter[str]]:
-    records = load_records(asked.prompts, "prompts", seed=asked.seed).records[: asked.limit]
+def _make_questions(asked: _Questions, file: Path, say: Say) -> tuple[list[Comparison], Counter[str]]:
+    seed, sampling = asked.sampling.seed, asked.sampling
+    records = load_records(asked.prompts, "prompts", seed=seed).records[: asked.limit]
     prompts = [record for record in records if isinstance(record, Prompt)]
-    about = {
+    header = {
         "prompts": asked.prompts, "number": len(prompts), "content": fingerprint(prompts),
-        "models": list(asked.models), "samples": asked.samples, "max_new_tokens": asked.max_new_tokens,
-        "temperature": asked.temperature, "top_p": asked.top_p, "seed": asked.seed,
+        "models": list(asked.models), "samples": asked.samples, "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed,
     }  # fmt: skip
-    samples = Samples(file, about)
+    samples = Samples(file, header)
     try:
-        for place, model in enumerate(asked.models):
-            _sample(asked, place, model, prompts, samples, say)
+        for index, model in enumerate(asked.models):
+            _sample(asked, index, model, prompts, samples, say)
         answers = samples.answers(prompts, len(asked.models))
     finally:
         samples.close()
-    return make_comparisons(prompts, answers, asked.form, seed=asked.seed, per_prompt=asked.per_prompt)
+    return make_comparisons(prompts, answers, asked.form, seed=seed, per_prompt=asked.per_prompt)
 
 
-def _sample(
-    asked: CollectOptions, place: int, model: str, prompts: Sequence[Prompt], samples: Samples, say: Say
-) -> None:
-    """The answers of one model that are not in the file yet, piece by piece; pieces do not depend on what is there."""
-    pieces = [prompts[first : first + AT_ONCE] for first in range(0, len(prompts), AT_ONCE)]
-    waiting = [n for n, piece in enumerate(pieces) if not all(samples.has(place, prompt) for prompt in piece)]
-    if not waiting:
+def _sample(asked: _Questions, index: int, model: str, prompts: Sequence[Prompt], samples: Samples, say: Say) -> None:
+    """Sample what is not in the file yet. Chunks do not depend on what is there, so completions do not either."""
+    chunks = [prompts[first : first + CHUNK] for first in range(0, len(prompts), CHUNK)]
+    missing = [n for n, chunk in enumerate(chunks) if not all(samples.has(index, prompt) for prompt in chunk)]
+    if not missing:
         return
     weights = weights_of(model)
-    samples.refuse_other_weights(place, model, weights)
-    say(f"sampling {asked.samples} answers of {model} to each of {sum(len(pieces[n]) for n in waiting)} prompts")
-    settings = SamplingParams(asked.max_new_tokens, asked.seed, asked.temperature, asked.top_p)
-    answering = Generator(model, prompts, settings)
+    samples.refuse_other_weights(index, model, weights)
+    say(f"sampling {asked.samples} answers of {model} to each of {sum(len(chunks[n]) for n in missing)} prompts")
+    generator = Generator(model, prompts, asked.sampling)
     try:
-        for number in waiting:
-            found = answering(pieces[number], range(asked.samples), occasion=f"collect/{place}/{number}")
-            for prompt, rollouts in zip(pieces[number], found, strict=True):
-                if not samples.has(place, prompt):
-                    answers = [Answer(f"{place}.{r.sample}", model, r.text, r.length) for r in rollouts]
-                    samples.put(place, prompt, answers, weights)
+        for number in missing:
+            found = generator(chunks[number], range(asked.samples), occasion=f"collect/{index}/{number}")
+            for prompt, rollouts in zip(chunks[number], found, strict=True):
+                if not samples.has(index, prompt):
+                    answers = [Answer(f"{index}.{r.sample}", model, r.text, r.length) for r in rollouts]
+                    samples.put(index, prompt, answers, weights)
     finally:
-        answering.close()
+        generator.close()

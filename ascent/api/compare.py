@@ -1,4 +1,4 @@
-"""Which of two models is preferred: both answer every prompt, a judge sees both orders. `ascent compare`."""
+"""Which of two models a judge prefers: `ascent.compare`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ascent.api.evaluate import prompts_of
+from ascent.api.evaluate import load_prompts
 from ascent.feedback.comparisons import Answer, Comparison, ShownComparison
 from ascent.feedback.verdicts import CHOICES, Unjudged, Verdict
 from ascent.feedback.win_rate import Interval, length_matched, settled, wilson
 from ascent.records import Prompt, Rollout
 from ascent.rollouts.generate import GREEDY, SamplingParams
 from ascent.setup.generation import Generator
-from ascent.setup.judges import Judge
+from ascent.setup.judges import Judge, judge_of
 
 WORTH = {"a": 1.0, "b": 0.0, "tie": 0.5, "inconsistent": 0.5, "same": 0.5}
 
 
 @dataclass(frozen=True)
 class CompareResult:
-    """`outcomes` counts answers: a, b, tie, inconsistent (the orders disagree), same (equal texts, not judged).
+    """`outcomes` counts pairs: a, b, tie, inconsistent (the two orders disagree), same (equal texts, not judged).
 
-    `win_rate` is A's, a mean over prompts in which all but a and b count half. `consistent` is the share of judged
-    answers with one verdict in both orders, `first_place` the share of choices for what was shown first. `scores` are
-    the judge's mean numbers of A and B, where it thinks in numbers.
+    `win_rate` is A's, a mean over prompts in which ties, inconsistent and same count half. `length_matched` is the win
+    rate with the effect of length removed, `length_diff` the mean characters by which A is longer. `consistency` is the
+    share of judged pairs with the same verdict in both orders, `first_position` the share of choices for the answer
+    shown first. `scores` are the judge's mean scores of A and B, where it gives scores.
     """
 
     a: str
@@ -39,9 +40,9 @@ class CompareResult:
     outcomes: Mapping[str, int]
     win_rate: Interval
     length_matched: Interval
-    longer: float
-    consistent: float | None
-    first_place: Interval | None
+    length_diff: float
+    consistency: float | None
+    first_position: Interval | None
     scores: tuple[float, float] | None
     unjudged: Mapping[str, int]
 
@@ -53,7 +54,7 @@ class CompareResult:
 
     def as_dict(self) -> dict[str, Any]:
         found = asdict(self) | {"winner": self.winner}
-        for name in ("win_rate", "length_matched", "first_place"):
+        for name in ("win_rate", "length_matched", "first_position"):
             each = getattr(self, name)
             found[name] = each._asdict() if each is not None else None
         return found
@@ -67,7 +68,7 @@ class Pairing:
     a: Rollout
     b: Rollout
 
-    def question(self) -> Comparison:
+    def comparison(self) -> Comparison:
         answers = [Answer(name, name, each.text, each.length) for name, each in (("a", self.a), ("b", self.b))]
         return Comparison(f"{self.prompt.id}/{self.a.sample}", self.prompt, tuple(answers))
 
@@ -75,8 +76,8 @@ class Pairing:
 def compare(
     a: str,
     b: str,
-    data: str,
-    judge: Judge,
+    prompts: str,
+    judge: str | Judge,
     *,
     samples: int = 0,
     limit: int | None = None,
@@ -85,31 +86,52 @@ def compare(
     top_p: float = 1.0,
     seed: int = 0,
 ) -> CompareResult:
-    """Every prompt answered by both, greedily or (samples > 0) drawn so many times, and judged in both orders."""
+    """Compare two models: both answer every prompt, and a judge sees each pair in both orders.
+
+    a, b: runs, model folders or hub names.
+    prompts: a built-in task (its held-out split unless the name says otherwise), or prompts.
+    judge: a reward model, an endpoint, simulated:TASK, file.py:function, the name of a reward; or a `Judge`.
+    samples: sampled completions of each prompt; 0 takes one greedy completion.
+    limit: at most this many prompts; a task has 256 otherwise.
+    max_new_tokens, temperature, top_p: how to sample.
+    seed: the same seed gives the same completions and verdicts.
+
+    Returns a `CompareResult`.
+
+        result = ascent.compare("runs/dpo", "runs/sft", "style", "simulated:style")
+        result.win_rate.value, result.winner
+    """
     if samples < 0:
         raise ValueError(f"samples={samples}, but it counts drawn answers to each prompt; 0 asks for greedy ones")
-    prompts = prompts_of(data, limit)
-    settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
-    numbers = list(range(samples)) or [GREEDY]
-    ours, theirs = (_answers(model, prompts, numbers, settings, side) for model, side in ((a, "a"), (b, "b")))
-    pairings = [
-        Pairing(prompt, one, other)
-        for prompt, mine, yours in zip(prompts, ours, theirs, strict=True)
-        for one, other in zip(mine, yours, strict=True)
-    ]
-    drawn = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
-    return summed_up(pairings, judge, a=a, b=b, data=data, samples=samples, settings=drawn)
+    opened = judge_of(judge, seed=seed) if isinstance(judge, str) else judge
+    try:
+        records = load_prompts(prompts, limit)
+        settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
+        numbers = list(range(samples)) or [GREEDY]
+        answers_a, answers_b = (
+            _answers(model, records, numbers, settings, side) for model, side in ((a, "a"), (b, "b"))
+        )
+        pairings = [
+            Pairing(prompt, one, other)
+            for prompt, of_a, of_b in zip(records, answers_a, answers_b, strict=True)
+            for one, other in zip(of_a, of_b, strict=True)
+        ]
+        sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+        return judge_pairings(pairings, opened, a=a, b=b, data=prompts, samples=samples, settings=sampling)
+    finally:
+        if isinstance(judge, str):
+            opened.close()
 
 
-def summed_up(
+def judge_pairings(
     pairings: Sequence[Pairing], judge: Judge, *, a: str, b: str, data: str, samples: int, settings: Mapping[str, Any]
 ) -> CompareResult:
-    """Judge pairings that are there already."""
-    open_ = [each for each in pairings if each.a.text.strip() != each.b.text.strip()]
-    verdicts = _judged(open_, judge)
+    """Have pairings judged and summarize the verdicts."""
+    differing = [each for each in pairings if each.a.text.strip() != each.b.text.strip()]
+    verdicts = _verdicts(differing, judge)
     words: dict[int, str] = {id(each): "same" for each in pairings}
     unjudged: Counter[str] = Counter()
-    for each, pair in zip(open_, verdicts, strict=True):
+    for each, pair in zip(differing, verdicts, strict=True):
         failure = next((v for v in pair if isinstance(v, Unjudged)), None)
         if failure is not None:
             unjudged[failure.why] += 1
@@ -132,9 +154,9 @@ def summed_up(
         outcomes={name: counts[name] for name in WORTH},
         win_rate=wilson(sum(outcomes), len(outcomes)),
         length_matched=length_matched(outcomes, longer),
-        longer=statistics.fmean(longer),
-        consistent=1 - counts["inconsistent"] / judged if judged else None,
-        first_place=wilson(choices.count("first"), len(choices)) if choices else None,
+        length_diff=statistics.fmean(longer),
+        consistency=1 - counts["inconsistent"] / judged if judged else None,
+        first_position=wilson(choices.count("first"), len(choices)) if choices else None,
         scores=_scores(kept, judge),
         unjudged=dict(unjudged),
     )
@@ -143,15 +165,15 @@ def summed_up(
 def _answers(
     model: str, prompts: Sequence[Prompt], samples: Sequence[int], settings: SamplingParams, side: str
 ) -> list[list[Rollout]]:
-    answering = Generator(model, prompts, settings)
+    generator = Generator(model, prompts, settings)
     try:
-        return answering(prompts, samples, occasion=f"compare/{side}")
+        return generator(prompts, samples, occasion=f"compare/{side}")
     finally:
-        answering.close()
+        generator.close()
 
 
-def _judged(pairings: Sequence[Pairing], judge: Judge) -> list[tuple[Verdict | Unjudged, Verdict | Unjudged]]:
-    both = [ShownComparison(each.question(), order, order[0]) for each in pairings for order in ((0, 1), (1, 0))]
+def _verdicts(pairings: Sequence[Pairing], judge: Judge) -> list[tuple[Verdict | Unjudged, Verdict | Unjudged]]:
+    both = [ShownComparison(each.comparison(), order, order[0]) for each in pairings for order in ((0, 1), (1, 0))]
     found = list(judge.verdicts(both, "pairs", annotator="compare"))
     return list(zip(found[::2], found[1::2], strict=True))
 

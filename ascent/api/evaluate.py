@@ -1,4 +1,4 @@
-"""How good a model is on a task or a file: greedy accuracy, mean@k, pass@k, ROUGE-L, truncation, lengths."""
+"""Measure a model on a task or a file: `ascent.evaluate`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from ascent.engines.native.engine import NativeEngine
 from ascent.maths.estimates import Estimate, estimate, pass_at, powers_of_two
 from ascent.maths.rouge import rouge_l, words
 from ascent.models.load import load
-from ascent.models.model import longest as longest_of
+from ascent.models.model import max_sequence_length
 from ascent.records import Prompt, Rollout
 from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import Tally
 from ascent.rewards.registry import Batch, Reward, find
 from ascent.rollouts.generate import GREEDY, RenderedPrompt, SamplingParams, generate
-from ascent.setup.environments import env_session
+from ascent.setup.environments import as_section, env_session
 from ascent.setup.policy import device
 from ascent.tasks.named import is_task, read_name
 
-OF_A_TASK = 256  # prompts, where nobody says how many
-# A reference of fewer words on average is an answer, not a text to compare with.
-WORDS_OF_A_TEXT = 5.0
-MARKS = ("####", "\\boxed")
-SECONDS_PER_ANSWER, FEWEST_SECONDS = 1.0, 60.0
+TASK_PROMPTS = 256  # prompts of a built-in task, where no number is given
+REFERENCE_WORDS = 5.0  # references of fewer words on average are short answers, without ROUGE-L
+RESULT_MARKS = ("####", "\\boxed")
+SECONDS_PER_ANSWER, LEAST_SECONDS = 1.0, 60.0
 
 Parts = Mapping[str, float | None]
 Answer = tuple[Rollout, Parts]
@@ -36,7 +35,7 @@ Answer = tuple[Rollout, Parts]
 
 @dataclass(frozen=True)
 class EvalResult:
-    """`figures` are means over prompts, by name; `tokens` describes lengths; `unscored` counts by reason."""
+    """`metrics` are means over prompts with 95% intervals; `tokens` describes lengths; `unscored` counts by reason."""
 
     model: str
     data: str
@@ -44,7 +43,7 @@ class EvalResult:
     prompts: int
     samples: int
     settings: Mapping[str, Any]
-    figures: Mapping[str, Estimate]
+    metrics: Mapping[str, Estimate]
     tokens: Mapping[str, Mapping[str, float]]
     unscored: Mapping[str, int]
 
@@ -53,8 +52,8 @@ class EvalResult:
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Named scores of answers, in their order; `correct` is 0 or 1 and None where nobody could tell."""
+class AnswerScorer:
+    """Named scores of answers, in their order; `correct` is 0 or 1, or None where it is unknown."""
 
     name: str
     score: Callable[[Sequence[Rollout], Tally], list[Parts]]
@@ -71,151 +70,164 @@ def evaluate(
     top_p: float = 1.0,
     seed: int = 0,
     reward: str | None = None,
+    env: str | Mapping[str, Any] | None = None,
     invalid_rows: Policy = "fail",
-    env: Mapping[str, Any] | None = None,
 ) -> EvalResult:
-    """One greedy answer and `samples` drawn ones to every prompt, scored and summed up.
+    """Measure a model: greedy accuracy, mean@k, pass@k, ROUGE-L, truncation, lengths.
 
-    `data` is a built-in task (its held-out split unless the name says otherwise) or whatever `ascent.data` reads as
-    prompts. A task is scored by its verifier, a file by `reward` or by what `suited` finds. `env` is what answers talk
-    to, as in a recipe; where it has a verdict of its own and no `reward` is named, that is what counts.
+    model: a run, a model folder or a hub name.
+    data: a built-in task (its held-out split unless the name says otherwise), or prompts with answers.
+    samples: sampled completions of each prompt, besides the greedy one.
+    limit: at most this many prompts; a task has 256 otherwise.
+    max_new_tokens, temperature, top_p: how to sample.
+    seed: the same seed gives the same completions and intervals.
+    reward: scores a file; by default mathematics or exact match, whichever fits the answers. A task has a verifier.
+    env: a multi-turn environment, as in a recipe; its own verdict counts where no reward is given.
+    invalid_rows: "fail", or "skip" rows that cannot be read.
+
+    Returns an `EvalResult`.
+
+        result = ascent.evaluate("runs/sft", "arithmetic", samples=8)
+        result.metrics["pass@8"].value
     """
     if samples < 0:
         raise ValueError(f"samples={samples}, but it counts answers to each prompt; 0 leaves the greedy ones")
     if limit is not None and limit < 1:
         raise ValueError(f"limit={limit}, but at least 1 prompt must be asked")
-    prompts = prompts_of(data, limit, invalid_rows)
-    judge = judge_of(data, prompts, reward)
+    if invalid_rows not in ("fail", "skip"):
+        raise ValueError(f"invalid_rows={invalid_rows!r}, but it must be fail or skip")
+    section = as_section(env) if env is None or isinstance(env, str) else env
+    prompts = load_prompts(data, limit, invalid_rows)
+    scorer = scorer_for(data, prompts, reward)
     settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
-    rollouts = answered(model, prompts, samples, settings, env)
-    if env is not None and reward is None and any(each.episode and each.episode.parts for each in rollouts):
-        judge = Judge(f"env {env['use']}", lambda found, _: [_verdict(each) for each in found])
+    rollouts = generate_answers(model, prompts, samples, settings, section)
+    if section is not None and reward is None and any(each.episode and each.episode.parts for each in rollouts):
+        scorer = AnswerScorer(f"env {section['use']}", lambda found, _: [_episode_parts(each) for each in found])
     tally = Tally()
-    scores = judged(judge, rollouts, tally)
-    drawn = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    scores = _score(scorer, rollouts, tally)
+    sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     return EvalResult(
-        *(model, data, judge.name, len(prompts), samples, drawn),
-        figures=figures(rollouts, scores, samples=samples, seed=seed),
+        *(model, data, scorer.name, len(prompts), samples, sampling),
+        metrics=estimate_metrics(rollouts, scores, samples=samples, seed=seed),
         tokens=lengths(rollouts),
         unscored={f"{name}/{kind}": count for (name, kind), count in sorted(tally.unscored.items())},
     )
 
 
-def judged(judge: Judge, rollouts: Sequence[Rollout], tally: Tally) -> list[Parts]:
-    """Scores of all rollouts; none, and a count, where the environment failed: that says nothing about the answer."""
+def _score(scorer: AnswerScorer, rollouts: Sequence[Rollout], tally: Tally) -> list[Parts]:
+    """Scores of all rollouts. Where the environment failed there are none, and the failure is counted."""
     failed = [each.episode is not None and each.episode.failed for each in rollouts]
     for rollout, out in zip(rollouts, failed, strict=True):
         if out and rollout.episode is not None:
             tally.unscored["env", rollout.episode.ended] += 1
-    found = iter(judge.score([each for each, out in zip(rollouts, failed, strict=True) if not out], tally))
+    found = iter(scorer.score([each for each, out in zip(rollouts, failed, strict=True) if not out], tally))
     return [{} if out else next(found) for out in failed]
 
 
-def _verdict(rollout: Rollout) -> Parts:
+def _episode_parts(rollout: Rollout) -> Parts:
     return {} if rollout.episode is None else rollout.episode.parts
 
 
-def prompts_of(data: str, limit: int | None, invalid_rows: Policy = "fail") -> list[Prompt]:
+def load_prompts(data: str, limit: int | None, invalid_rows: Policy = "fail") -> list[Prompt]:
     if is_task(data):
         named = read_name(data)
-        count = named.count if named.count is not None else limit or OF_A_TASK
+        count = named.count if named.count is not None else limit or TASK_PROMPTS
         return list(named.task.prompts(named.split or "heldout", count))[:limit]
     found = load_data(data, "prompts", invalid_rows=invalid_rows).records[:limit]
     return [record for record in found if isinstance(record, Prompt)]
 
 
-def judge_of(data: str, prompts: Sequence[Prompt], reward: str | None) -> Judge:
-    """Who scores: a task's own verifier, the reward that was named, or the one that suits the answers."""
+def scorer_for(data: str, prompts: Sequence[Prompt], reward: str | None) -> AnswerScorer:
+    """A task's own verifier, the given reward, or the default reward of the answers."""
     if is_task(data):
         if reward is not None:
             raise ValueError(f"{data} is scored by its own verifier; leave out --reward {reward}, or give a file")
         task = read_name(data).task
-        return Judge(f"verifier of {task.name}", lambda rollouts, _: [task.verify(r.prompt, r.text) for r in rollouts])
-    use = reward or suited(prompts)
+        return AnswerScorer(
+            f"verifier of {task.name}", lambda rollouts, _: [task.verify(r.prompt, r.text) for r in rollouts]
+        )
+    use = reward or default_reward(prompts)
     if use is None:
-        return Judge("nothing but the reference", lambda rollouts, _: [{} for _ in rollouts])
+        return AnswerScorer("no reward", lambda rollouts, _: [{} for _ in rollouts])
     found = find(use)
-    return Judge(f"reward {use}", lambda rollouts, tally: _rewarded(use, found, rollouts, tally))
+    return AnswerScorer(f"reward {use}", lambda rollouts, tally: _reward_parts(use, found, rollouts, tally))
 
 
-def suited(prompts: Sequence[Prompt]) -> str | None:
+def default_reward(prompts: Sequence[Prompt]) -> str | None:
     """`mathematics` where prompts or answers mark results with #### or \\boxed, `exact` for other short answers.
 
-    None where no prompt has an answer, and where answers are whole texts: those are compared, not matched.
+    None where no prompt has an answer, and where answers are long texts.
     """
-    if any(mark in text for prompt in prompts for text in _texts(prompt) for mark in MARKS):
+    texts = (text for prompt in prompts for text in (prompt.messages[-1].content, prompt.answer or ""))
+    if any(mark in text for text in texts for mark in RESULT_MARKS):
         return "mathematics"
-    return None if all(prompt.answer is None for prompt in prompts) or _has_texts(prompts) else "exact"
+    return None if all(prompt.answer is None for prompt in prompts) or _long_references(prompts) else "exact"
 
 
-def _texts(prompt: Prompt) -> list[str]:
-    return [prompt.messages[-1].content, prompt.answer or ""]
-
-
-def _rewarded(use: str, found: Reward, rollouts: Sequence[Rollout], tally: Tally) -> list[Parts]:
+def _reward_parts(use: str, reward: Reward, rollouts: Sequence[Rollout], tally: Tally) -> list[Parts]:
     try:
-        timeout = max(FEWEST_SECONDS, SECONDS_PER_ANSWER * len(rollouts))
-        outcomes = score_all({use: found}, rollouts, timeout=timeout, tally=tally)
+        timeout = max(LEAST_SECONDS, SECONDS_PER_ANSWER * len(rollouts))
+        outcomes = score_all({use: reward}, rollouts, timeout=timeout, tally=tally)
     finally:
-        if isinstance(found, Batch):
-            found.close()
+        if isinstance(reward, Batch):
+            reward.close()
     named = [{part or "reward": value for part, value in each[use].parts.items()} for each in outcomes]
     if all(set(each) <= {"reward"} and each.get("reward") in (None, 0.0, 1.0) for each in named):
-        return [{"correct": each.get("reward")} for each in named]  # one number, right or wrong: that is correctness
+        return [{"correct": each.get("reward")} for each in named]  # a single number of 0 or 1 is correctness
     return [dict(each) for each in named]
 
 
-def answered(
+def generate_answers(
     model: str, prompts: Sequence[Prompt], samples: int, settings: SamplingParams, env: Mapping[str, Any] | None = None
 ) -> list[Rollout]:
-    """The greedy answer to each prompt, then its samples."""
+    """For each prompt the greedy completion, then its samples."""
     policy = load(model, device=device())
     policy.eval()
-    renderer = Renderer(policy.tokenizer, train_on="completion", context=longest_of(policy.module.config))
-    talk = env_session(env, renderer, settings.max_new_tokens) if env is not None else None
-    begun = [prompt if talk is None else talk.make(prompt).first() for prompt in prompts]
-    asked = [
-        RenderedPrompt(first, _rendered(renderer, first), prompt) for first, prompt in zip(begun, prompts, strict=True)
+    renderer = Renderer(policy.tokenizer, train_on="completion", context=max_sequence_length(policy.module.config))
+    session = env_session(env, renderer, settings.max_new_tokens) if env is not None else None
+    first = [prompt if session is None else session.make(prompt).first() for prompt in prompts]
+    rendered = [
+        RenderedPrompt(shown, _render(renderer, shown), prompt) for shown, prompt in zip(first, prompts, strict=True)
     ]
-    room = settings.max_new_tokens if talk is None else talk.limits.room(settings.max_new_tokens)
-    longest = max(len(each.tokens) for each in asked) + room
-    engine = NativeEngine(policy, renderer.stop_ids, longest_sequence=longest)
+    room = settings.max_new_tokens if session is None else session.limits.room(settings.max_new_tokens)
+    longest = max(len(each.tokens) for each in rendered) + room
+    engine = NativeEngine(policy, renderer.stop_ids, max_model_len=longest)
 
     def text(tokens: Sequence[int]) -> str:
         return str(policy.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     try:
-        samplings = replace(settings, talk=talk)
-        return generate(engine, asked, [GREEDY, *range(samples)], samplings, occasion="evaluate", text=text)
+        params = replace(settings, env=session)
+        return generate(engine, rendered, [GREEDY, *range(samples)], params, noise_key="evaluate", decode=text)
     finally:
         engine.close()
-        if talk is not None:
-            talk.close()
+        if session is not None:
+            session.close()
 
 
-def _rendered(renderer: Renderer, prompt: Prompt) -> tuple[int, ...]:
+def _render(renderer: Renderer, prompt: Prompt) -> tuple[int, ...]:
     try:
         return renderer.prompt(prompt.messages)
     except ValueError as error:
         raise ValueError(f"{prompt.id}: {error}") from None
 
 
-def figures(
+def estimate_metrics(
     rollouts: Sequence[Rollout], scores: Sequence[Parts], *, samples: int, seed: int = 0
 ) -> dict[str, Estimate]:
-    """Every figure as a mean over prompts of the mean over that prompt's answers; what is unscored is left out."""
+    """Every metric as a mean over prompts of the mean over that prompt's completions; unscored ones are left out."""
     groups: dict[str, list[Answer]] = {}
     for rollout, parts in zip(rollouts, scores, strict=True):
         groups.setdefault(rollout.prompt.id, []).append((rollout, parts))
     greedy = [[each for each in group if each[0].sample == GREEDY] for group in groups.values()]
     drawn = [[each for each in group if each[0].sample != GREEDY] for group in groups.values()]
-    texts = _has_texts([group[0][0].prompt for group in groups.values()])
+    rouge = _long_references([group[0][0].prompt for group in groups.values()])
     names = list(dict.fromkeys(name for parts in scores for name in parts))
     kinds = [("greedy", greedy), *([(f"mean@{samples}", drawn)] if samples else [])]
     found: dict[str, list[float]] = {}
     for kind, each in kinds:
         found |= {f"{kind}/{name}": _means(each, _part(name)) for name in names}
-        if texts:
+        if rouge:
             found[f"{kind}/rouge_l"] = _means(each, lambda answer: _rouge(answer[0]))
         found[f"{kind}/truncated"] = _means(each, lambda answer: float(answer[0].truncated))
     for k in powers_of_two(samples) if "correct" in names else []:
@@ -234,14 +246,14 @@ def _means(groups: Sequence[Sequence[Answer]], value: Callable[[Answer], float |
 
 
 def _passes(k: int, groups: Sequence[Sequence[Answer]]) -> list[float]:
-    """pass@k of every prompt of which k answers or more could be scored."""
+    """pass@k of every prompt with at least k scored completions."""
     verdicts = [[parts["correct"] for _, parts in group if parts.get("correct") is not None] for group in groups]
     return [pass_at(k, right=sum(v == 1 for v in each), of=len(each)) for each in verdicts if len(each) >= k]
 
 
-def _has_texts(prompts: Sequence[Prompt]) -> bool:
+def _long_references(prompts: Sequence[Prompt]) -> bool:
     counts = [len(words(prompt.answer)) for prompt in prompts if prompt.answer is not None]
-    return bool(counts) and statistics.fmean(counts) >= WORDS_OF_A_TEXT
+    return bool(counts) and statistics.fmean(counts) >= REFERENCE_WORDS
 
 
 def _rouge(rollout: Rollout) -> float | None:
@@ -250,7 +262,7 @@ def _rouge(rollout: Rollout) -> float | None:
 
 
 def lengths(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
-    """Sampled tokens of the greedy and of the drawn answers, the one that ends them included."""
+    """Tokens of the greedy and of the sampled completions, the end token included."""
     kinds = {"greedy": [r.length for r in rollouts if r.sample == GREEDY]}
     kinds["drawn"] = [r.length for r in rollouts if r.sample != GREEDY]
     return {

@@ -59,7 +59,7 @@ def sample(
         for k in range(samples)
     ]
     longest = max(len(request.tokens) for request in requests) + max_new_tokens
-    engine = NativeEngine(policy, renderer.stop_ids, longest_sequence=longest)
+    engine = NativeEngine(policy, renderer.stop_ids, max_model_len=longest)
     keys = iter([(request.prompt_id, request.sample) for request in requests])
     ready: dict[tuple[str, int], Completion] = {}
     key = next(keys, None)

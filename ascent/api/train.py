@@ -22,13 +22,14 @@ from ascent.plan.resolve import Plan, resolve
 from ascent.protocols import Tracker
 from ascent.runs import trackers
 from ascent.runs.environment import describe
-from ascent.runs.folder import CHECKPOINTS, CONFIG, Claim, Run, RunFolder, read_run, state_of
+from ascent.runs.claim import FolderClaim
+from ascent.runs.folder import CHECKPOINTS, CONFIG, Run, RunFolder, read_run, state_of
 from ascent.runs.jsonl import numbers
 from ascent.runs.lock import Lock
-from ascent.runs.sample_log import EvalTracker, SampleRecorder, SampleTracker, WarningTracker
-from ascent.runs.signals import Stop
+from ascent.runs.sample_log import EvalTracker, SampleBatch, SampleTracker, WarningTracker
+from ascent.runs.signals import GracefulStop
 from ascent.runs.terminal import Terminal
-from ascent.runs.trackers import Fanout
+from ascent.runs.trackers import MultiTracker
 from ascent.runs.warnings import CLIP_FRACTION
 from ascent.setup import evaluation, sample_records
 from ascent.setup.data import refuse_absent_files
@@ -87,16 +88,21 @@ def plan_of(recipe: Recipe, overrides: Overrides = ()) -> Plan:
         if overrides:
             raise ValueError("overrides apply to a recipe, but a plan is resolved already; override its recipe")
         return recipe
-    if isinstance(overrides, Mapping):
-        overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items()]
     if isinstance(recipe, Mapping):
-        return resolve(validate(merged(nested(recipe), parse_overrides(overrides))))
-    return resolve(load_config(str(recipe), overrides))
+        return resolve(validate(merged(nested(recipe), parse_overrides(override_strings(overrides)))))
+    return resolve(load_config(str(recipe), override_strings(overrides)))
+
+
+def override_strings(overrides: Overrides) -> Sequence[str]:
+    """Overrides as KEY=VALUE; a value is read as YAML, of which JSON is a part."""
+    if not isinstance(overrides, Mapping):
+        return overrides
+    return [f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items()]
 
 
 def train_plan(plan: Plan, folder: Path, *, say: Say = print, header: str = "") -> int:
     """A new run in `folder`, from the first step to the last; returns the last finished step."""
-    claim = Claim(folder, LEFTOVERS, say=say)
+    claim = FolderClaim(folder, LEFTOVERS, say=say)
     with ExitStack() as stack:
         try:
             text = header + as_yaml(plan.config)
@@ -156,16 +162,16 @@ def _assemble_rl(plan: Plan, folder: Path, model_folder: Path | None) -> Trainin
     rl = RLSetup(plan, folder, model_folder)
     source, evaluate, pieces = rl.source, rl.evaluate, sample_records.TokenTexts(rl.model.tokenizer)
 
-    def samples() -> SampleRecorder:
-        return SampleRecorder(sample_records.samples(source.rollouts, source.advantages, pieces), len(source.rollouts))
+    def samples() -> SampleBatch:
+        return SampleBatch(sample_records.samples(source.rollouts, source.advantages, pieces), len(source.rollouts))
 
-    def answers() -> SampleRecorder:
+    def answers() -> SampleBatch:
         assert evaluate is not None
-        return SampleRecorder(sample_records.answers(evaluate.rollouts), len(evaluate.rollouts))
+        return SampleBatch(sample_records.answers(evaluate.rollouts), len(evaluate.rollouts))
 
     return Training(
         *(rl.model, rl.learner, rl.objective, source, ()),
-        notes=(*rl.notes, *prompt_overlap(source.asked, evaluate.asked if evaluate else ())),
+        notes=(*rl.notes, *prompt_overlap(source.prompts, evaluate.prompts if evaluate else ())),
         longest=rl.longest,
         evaluate=evaluate,
         samples=samples,
@@ -174,7 +180,7 @@ def _assemble_rl(plan: Plan, folder: Path, model_folder: Path | None) -> Trainin
         others=rl.others,
         saved=rl.saved,
         first_policy_step=config.update.critic_warmup_steps + 1,
-        halted=lambda: source.halted,
+        halted=lambda: source.stop_reason,
         close=rl.close,
     )
 
@@ -206,7 +212,7 @@ def _drive(
         return dict(scores)
 
     terminal = Terminal(settings.steps, done=done, history=map(numbers, run.history()))
-    tracker = Fanout(run, [terminal], say=say)
+    tracker = MultiTracker(run, [terminal], say=say)
     parts = loop.LoopParts(
         source=training.source,
         trained=training.trained,
@@ -223,7 +229,7 @@ def _drive(
         outside = trackers_of(plan, run, resumed_at=done if found else None)
         for each in chain(outside, _recorders(plan, training, run, terminal.note)):
             tracker.add(each)
-        with Stop() as stop:
+        with GracefulStop() as stop:
             if training.evaluate is not None and done == 0:  # the baseline; no checkpoint is ranked by it
                 baseline = training.evaluate(0)
                 tracker.log(0, baseline)
@@ -245,7 +251,7 @@ def _drive(
 
 def _record_failure(run: RunFolder, done: int, error: BaseException, say: Say) -> None:
     try:
-        run.end("failed", done, f"{type(error).__name__}: {error}")
+        run.finish("failed", done, f"{type(error).__name__}: {error}")
     except OSError as second:  # a full disk, most likely; the first error is the one to show
         say(f"the failure could not be noted in {run.path}: {second}")
 
@@ -255,7 +261,7 @@ def _finish(plan: Plan, run: RunFolder, last: int, reason: str, say: Say) -> Non
     stopped = last < settings.steps
     for line in compared(run):  # before the end is noted: a run killed later is not continued
         say(line)
-    run.end("stopped" if stopped else "finished", last, reason)
+    run.finish("stopped" if stopped else "finished", last, reason)
     for step in best(run.checkpoints, _retention(plan)):
         say(f"kept for eval/{settings.best_metric}: {run.checkpoints / str(step)}")
     say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")

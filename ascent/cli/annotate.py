@@ -1,4 +1,4 @@
-"""Asking a person at a terminal: panels, one key (or one line, where input is piped), progress, undo."""
+"""A person who annotates at a terminal: panels, one key (or one line, where input is piped), progress, undo."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ HELP = {
     "rankings": "numbers from best to worst, = between equals (2 1=3)   b: all bad   s: skip   u: undo   q: quit",
     "ratings": "a number for each answer, high is good (4 2 5)   b: all bad   s: skip   u: undo   q: quit",
 }
-WIDE = 100  # columns from which two answers stand side by side
+WIDE = 100  # columns from which two answers are shown side by side
 END = "\x04"
-# What a model wrote must not move the cursor or recolor the terminal: control characters are shown, not obeyed.
+# Model output must not control the terminal: control characters are shown as symbols.
 CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 CONTROLS |= {0x7F: "\u2421"} | {code: "\ufffd" for code in range(0x80, 0xA0)}
 
 
-class AtTerminal:
-    """Reads keys from a terminal, lines from anything else; the end of the input is `quit`."""
+class TerminalAnnotator:
+    """Reads keys from a terminal, lines from anything else; the end of input is `quit`."""
 
     def __init__(self, source: TextIO | None = None, console: Console | None = None) -> None:
         self._source = source or sys.stdin
         self._console = console or Console(highlight=False)
 
     def ask(self, shown: ShownComparison, form: Form, *, done: int, total: int) -> Reply:
-        with interrupts_wait():
+        with deferred_interrupt():
             self._show(shown, form, done, total)
         read = read_key if form == "pairs" and self._source.isatty() else read_line
         while True:
@@ -59,7 +59,7 @@ class AtTerminal:
                 return "quit"
             self._console.print(typed if read is read_key or not self._source.isatty() else "", markup=False)
             try:
-                return understood(typed, form, len(shown.answers))
+                return parse_reply(typed, form, len(shown.answers))
             except ValueError as error:
                 self._console.print(f"{error}\n{HELP[form]}", markup=False)
 
@@ -71,10 +71,12 @@ class AtTerminal:
         console.rule(f"question {done + 1} of {total}")
         for message in shown.question.prompt.messages:
             console.print(
-                Panel(Text(harmless(message.content)), title=message.role, title_align="left", border_style="cyan")
+                Panel(
+                    Text(escape_controls(message.content)), title=message.role, title_align="left", border_style="cyan"
+                )
             )
         panels = [
-            Panel(Text(harmless(answer.text)), title=f"answer {number}", title_align="left")
+            Panel(Text(escape_controls(answer.text)), title=f"answer {number}", title_align="left")
             for number, answer in enumerate(shown.answers, 1)
         ]
         if len(panels) == 2 and console.is_terminal and console.width >= WIDE:
@@ -86,9 +88,9 @@ class AtTerminal:
 
 
 @contextmanager
-def interrupts_wait() -> Iterator[None]:
-    """Ctrl-C counts once the question is drawn: raised in the midst of that, it was seen to get lost."""
-    if threading.current_thread() is not threading.main_thread():  # others are not interrupted
+def deferred_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt after the block: raised while rich draws, it can get lost."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
     pressed: list[int] = []
@@ -101,21 +103,21 @@ def interrupts_wait() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def harmless(text: str) -> str:
+def escape_controls(text: str) -> str:
     return text.translate(CONTROLS)
 
 
-def understood(typed: str, form: Form, answers: int) -> Reply:
-    """What was typed, or a ValueError that says why it is nothing."""
+def parse_reply(typed: str, form: Form, answers: int) -> Reply:
+    """The reply that was typed; ValueError where it is none."""
     word = typed.strip().lower()
     if form == "pairs" or word in ("b", "s", "u", "q"):
         if word not in KEYS:
             raise ValueError(f"{word!r} is none of the keys")
         return KEYS[word]
-    return _ranked(word, answers) if form == "rankings" else _rated(word, answers)
+    return _parse_ranking(word, answers) if form == "rankings" else _parse_ratings(word, answers)
 
 
-def _ranked(word: str, answers: int) -> Verdict:
+def _parse_ranking(word: str, answers: int) -> Verdict:
     steps = [step.split("=") for step in word.replace(">", " ").replace(" =", "=").replace("= ", "=").split()]
     named = [name for step in steps for name in step]
     if sorted(named) != sorted(str(number) for number in range(1, answers + 1)):
@@ -124,7 +126,7 @@ def _ranked(word: str, answers: int) -> Verdict:
     return Verdict("ranked", order_of([place[str(n)] for n in range(1, answers + 1)], high_is_good=False))
 
 
-def _rated(word: str, answers: int) -> Verdict:
+def _parse_ratings(word: str, answers: int) -> Verdict:
     try:
         numbers = tuple(float(each) for each in word.replace(",", " ").split())
     except ValueError:
@@ -140,11 +142,11 @@ def read_line(source: TextIO) -> str | None:
 
 
 def read_key(source: TextIO) -> str | None:
-    """One key without Enter; Ctrl-C still interrupts, Ctrl-D ends the input."""
+    """One key without Enter. Ctrl-C interrupts, Ctrl-D ends the input."""
     handle = source.fileno()
     before = termios.tcgetattr(handle)
     try:
-        tty.setcbreak(handle, termios.TCSANOW)  # keys that were pressed before the question was there count too
+        tty.setcbreak(handle, termios.TCSANOW)  # keeps keys pressed before the question was shown
         key = source.read(1)
     finally:
         termios.tcsetattr(handle, termios.TCSADRAIN, before)

@@ -1,4 +1,4 @@
-"""What `ascent check` found, for people."""
+"""The report of `ascent check`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from ascent.api.check import CheckResult
-    from ascent.plan import Plan
 
 
-def print_checked(found: CheckResult, plan: Plan) -> None:
+def print_check(found: CheckResult) -> None:
     console = Console(soft_wrap=True, highlight=False)
     for note in found.notes:
         console.print(f"- {note}", markup=False)
@@ -21,7 +20,7 @@ def print_checked(found: CheckResult, plan: Plan) -> None:
     for text, trained in found.sample:
         line.append(f"[{text}]" if trained else text, style="bold green" if trained else "dim")
     console.print(line)
-    memory, steps = found.memory, plan.config.run.steps
+    memory, steps = found.memory, found.steps
     minutes = steps * found.seconds / 60
     parts = {each.name: getattr(memory, each.name) for each in fields(memory)}
     rows = {

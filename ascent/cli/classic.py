@@ -1,4 +1,4 @@
-"""`ascent classic`: the foundations, runnable. Nothing heavy is imported before a command runs."""
+"""`ascent classic`: classical reinforcement learning. Nothing heavy is imported before a command runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascent.cli.help import SectionedGroup, examples
+
 if TYPE_CHECKING:
     from ascent.classic.estimation import Report
     from ascent.classic.maze import Maze
 
 app = typer.Typer(
-    help="Classical reinforcement learning: the maze, Q-learning, DQN, policy gradients, TRPO, PPO, estimation.",
+    help="Classical RL: maze, Q-learning, DQN, policy gradient, TRPO, PPO.",
+    cls=SectionedGroup,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
 )
 
@@ -26,18 +28,18 @@ Settings = Annotated[
 ]
 Env = Annotated[str, typer.Option(help="A Gymnasium environment, such as CartPole-v1 or ascent/Maze-v0.")]
 Seed = Annotated[int, typer.Option(help="The seed of the run.")]
-Episodes = Annotated[int, typer.Option(help="Fresh episodes on which the final policy is judged.")]
+Episodes = Annotated[int, typer.Option(help="Fresh episodes on which the final policy is evaluated.")]
 MapFile = Annotated[Path | None, typer.Option("--map", help="A text file with a maze of S . # G T; default 2x3.")]
 Slip = Annotated[float, typer.Option(help="Chance that a move goes sideways.")]
 Gamma = Annotated[float, typer.Option(help="Discount.")]
 FigureFile = Annotated[Path | None, typer.Option(help="Also write a figure to this .png file.")]
 
 
-@app.command("maze")
+@app.command("maze", epilog=examples("ascent classic maze --slip 0.1"))
 def maze(
     map_file: MapFile = None, slip: Slip = 0.0, gamma: Gamma = 0.99, figure: FigureFile = None, random: bool = False
 ) -> None:
-    """Exact values of the maze: of the best policy, or of the random one with --random."""
+    """Print exact values of a maze for the best or a random policy."""
     needs_gymnasium()
     from ascent.classic.exact import greedy_policy, optimal_values, policy_values
     from ascent.classic.maze import draw_arrows, draw_text
@@ -62,7 +64,7 @@ def maze(
         typer.echo(f"wrote {save(value_map(env.grid, values, policy_SA, title=title), figure)}")
 
 
-@app.command("q-learning")
+@app.command("q-learning", epilog=examples("ascent classic q-learning steps=20000 --seeds 3"))
 def q_learning(
     settings: Settings = None,
     map_file: MapFile = None,
@@ -70,7 +72,7 @@ def q_learning(
     seeds: Annotated[int, typer.Option(help="How many runs, from seed 0 on.")] = 1,
     figure: FigureFile = None,
 ) -> None:
-    """Tabular Q-learning on the maze, compared with the exact Q*."""
+    """Train Q-learning on a maze; compare with the exact Q*."""
     needs_gymnasium()
     from ascent.classic import q_learning as method
     from ascent.classic.exact import optimal_values
@@ -91,33 +93,33 @@ def q_learning(
         typer.echo(f"wrote {save(table_errors(results, exact.q_SA), figure)}")
 
 
-@app.command("dqn")
+@app.command("dqn", epilog=examples("ascent classic dqn --env CartPole-v1 steps=20000"))
 def dqn(settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100) -> None:
-    """Deep Q-learning with a target network and replay."""
-    train_and_judge("dqn", env, seed, episodes, settings)
+    """Train DQN, with a target network and replay."""
+    train_and_evaluate("dqn", env, seed, episodes, settings)
 
 
-@app.command("policy-gradient")
+@app.command("policy-gradient", epilog=examples("ascent classic policy-gradient weight=gae"))
 def policy_gradient(
     settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100
 ) -> None:
-    """The policy gradient with one of its six weights, such as weight=gae."""
-    train_and_judge("policy-gradient", env, seed, episodes, settings)
+    """Train a policy gradient, such as weight=gae."""
+    train_and_evaluate("policy-gradient", env, seed, episodes, settings)
 
 
-@app.command("trpo")
+@app.command("trpo", epilog=examples("ascent classic trpo --seed 1"))
 def trpo(settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100) -> None:
-    """Trust-region policy optimization: natural gradient, conjugate gradient, line search."""
-    train_and_judge("trpo", env, seed, episodes, settings)
+    """Train TRPO: natural gradient with a line search."""
+    train_and_evaluate("trpo", env, seed, episodes, settings)
 
 
-@app.command("ppo")
+@app.command("ppo", epilog=examples("ascent classic ppo steps=50000"))
 def ppo(settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100) -> None:
-    """Proximal policy optimization: clipped, unclipped, or with an adaptive KL penalty."""
-    train_and_judge("ppo", env, seed, episodes, settings)
+    """Train PPO: clipped, unclipped, or with a KL penalty."""
+    train_and_evaluate("ppo", env, seed, episodes, settings)
 
 
-@app.command("compare")
+@app.command("compare", epilog=examples("ascent classic compare dqn ppo --seeds 3 --figure curves.png"))
 def compare(
     methods: Annotated[list[str] | None, typer.Argument(help="Any of: " + ", ".join(METHODS))] = None,
     env: Env = "CartPole-v1",
@@ -126,7 +128,10 @@ def compare(
     episodes: Episodes = 100,
     figure: FigureFile = None,
 ) -> None:
-    """Several methods on one environment, with equal steps and their default settings: a table, and learning curves."""
+    """Compare methods on one environment, with equal steps.
+
+    Prints a table; --figure also draws learning curves. All methods use their default settings.
+    """
     needs_gymnasium()
     import statistics
 
@@ -145,13 +150,16 @@ def compare(
         typer.echo(f"wrote {figure}")
 
 
-@app.command("estimation")
+@app.command("estimation", epilog=examples("ascent classic estimation --samples 20"))
 def estimation(
     samples: Annotated[int, typer.Option(help="Draws in one estimate; an even number.")] = 10,
     repetitions: Annotated[int, typer.Option(help="How often each estimate is repeated.")] = 20_000,
     seed: Seed = 0,
 ) -> None:
-    """Monte Carlo KL, control variates, antithetic pairs, baselines, importance sampling: measured against exact."""
+    """Measure Monte Carlo estimators against exact values.
+
+    KL, control variates, antithetic pairs, baselines, importance sampling, off-policy values.
+    """
     from ascent.classic.estimation import demonstrations
 
     for name, reports in demonstrations(samples=samples, repetitions=repetitions, seed=seed).items():
@@ -160,13 +168,13 @@ def estimation(
             typer.echo(f"  {line}")
 
 
-@app.command("plots")
+@app.command("plots", epilog=examples("ascent classic plots --list", "ascent classic plots maze-best"))
 def plots(
     names: Annotated[list[str] | None, typer.Argument(help="Which figures; all of them if none is named.")] = None,
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("figures"),
     show: Annotated[bool, typer.Option("--list", help="List the figures and stop.")] = False,
 ) -> None:
-    """Make the figures of the foundations pages."""
+    """Draw the figures of docs/foundations."""
     needs_gymnasium()
     from ascent.classic.figures import FIGURES, draw
 
@@ -179,8 +187,8 @@ def plots(
         typer.echo(f"wrote {path} ({path.stat().st_size / 1000:.0f} kB)")
 
 
-def train_and_judge(name: str, env: str, seed: int, episodes: int, overrides: list[str] | None) -> None:
-    """Train once and judge the final policy on fresh episodes."""
+def train_and_evaluate(name: str, env: str, seed: int, episodes: int, overrides: list[str] | None) -> None:
+    """Train once and evaluate the final policy on fresh episodes."""
     needs_gymnasium()
     method = load_method(name)
     chosen = choose_settings(method.Settings, overrides or [])
@@ -221,12 +229,12 @@ def choose_settings(kind: Any, overrides: list[str]) -> Any:
             read = value if isinstance(defaults[name], str) else ast.literal_eval(spelled)
         except (ValueError, SyntaxError):
             raise ValueError(f"{name}={value!r} cannot be read; its default is {defaults[name]!r}") from None
-        given[name] = fitting(name, read, defaults[name])
+        given[name] = as_default_type(name, read, defaults[name])
     return kind(**given)
 
 
-def fitting(name: str, value: Any, default: Any) -> Any:
-    """The value in its default's type, or a ValueError: whole numbers stand in for floats, nothing else is bent."""
+def as_default_type(name: str, value: Any, default: Any) -> Any:
+    """The value in the type of its default; integers are accepted for floats, anything else is a ValueError."""
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, tuple) and isinstance(value, int):
@@ -237,7 +245,7 @@ def fitting(name: str, value: Any, default: Any) -> Any:
 
 
 def fresh_return(policy: Any, env: str, episodes: int, seed: int) -> float:
-    """Mean return on episodes whose seeds no training run gets near."""
+    """Mean return on episodes with seeds that training does not use."""
     from ascent.classic.result import evaluate
 
     returns = evaluate(policy, env, episodes, 1_000_000 + 1_000 * seed)

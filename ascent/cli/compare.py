@@ -1,4 +1,4 @@
-"""`ascent compare`: which of two models is preferred."""
+"""`ascent compare`."""
 
 from __future__ import annotations
 
@@ -7,71 +7,63 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascent.cli.train import plain_errors
+from ascent.cli.train import ModelArgument, plain_errors
 
 if TYPE_CHECKING:
     from ascent.api.compare import CompareResult
     from ascent.feedback.win_rate import Interval
 
-Model = Annotated[str, typer.Argument(help="A run, a model folder or a hub name.")]
-
 
 def compare(
-    a: Model,
-    b: Model,
-    prompts: Annotated[
-        str, typer.Argument(metavar="PROMPTS", help="A built-in task (held-out unless told), or prompts.")
-    ],
+    a: ModelArgument,
+    b: ModelArgument,
+    prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help="A built-in task (held-out split), or prompts.")],
     judge: Annotated[
-        str, typer.Option(metavar="WHO", help="A reward model, an endpoint, file.py:fn, simulated:TASK, a reward.")
+        str, typer.Option(metavar="JUDGE", help="A reward model, an endpoint, simulated:TASK, or a reward.")
     ],
-    samples: Annotated[int, typer.Option(help="Drawn answers to each prompt; 0: one greedy answer.")] = 0,
-    limit: Annotated[
-        int | None, typer.Option(help="Ask at most this many prompts; a task has 256 unless told.")
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Token budget of an answer.")] = 256,
-    temperature: Annotated[float, typer.Option(help="Divides the logits; above 0.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens of this much mass.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same answers and verdicts.")] = 0,
+    samples: Annotated[int, typer.Option(help="Sampled completions of each prompt; 0: one greedy.")] = 0,
+    limit: Annotated[int | None, typer.Option(help="At most this many prompts; a task has 256 otherwise.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Token budget of a completion.")] = 256,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus sampling: keep this much probability mass.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same completions and verdicts.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Compare two models: win rate in both orders, with an interval, and with lengths matched."""
+    """Compare two models by the verdicts of a judge.
+
+    The judge sees every pair in both orders. The win rate has a 95% interval, and another one with lengths matched.
+    """
     with plain_errors():
-        from ascent.api.compare import compare as measure
-        from ascent.setup.judges import judge_of
+        from ascent.api.compare import compare
 
-        found_judge = judge_of(judge, seed=seed)
-        try:
-            found = measure(
-                a, b, prompts, found_judge, samples=samples, limit=limit, max_new_tokens=max_new_tokens,
-                temperature=temperature, top_p=top_p, seed=seed,
-            )  # fmt: skip
-        finally:
-            found_judge.close()
+        result = compare(
+            a, b, prompts, judge, samples=samples, limit=limit, max_new_tokens=max_new_tokens,
+            temperature=temperature, top_p=top_p, seed=seed,
+        )  # fmt: skip
     if as_json:
-        typer.echo(json.dumps(found.as_dict()))
+        typer.echo(json.dumps(result.as_dict()))
     else:
-        print_compared(found)
+        print_comparison(result)
 
 
-def print_compared(found: CompareResult) -> None:
+def print_comparison(found: CompareResult) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    how = f"{found.samples} drawn answers each" if found.samples else "greedy"
+    how = f"{found.samples} samples each" if found.samples else "greedy"
     console.print(f"A {found.a}\nB {found.b}\n{found.prompts} prompts of {found.data}, {how}, judged by {found.judge}")
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for place, column in enumerate(("", "A", "95% interval")):
         table.add_column(column, justify="right" if place else "left")
     table.add_row("win rate", *_cells(found.win_rate))
     table.add_row("win rate, lengths matched", *_cells(found.length_matched))
-    if found.first_place is not None:
-        table.add_row("chosen because shown first", *_cells(found.first_place))
+    if found.first_position is not None:
+        table.add_row("chosen because shown first", *_cells(found.first_position))
     console.print(table)
     console.print(", ".join(f"{count} {name}" for name, count in found.outcomes.items() if count))
-    console.print(f"A's answers are {found.longer:+.1f} characters longer on average")
+    console.print(f"A's answers are {found.length_diff:+.1f} characters longer on average")
     if found.scores is not None:
         console.print(f"mean score of A {found.scores[0]:.4g}, of B {found.scores[1]:.4g}")
     for reason, count in found.unjudged.items():

@@ -1,4 +1,4 @@
-"""`ascent doctor`: what works on this machine, what is missing, what to install."""
+"""`ascent doctor`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOM_GIB = 20
 
 
 class Finding(NamedTuple):
-    """One line of the report. `broken` means that the core cannot work."""
+    """One line of the report; `broken` means that Ascent cannot run."""
 
     what: str
     state: str
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 
 def doctor() -> None:
-    """Say what works here, what is missing and what to install."""
+    """Report what works here, what is missing, what to install."""
     findings = [python(), *core(), gpu(), compiler(), sandbox(), *extras(), disk(Path.cwd())]
     for found in findings:
         mark = "BROKEN" if found.broken else "missing" if found.fix else "ok"

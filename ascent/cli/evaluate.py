@@ -1,51 +1,46 @@
-"""`ascent evaluate`: how good a model is, with intervals."""
+"""`ascent evaluate`."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ascent.cli.train import plain_errors
+from ascent.cli.train import ModelArgument, plain_errors
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a model folder or a hub name.")],
+    model: ModelArgument,
     data: Annotated[
-        str,
-        typer.Argument(metavar="TASK|FILE", help="A built-in task (held-out unless told), or prompts with answers."),
+        str, typer.Argument(metavar="TASK|FILE", help="A built-in task (held-out split), or prompts with answers.")
     ],
-    samples: Annotated[int, typer.Option(help="Drawn answers to each prompt, besides the greedy one.")] = 4,
-    limit: Annotated[
-        int | None, typer.Option(help="Ask at most this many prompts; a task has 256 unless told.")
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Token budget of an answer.")] = 256,
-    temperature: Annotated[float, typer.Option(help="Divides the logits; above 0.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens of this much mass.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same answers and intervals.")] = 0,
+    samples: Annotated[int, typer.Option(help="Sampled completions of each prompt, besides the greedy one.")] = 4,
+    limit: Annotated[int | None, typer.Option(help="At most this many prompts; a task has 256 otherwise.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Token budget of a completion.")] = 256,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus sampling: keep this much probability mass.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same completions and intervals.")] = 0,
     reward: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What scores a file: exact, mathematics, file.py:function, ...")
+        str | None, typer.Option(metavar="NAME", help="Scores a file: exact, mathematics, file.py:function, ...")
     ] = None,
     env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="What answers talk to: tools, maze, or as in a recipe: '{use: ..., ...}'."),
+        str | None, typer.Option(metavar="NAME", help="A multi-turn environment: tools, maze, or '{use: ..., ...}'.")
     ] = None,
-    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be read.")] = False,
+    invalid_rows: Annotated[str, typer.Option(help="Rows that cannot be read: fail or skip.")] = "fail",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Measure a model: greedy accuracy, mean@k, pass@k, ROUGE-L, truncation, lengths."""
+    """Measure accuracy, mean@k, pass@k, ROUGE-L and lengths."""
+    policy: Any = invalid_rows
     with plain_errors():
-        from ascent.api.evaluate import evaluate as measure
-        from ascent.cli.evaluation_table import print_evaluated
-        from ascent.setup.environments import as_section
+        from ascent.api.evaluate import evaluate
+        from ascent.cli.evaluation_table import print_evaluation
 
-        found = measure(
+        result = evaluate(
             model, data, samples=samples, limit=limit, max_new_tokens=max_new_tokens, temperature=temperature,
-            top_p=top_p, seed=seed, reward=reward, invalid_rows="skip" if skip_bad_rows else "fail",
-            env=as_section(env),
+            top_p=top_p, seed=seed, reward=reward, env=env, invalid_rows=policy,
         )  # fmt: skip
     if as_json:
-        typer.echo(json.dumps(found.as_dict()))
+        typer.echo(json.dumps(result.as_dict()))
     else:
-        print_evaluated(found)
+        print_evaluation(result)

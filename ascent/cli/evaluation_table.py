@@ -1,4 +1,4 @@
-"""What `ascent evaluate` found, for people."""
+"""The report of `ascent evaluate`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from ascent.maths.estimates import Estimate
 
 
-def print_evaluated(found: EvalResult) -> None:
+def print_evaluation(found: EvalResult) -> None:
     console = Console(highlight=False, soft_wrap=True)
     drawn = f", {found.samples} samples each" if found.samples else ""
     console.print(
         f"{found.model} on {found.data}: {found.prompts} prompts{drawn}, scored by {found.scored_by}", markup=False
     )
     table = _table("", "mean", "95% interval", "prompts")
-    for name, each in found.figures.items():
+    for name, each in found.metrics.items():
         table.add_row(name, f"{each.value:.3f}", _interval(each), str(each.prompts))
     console.print(table)
     tokens = _table("tokens", "mean", "median", "max")

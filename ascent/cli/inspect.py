@@ -1,4 +1,4 @@
-"""`ascent inspect DATA`: what is in it, how long, what repeats, what is too long, one record as it is trained on."""
+"""`ascent inspect`: counts, lengths, duplicates, rows that do not fit, and one record as it is trained on."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from ascent.data.prepare import Item, Limits
     from ascent.data.render import Rendered, Renderer
 
-# How many records of a built-in task are looked at.
-OF_A_TASK = 1000
+TASK_RECORDS = 1000  # of a built-in task
 BAR = 24
 KINDS = "prompts, examples, pairs, rankings, unpaired or steps"
 
@@ -31,17 +30,20 @@ def inspect(
     max_prompt_tokens: Annotated[int, typer.Option("--max-prompt-tokens", help="As data.max_prompt_tokens.")] = 1024,
     words: Annotated[bool, typer.Option("--words", help="Without a model: count words, not characters.")] = False,
 ) -> None:
-    """Show counts, lengths, copies, bad rows, what would be cut, and one sample with its trained tokens marked."""
+    """Show counts, lengths, duplicates, bad rows and a sample of data.
+
+    With --model: also what would be cut, and one sample with its trained tokens marked.
+    """
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     sets = [_load(name, kind) for name in data]
     renderer = _renderer(model)
     for loaded in sets:
-        _count(console, loaded)
+        _print_counts(console, loaded)
     unit, measure = _measure(renderer, words)
-    _lengths(console, sets, unit, measure)
-    _repeats(console, sets)
+    _print_lengths(console, sets, unit, measure)
+    _print_duplicates(console, sets)
     if renderer is None:
         console.print("\nTruncation and a rendered sample need a tokenizer: add --model MODEL")
     else:
@@ -50,7 +52,7 @@ def inspect(
         for line in renderer.describe():
             console.print(line)
         for loaded in sets:
-            _rendered(console, loaded, renderer, Limits(max_tokens, max_prompt_tokens))
+            _print_rendered(console, loaded, renderer, Limits(max_tokens, max_prompt_tokens))
     if any(loaded.report.invalid for loaded in sets):
         raise typer.Exit(1)
 
@@ -62,7 +64,7 @@ def _load(name: str, kind: Any) -> LoadResult:
     if not is_task(name):
         return load(name, kind, invalid_rows="collect")
     wanted: Any = kind or "examples"
-    return from_records(name, from_name(name, wanted, count=OF_A_TASK), wanted)
+    return from_records(name, from_name(name, wanted, count=TASK_RECORDS), wanted)
 
 
 def _renderer(model: str | None) -> Renderer | None:
@@ -80,7 +82,7 @@ def _measure(renderer: Renderer | None, words: bool) -> tuple[str, Callable[[str
     return ("words", lambda text: len(text.split())) if words else ("characters", len)
 
 
-def _count(console: Console, loaded: LoadResult) -> None:
+def _print_counts(console: Console, loaded: LoadResult) -> None:
     made = f"{len(loaded.records)} {loaded.kind} of {loaded.report.rows} rows"
     console.print(f"{loaded.name}: {made}, schema: {loaded.schema}")
     for remark in loaded.remarks:
@@ -100,7 +102,7 @@ def _count(console: Console, loaded: LoadResult) -> None:
             console.print(f"  {line}")
 
 
-def _lengths(console: Console, sets: Sequence[LoadResult], unit: str, measure: Callable[[str], int]) -> None:
+def _print_lengths(console: Console, sets: Sequence[LoadResult], unit: str, measure: Callable[[str], int]) -> None:
     from rich.table import Table
 
     from ascent.data import summary
@@ -111,7 +113,7 @@ def _lengths(console: Console, sets: Sequence[LoadResult], unit: str, measure: C
         columns |= {name + mark: values for name, values in summary.lengths(loaded.records, measure).items()}
     table = Table(title=f"Lengths in {unit}", title_justify="left", box=None, header_style="bold")
     table.add_column("part")
-    for word in summary.Lengths._fields:
+    for word in summary.LengthStats._fields:
         table.add_column(word, justify="right")
     for name, values in columns.items():
         five = summary.summarize(values)
@@ -131,13 +133,13 @@ def _lengths(console: Console, sets: Sequence[LoadResult], unit: str, measure: C
 
 
 def _bar(count: int, most: int, width: int) -> str:
-    """A bar in eighths of a character, with its count; whatever is there is seen."""
+    """A bar in eighths of a character, with its count; a count above 0 is always visible."""
     eighths = max(1, round(8 * width * count / most)) if count else 0
     blocks = "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
     return f"{blocks:<{width}} {count}"
 
 
-def _repeats(console: Console, sets: Sequence[LoadResult]) -> None:
+def _print_duplicates(console: Console, sets: Sequence[LoadResult]) -> None:
     from ascent.data import summary
 
     for loaded in sets:
@@ -152,8 +154,8 @@ def _repeats(console: Console, sets: Sequence[LoadResult]) -> None:
         )
 
 
-def _rendered(console: Console, loaded: LoadResult, renderer: Renderer, limits: Limits) -> None:
-    """What the limits would refuse, then the first record that passes them, its trained tokens in brackets."""
+def _print_rendered(console: Console, loaded: LoadResult, renderer: Renderer, limits: Limits) -> None:
+    """Print what the limits refuse, then the first record that fits, with its trained tokens in brackets."""
     from ascent.data.errors import Report, RowError
     from ascent.data.prepare import fit_prompt, render_record
     from ascent.records import Prompt
@@ -169,8 +171,8 @@ def _rendered(console: Console, loaded: LoadResult, renderer: Renderer, limits: 
             report.add(place, error)
             continue
         sample = sample or item
-    said = f"{limits.max_tokens} tokens a record, {limits.max_prompt_tokens} a prompt"
-    console.print(f"\n{loaded.name}: {len(report.invalid)} of {report.rows} records cannot be trained on ({said})")
+    budget = f"{limits.max_tokens} tokens a record, {limits.max_prompt_tokens} a prompt"
+    console.print(f"\n{loaded.name}: {len(report.invalid)} of {report.rows} records cannot be trained on ({budget})")
     for line in report.lines():
         console.print(f"  {line}")
     if isinstance(sample, tuple):
@@ -179,10 +181,10 @@ def _rendered(console: Console, loaded: LoadResult, renderer: Renderer, limits: 
         )
     elif sample is not None:
         for sequence in sample.sequences:
-            _sample(console, sequence, renderer)
+            _print_sequence(console, sequence, renderer)
 
 
-def _sample(console: Console, sequence: Rendered, renderer: Renderer) -> None:
+def _print_sequence(console: Console, sequence: Rendered, renderer: Renderer) -> None:
     from rich.text import Text
 
     shown = Text()

@@ -1,9 +1,9 @@
-"""The command itself: verbs, `--version`, and how errors reach a person."""
+"""The `ascent` command: all subcommands in their help sections, `--version`, and how errors are printed."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -24,33 +24,80 @@ from ascent.cli import (
     show,
     train,
 )
+from ascent.cli.help import SectionedGroup, add, examples
+
+
+class AscentGroup(SectionedGroup):
+    sections: ClassVar = {
+        "Train": ("quickstart", "train", "resume", "iterate", "check"),
+        "Evaluate and use": ("evaluate", "compare", "sample", "score", "serve-reward", "export"),
+        "Data and labels": ("inspect", "collect"),
+        "Runs": ("runs",),
+        "Reference": ("recipes", "show", "doctor", "classic"),
+    }
+
 
 app = typer.Typer(
     name="ascent",
     help="Reinforcement-learning post-training for language models.",
+    epilog=examples("ascent quickstart", "ascent recipes", "ascent train --help"),
+    cls=AscentGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: rich's boxes would cost a third of the time it takes to answer
+    rich_markup_mode=None,  # rich's help would double the time to answer
 )
-app.command("quickstart")(quickstart.quickstart)
-app.command("train")(train.train)
-app.command("resume")(train.resume)
-app.command("collect")(collect.collect)
-app.command("rounds")(iterate.rounds)
-app.command("check")(train.check)
-app.command("runs")(runs.runs)
-app.command("sample")(models.sample)
-app.command("evaluate")(evaluate.evaluate)
-app.command("compare")(compare.compare)
-app.command("score")(models.score)
-app.command("export")(models.export)
-app.command("serve-reward")(serve_reward.serve_reward)
-app.command("recipes")(recipes.recipes)
+add(app, "quickstart", quickstart.quickstart, "ascent quickstart", "ascent quickstart --rlhf --seed 1")
+add(
+    app, "train", train.train,
+    "ascent train sft model.policy=tiny:llama data.train=arithmetic --run runs/sft",
+    "ascent train mine.yaml update.learning_rate=1e-5 --run runs/mine",
+)  # fmt: skip
+add(app, "resume", train.resume, "ascent resume runs/sft")
+add(
+    app, "iterate", iterate.iterate,
+    "ascent iterate rlhf_iterated --run runs/iterated",
+    "ascent iterate rlhf_iterated rounds=4 --run runs/iterated",
+)  # fmt: skip
+add(app, "check", train.check, "ascent check sft model.policy=tiny:llama data.train=arithmetic")
+add(
+    app, "evaluate", evaluate.evaluate,
+    "ascent evaluate runs/sft arithmetic --samples 8",
+    "ascent evaluate runs/sft questions.jsonl --reward exact --json",
+)  # fmt: skip
+add(
+    app, "compare", compare.compare,
+    "ascent compare runs/dpo runs/sft style --judge simulated:style",
+    "ascent compare runs/dpo runs/sft prompts.jsonl --judge runs/reward_model",
+)  # fmt: skip
+add(app, "sample", models.sample, 'ascent sample runs/sft "1+1=" --samples 4', 'ascent sample runs/sft "1+1=" --greedy')
+add(app, "score", models.score, "ascent score runs/reward_model pairs.jsonl")
+add(
+    app, "serve-reward", serve_reward.serve_reward,
+    "ascent serve-reward runs/reward_model --port 8765",
+    "ascent serve-reward runs/reward_model --host 0.0.0.0 --token-file token",
+)  # fmt: skip
+add(app, "export", models.export, "ascent export runs/sft models/sft")
+add(
+    app, "inspect", inspect.inspect,
+    "ascent inspect train.jsonl heldout.jsonl",
+    "ascent inspect pairs.jsonl --model runs/sft --as pairs",
+)  # fmt: skip
+add(
+    app, "collect", collect.collect,
+    "ascent collect runs/sft style:200 --out labels.jsonl",
+    "ascent collect runs/sft style:200 --out labels.jsonl --judge simulated:style",
+)  # fmt: skip
+add(app, "runs", runs.runs, "ascent runs", "ascent runs studies")
+add(app, "recipes", recipes.recipes, "ascent recipes")
 app.add_typer(show.app, name="show")
-app.command("inspect")(inspect.inspect)
+add(app, "doctor", doctor.doctor, "ascent doctor")
 app.add_typer(classic.app, name="classic")
-app.command("doctor")(doctor.doctor)
+
+
+@app.command("rounds", hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def rounds() -> None:
+    """The old name of iterate."""
+    raise ValueError("rounds is now called iterate")
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,8 +116,7 @@ def options(
 
 
 def run() -> None:
-    """Entry point. A ValueError is for the user: it is printed, one line for each problem, without a traceback. So is
-    what the system says of a file: no rights, no space."""
+    """Entry point. ValueError and OSError are the user's: one line for each problem, exit status 2, no traceback."""
     try:
         app()
     except (ValueError, OSError) as error:

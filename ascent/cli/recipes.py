@@ -1,4 +1,4 @@
-"""`ascent recipes`: what ships with the package."""
+"""`ascent recipes`."""
 
 from __future__ import annotations
 

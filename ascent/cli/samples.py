@@ -1,4 +1,4 @@
-"""What a policy said in training, on a terminal: its tokens colored by what was learnt from them."""
+"""Samples of a run on a terminal, each token colored by its advantage."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ DARKEST, BRIGHTEST = 60, 175  # of the background's channel, so that light text 
 PIPE_WIDTH = 500
 
 
-def print_samples(found: Sequence[Sample], limit: int) -> None:
-    """The first of them, in colors of one scale."""
+def print_samples(samples: Sequence[Sample], limit: int) -> None:
+    """Print the first `limit`, all on one color scale."""
     console = Console()
     console = console if console.is_terminal else Console(width=PIPE_WIDTH)
-    shown = found[:limit]
+    shown = samples[:limit]
     largest = max((abs(value) for each in shown for value in advantages(each) or ()), default=0.0)
     for each in shown:
-        print_one(console, each, largest)
-    if len(found) > limit:
-        console.print(f"{limit} of {len(found)}; --limit shows more", highlight=False)
+        print_sample(console, each, largest)
+    if len(samples) > limit:
+        console.print(f"{limit} of {len(samples)}; --limit shows more", highlight=False)
 
 
-def left_out(samples: Sequence[Sample], step: int) -> str:
-    """A sentence where not all samples of a step were kept."""
-    there = [each for each in samples if each["step"] == step]
-    if not there or len(there) == there[0]["of"]:
+def omission_note(samples: Sequence[Sample], step: int) -> str:
+    """A note where not all samples of a step were kept; empty otherwise."""
+    kept = [each for each in samples if each["step"] == step]
+    if not kept or len(kept) == kept[0]["of"]:
         return ""
-    return f"of step {step}, {len(there)} of {there[0]['of']} samples were kept: a step keeps what fits into its budget"
+    return f"of step {step}, {len(kept)} of {kept[0]['of']} samples were kept: a step keeps what fits into its budget"
 
 
-def chosen(samples: Sequence[Sample], *, step: int | None, best: bool, worst: bool, prompt: str | None) -> list[Sample]:
-    """The samples asked for, in the order asked for. With no wish, those of the last step."""
+def select_samples(
+    samples: Sequence[Sample], *, step: int | None, best: bool, worst: bool, prompt: str | None
+) -> list[Sample]:
+    """Filter and sort samples; without any option, those of the last step."""
     if best and worst:
         raise ValueError("--best and --worst are two orders; choose one")
     found = list(samples)
@@ -57,51 +59,51 @@ def chosen(samples: Sequence[Sample], *, step: int | None, best: bool, worst: bo
 
 
 def advantages(sample: Sample) -> list[float] | None:
-    """One for every token; None where nothing was learnt from the sample."""
+    """One for every token; None where the sample was not trained on."""
     found = sample["advantages"]
     if found is None:
         return None
     return list(found) if isinstance(found, list) else [float(found)] * len(sample["tokens"])
 
 
-def colored(sample: Sample, largest: float) -> Text:
-    """The tokens as they were sampled, special ones too, behind each the color of its advantage."""
+def color_tokens(sample: Sample, largest: float) -> Text:
+    """The tokens as sampled, special ones included, each on the color of its advantage."""
     text = Text()
     values = advantages(sample)
     for place, token in enumerate(sample["tokens"]):
         style = "dim" if values is None else background(values[place], largest)
-        text.append(visible(token), style=style)
+        text.append(escape_controls(token), style=style)
     return text
 
 
-def visible(text: str) -> str:
-    """Control characters as pictures, so that no policy can drive a terminal; a new line keeps its effect too."""
+def escape_controls(text: str) -> str:
+    """Control characters as symbols, so that model output cannot control the terminal; newlines also break lines."""
     return "".join(chr(0x2400 + ord(each)) if each < " " else each for each in text).replace("␊", "␊\n")
 
 
 def background(advantage: float, largest: float) -> str:
-    """Green above 0, red below, brighter the larger; nothing for exactly 0."""
+    """Green above 0, red below, brighter for larger values; none for 0."""
     if advantage == 0 or largest == 0:
         return ""
     depth = round(DARKEST + (BRIGHTEST - DARKEST) * min(abs(advantage) / largest, 1.0))
     return f"white on rgb(0,{depth},0)" if advantage > 0 else f"white on rgb({depth},0,0)"
 
 
-def print_one(console: Console, sample: Sample, largest: float) -> None:
+def print_sample(console: Console, sample: Sample, largest: float) -> None:
     parts = "  ".join(f"{name} {_number(value)}" for name, value in sample["parts"].items())
     head = f"step {sample['step']}, sample {sample['sample']}: reward {_number(sample['reward'])}"
     tail = [f"({parts})"] if parts else []
-    tail += [f"ended by {sample['stop']} after {len(sample['tokens'])} tokens", _learnt(sample)]
+    tail += [f"ended by {sample['stop']} after {len(sample['tokens'])} tokens", _advantage_text(sample)]
     console.print(f"[bold]{escape(head)}[/]  {escape('  '.join(tail))}", highlight=False)
-    console.print(Text(visible(sample["prompt"]).replace("␊", ""), style="cyan"))
-    console.print(colored(sample, largest))
+    console.print(Text(escape_controls(sample["prompt"]).replace("␊", ""), style="cyan"))
+    console.print(color_tokens(sample, largest))
     console.print()
 
 
-def _learnt(sample: Sample) -> str:
+def _advantage_text(sample: Sample) -> str:
     values = advantages(sample)
     if values is None:
-        return "not learnt from"
+        return "not trained on"
     low, high = min(values), max(values)
     return f"advantage {low:.3g}" if low == high else f"advantages {low:.3g} to {high:.3g}"
 

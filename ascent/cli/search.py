@@ -14,7 +14,7 @@ WEIGHTS = {"name": 8, "title": 5, "what it does": 5, "cell": 4, "formula": 3, "p
            "numbers from": 1, "pitfall": 1}  # fmt: skip
 
 
-class Found(NamedTuple):
+class Match(NamedTuple):
     """A row or a cell, how well it fits, and the place of each word."""
 
     entry: Row | Choice
@@ -22,7 +22,7 @@ class Found(NamedTuple):
     where: tuple[str, ...]
 
 
-def like(entries: Iterable[Row | Choice], text: str) -> list[Found]:
+def find_matches(entries: Iterable[Row | Choice], text: str) -> list[Match]:
     """Entries in which every word occurs, rows first, then cells, each best first; if none, those with the most."""
     words = re.findall(r"[a-z0-9.+*@]+", text.lower().replace("_", " ").replace("-", " "))
     if not words:
@@ -31,7 +31,7 @@ def like(entries: Iterable[Row | Choice], text: str) -> list[Found]:
     most = max((len(hits) for _, hits in found), default=0)
     kept = [(entry, hits) for entry, hits in found if hits and len(hits) == most]
     ranked = [
-        Found(entry, sum(WEIGHTS[place] for place in hits.values()), tuple(hits.values())) for entry, hits in kept
+        Match(entry, sum(WEIGHTS[place] for place in hits.values()), tuple(hits.values())) for entry, hits in kept
     ]
     return sorted(ranked, key=lambda each: (isinstance(each.entry, Choice), -each.score, each.entry.name))
 

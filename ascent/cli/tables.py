@@ -1,4 +1,4 @@
-"""Algorithms on a terminal. Piped, each row is one line, so that grep and cut work."""
+"""Algorithms and metrics as tables. Piped, each row is one line, so that grep and cut work."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from rich.table import Table
 from ascent.algorithms import Row
 from ascent.cli import cell_text
 from ascent.cli.cell_text import Choice
-from ascent.cli.search import Found
+from ascent.cli.search import Match
+from ascent.metrics import MetricInfo, range_text
 
 PIPE_WIDTH = 500
 # On a terminal long names break at their underscores, so that eight columns fit 100 characters.
 CELL_WIDTH = 10
 
 
-def print_all(rows: Iterable[Row]) -> None:
+def print_rows(rows: Iterable[Row]) -> None:
     console = _console()
     for title, columns, part in cell_text.split(rows):
         _heading(console, title)
         texts = [[cell_text.summary(row)[column] for column in columns] for row in part]
         narrow = console.is_terminal
-        heads = [broken(name, CELL_WIDTH) for name in columns] if narrow else columns
-        _print_table(console, heads, _narrowed(texts) if narrow else texts)
+        heads = [break_name(name, CELL_WIDTH) for name in columns] if narrow else columns
+        _print_table(console, heads, _break_names(texts) if narrow else texts)
         console.print()
     console.print("An empty cell does nothing. ascent show algorithm NAME explains a row.", highlight=False)
 
 
-def print_found(found: Sequence[Found]) -> None:
-    """Rows that were looked for, then cells: what each is, and where the words were found."""
+def print_matches(found: Sequence[Match]) -> None:
+    """Matching rows, then matching cells, with the places where the words occur."""
     console = _console()
     if not found:
-        told = (
-            "No row and no cell holds any of these words. ascent show algorithms lists the rows, with --markdown all."
-        )
-        console.print(told, highlight=False)
+        note = "No row and no cell holds any of these words. ascent show algorithms lists the rows."
+        console.print(note, highlight=False)
         return
     rows = [(each.entry.name, each.entry.title, _places(each)) for each in found if isinstance(each.entry, Row)]
     cells = [(*each.entry[2:], _places(each)) for each in found if isinstance(each.entry, Choice)]
@@ -50,11 +49,11 @@ def print_found(found: Sequence[Found]) -> None:
         _print_table(console, ("in a recipe", "numbers", "what it does", "found in"), cells)
 
 
-def _places(found: Found) -> str:
+def _places(found: Match) -> str:
     return ", ".join(dict.fromkeys(found.where))
 
 
-def print_one(row: Row) -> None:
+def print_row(row: Row) -> None:
     console = _console()
     console.print(f"[bold]{row.name}[/]: {row.title}", highlight=False)
     for label, text in (("Paper", row.paper), ("Learns from", row.source), ("Formula", row.formula)):
@@ -67,7 +66,12 @@ def print_one(row: Row) -> None:
     _print_item(console, "Pitfalls", row.pitfalls)
 
 
-def broken(name: str, width: int) -> str:
+def print_metrics(metrics: Iterable[MetricInfo]) -> None:
+    rows = [(each.name, each.unit, range_text(each), each.summary) for each in metrics]
+    _print_table(_console(), ("name", "unit", "healthy", "meaning"), rows)
+
+
+def break_name(name: str, width: int) -> str:
     """'sequence_mean_token_mean' -> 'sequence_', 'mean_token_', 'mean' on lines of their own, none beyond `width`."""
     lines = [""]
     for part in name.replace("_", "_\n").split("\n"):
@@ -77,8 +81,8 @@ def broken(name: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _narrowed(rows: list[list[str]]) -> list[list[str]]:
-    return [["\n".join(broken(name, CELL_WIDTH) for name in text.split(", ")) for text in row] for row in rows]
+def _break_names(rows: list[list[str]]) -> list[list[str]]:
+    return [["\n".join(break_name(name, CELL_WIDTH) for name in text.split(", ")) for text in row] for row in rows]
 
 
 def _console() -> Console:

@@ -1,4 +1,4 @@
-"""`ascent train`, `ascent resume`, `ascent check`: from a recipe to a trained model."""
+"""`ascent train`, `ascent resume`, `ascent check`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from typing import Annotated
 
 import typer
 
+from ascent.cli.completion import recipe_names, run_folders
+
 Recipe = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name (ascent recipes lists them) or a .yaml file.")
+    str, typer.Argument(metavar="RECIPE", help="A shipped recipe or a .yaml file.", autocompletion=recipe_names)
 ]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Dotted keys to set, such as rollouts.group_size=16.")
+]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A run, a model folder or a hub name.", autocompletion=run_folders)
 ]
 
 
@@ -27,42 +33,35 @@ def train(
     """Train from a recipe into a new run folder."""
     if run is None:
         raise ValueError("train needs a run folder; add --run DIR, a folder that does not exist yet")
-    from ascent import __version__
-    from ascent.config.load import load_config
-    from ascent.plan import resolve
-
-    plan = resolve(load_config(recipe, overrides or []))
-    header = f"# Resolved by ascent {__version__} from {recipe}; itself a recipe.\n"
     with plain_errors():
-        from ascent.api.train import train_plan
+        from ascent.api.train import train
 
-        train_plan(plan, run, say=say, header=header)
+        train(recipe, overrides or (), run=run, say=say)
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: RunArgument,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Go on although inputs of the run have changed; it is recorded.")
+        bool, typer.Option("--accept-changes", help="Continue although inputs have changed; it is recorded.")
     ] = False,
 ) -> None:
-    """Continue a run from its newest whole checkpoint, to the same bits."""
+    """Continue a run from its newest valid checkpoint, bit for bit."""
     with plain_errors():
-        from ascent.api.train import resume_run
+        from ascent.api.train import resume
 
-        resume_run(run, accept_changes=accept_changes, say=say)
+        resume(run, accept_changes=accept_changes, say=say)
 
 
 def check(recipe: Recipe, overrides: Overrides = None) -> None:
-    """Do everything a run would do once, keep nothing: parse, render, one step, forecast of memory and time."""
-    from ascent.config.load import load_config
-    from ascent.plan import resolve
+    """Try a recipe without keeping anything; forecast memory and time.
 
-    plan = resolve(load_config(recipe, overrides or []))
+    Everything that a run does is done once: load, render, two optimizer steps.
+    """
     with plain_errors():
-        from ascent.api.check import check as run_check
-        from ascent.cli.check_table import print_checked
+        from ascent.api.check import check
+        from ascent.cli.check_table import print_check
 
-        print_checked(run_check(plan), plan)
+        print_check(check(recipe, overrides or ()))
 
 
 def say(text: str) -> None:
@@ -71,12 +70,16 @@ def say(text: str) -> None:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What a person can mend reaches them as one line; anything else is a bug and keeps its traceback."""
-    from ascent.checkpoints.manifest import CheckpointError
-    from ascent.runs.lock import Locked
-    from ascent.update.learner import Diverged
-
+    """Turn errors that the user can fix into ValueError, which is printed without a traceback."""
     try:
         yield
-    except (CheckpointError, Locked, Diverged, OSError, ImportError) as error:
+    except (OSError, ImportError) as error:
         raise ValueError(str(error)) from error
+    except RuntimeError as error:
+        from ascent.checkpoints.manifest import CheckpointError
+        from ascent.runs.lock import FolderLockedError
+        from ascent.update.learner import Diverged
+
+        if isinstance(error, CheckpointError | FolderLockedError | Diverged):
+            raise ValueError(str(error)) from error
+        raise

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ascent.api.collect import CollectOptions, CollectResult, collect
+from ascent.api.collect import CollectResult, collect
 from ascent.feedback.preference_log import PreferenceLog, read
 from ascent.feedback.verdicts import Verdict
 from ascent.models.tiny import create
 from ascent.setup.data import load_records
-from ascent.setup.judges import judge_of
 
-COLLECT = importlib.import_module("ascent.api.collect")  # the package holds a function of this name
+COLLECT = importlib.import_module("ascent.api.collect")
+QUIET: dict[str, Any] = {"say": lambda line: None, "max_new_tokens": 5}
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,8 @@ def liked(tmp_path: Path) -> str:
     return f"{file}:brief?strength=0.5&noise=0.1"
 
 
-def gathered(asked: CollectOptions, out: Path, judge: str, **options) -> CollectResult:
-    found = {"annotator": "sim", "repeat": 0.25, "say": lambda line: None, **options}
-    return collect(asked, out, judge=judge_of(judge), **found)
+def gathered(asked: dict[str, Any], out: Path, judge: str, **options) -> CollectResult:
+    return collect(**asked, out=out, judge=judge, **{**QUIET, "annotator": "sim", "repeat": 0.25, **options})
 
 
 def plain(out: Path) -> list[dict]:
@@ -57,14 +56,14 @@ class Person:
 
 
 def test_the_same_seed_gives_the_same_file_and_training_reads_it(model, liked, tmp_path):
-    asked = CollectOptions((model,), "style:10", samples=3, per_prompt=2, max_new_tokens=5)
+    asked = {"models": model, "prompts": "style:10", "samples": 3, "per_prompt": 2}
     first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
     found = gathered(asked, first, liked)
     assert found.finished and found.questions == len(read(first)) > 20
     gathered(asked, second, liked)
     assert plain(first) == plain(second)
     other = tmp_path / "3.jsonl"
-    gathered(replace(asked, seed=1), other, liked)
+    gathered(asked | {"seed": 1}, other, liked)
     assert plain(other) != plain(first)
     sides = {tuple(row["shown"]) == tuple(sorted(row["shown"])) for row in read(first)}
     assert sides == {True, False}
@@ -75,11 +74,11 @@ def test_the_same_seed_gives_the_same_file_and_training_reads_it(model, liked, t
 
 
 def test_interrupted_it_goes_on_where_it_stopped(model, liked, tmp_path, monkeypatch):
-    asked = CollectOptions((model,), "style:10", samples=3, max_new_tokens=5)
+    asked = {"models": model, "prompts": "style:10", "samples": 3}
     calm, wild = tmp_path / "calm.jsonl", tmp_path / "wild.jsonl"
     gathered(asked, calm, liked)
     append = PreferenceLog.append
-    monkeypatch.setattr(COLLECT, "AT_ONCE", 4)
+    monkeypatch.setattr(COLLECT, "CHUNK", 4)
 
     def interrupted(self, row):
         if len(self.rows) == 5:
@@ -100,8 +99,8 @@ def test_interrupted_it_goes_on_where_it_stopped(model, liked, tmp_path, monkeyp
 
 
 def test_sampling_that_was_cut_off_gives_the_same_answers(model, liked, tmp_path, monkeypatch):
-    monkeypatch.setattr(COLLECT, "AT_ONCE", 4)
-    asked = CollectOptions((model,), "style:10", samples=2, max_new_tokens=5)
+    monkeypatch.setattr(COLLECT, "CHUNK", 4)
+    asked = {"models": model, "prompts": "style:10", "samples": 2}
     calm, wild = tmp_path / "calm.jsonl", tmp_path / "wild.jsonl"
     gathered(asked, calm, liked)
     whole = (tmp_path / "calm.samples.jsonl").read_text().splitlines(keepends=True)
@@ -112,20 +111,20 @@ def test_sampling_that_was_cut_off_gives_the_same_answers(model, liked, tmp_path
 
 def test_other_questions_are_refused(model, liked, tmp_path):
     out = tmp_path / "v.jsonl"
-    asked = CollectOptions((model,), "style:4", samples=2, max_new_tokens=5)
+    asked = {"models": model, "prompts": "style:4", "samples": 2}
     gathered(asked, out, liked)
-    for changed, word in ((replace(asked, samples=3), "samples"), (replace(asked, prompts="style:5"), "prompts")):
+    for changed, word in ((asked | {"samples": 3}, "samples"), (asked | {"prompts": "style:5"}, "prompts")):
         with pytest.raises(ValueError, match=f"answers to other questions: {word} was"):
             gathered(changed, out, liked)
     with pytest.raises(ValueError, match="verdicts of sim on other questions"):
-        gathered(replace(asked, form="rankings", samples=2, per_prompt=1), out, liked, repeat=0.0)
+        gathered(asked | {"form": "rankings", "samples": 2, "per_prompt": 1}, out, liked, repeat=0.0)
     with pytest.raises(ValueError, match="one answer to a prompt, which cannot be compared"):
-        CollectOptions((model,), "style:4", samples=1)
+        gathered(asked | {"samples": 1}, out, liked)
 
 
 def test_a_second_annotator_answers_the_same_questions_in_an_order_of_its_own(model, liked, tmp_path):
     out = tmp_path / "v.jsonl"
-    asked = CollectOptions((model,), "style:24", samples=2, max_new_tokens=5)
+    asked = {"models": model, "prompts": "style:24", "samples": 2}
     gathered(asked, out, liked, repeat=0.0)
     found = gathered(asked, out, liked, annotator="other", repeat=0.0)
     rows = read(out)
@@ -137,9 +136,9 @@ def test_a_second_annotator_answers_the_same_questions_in_an_order_of_its_own(mo
 
 def test_a_person_may_take_back_skip_and_leave(model, tmp_path):
     out = tmp_path / "v.jsonl"
-    asked = CollectOptions((model,), "style:6", samples=2, max_new_tokens=5)
+    asked = {"models": model, "prompts": "style:6", "samples": 2}
     person = Person("undo", Verdict("first"), Verdict("tie"), "undo", "undo", "undo", Verdict("second"), "quit")
-    found = collect(asked, out, annotator="ann", person=person, repeat=0.0, say=lambda line: None)
+    found = collect(**asked, **QUIET, out=out, annotator="ann", person=person, repeat=0.0)
     assert [row["verdict"] for row in read(out)] == ["second"]
     assert (found.done, found.finished) == (1, False)
     nothing = "nothing to undo: only verdicts of this session can be taken back"
@@ -148,13 +147,13 @@ def test_a_person_may_take_back_skip_and_leave(model, tmp_path):
     assert first != second
     assert person.asked == [first, first, second, person.asked[3], second, first, first, second]
     again = Person(*[Verdict("skip")] * (found.questions - 1))
-    assert collect(asked, out, annotator="ann", person=again, repeat=0.0, say=lambda line: None).finished
+    assert collect(**asked, **QUIET, out=out, annotator="ann", person=again, repeat=0.0).finished
     assert first not in again.asked
 
 
 def test_two_models_are_set_against_each_other_and_hidden(model, liked, tmp_path):
     other = str(create(tmp_path / "other", seed=1))
     out = tmp_path / "v.jsonl"
-    gathered(CollectOptions((model, other), "style:6", samples=1, max_new_tokens=5), out, liked)
+    gathered({"models": [model, other], "prompts": "style:6", "samples": 1}, out, liked)
     assert all(set(row["models"]) == {model, other} for row in read(out))
     assert all(model not in str(row.get(name)) for row in read(out) for name in ("prompt", "chosen", "answers"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.api.compare import CompareResult, Pairing, compare, summed_up
+from ascent.api.compare import CompareResult, Pairing, compare, judge_pairings
 from ascent.feedback.verdicts import Unjudged, Verdict
 from ascent.models.tiny import create
 from ascent.setup.judges import judge_of, rollout_of
@@ -38,7 +38,7 @@ class Judge:
 def compared(pairs: list[tuple[str, str]], decide: Callable[[str, str], str | None]) -> CompareResult:
     pairings = [Pairing(prompt(str(n)), rollout_of(prompt(str(n)), a), rollout_of(prompt(str(n)), b))
                 for n, (a, b) in enumerate(pairs)]  # fmt: skip
-    return summed_up(pairings, Judge(decide), a="A", b="B", data="d", samples=0, settings={})
+    return judge_pairings(pairings, Judge(decide), a="A", b="B", data="d", samples=0, settings={})
 
 
 def better(first: str, second: str) -> str:
@@ -53,15 +53,15 @@ def test_by_hand():
     )
     assert found.outcomes == {"a": 6, "b": 2, "tie": 1, "inconsistent": 0, "same": 1}
     assert found.win_rate.value == pytest.approx(0.7) and found.prompts == 10
-    assert found.winner is None and found.consistent == 1
+    assert found.winner is None and found.consistency == 1
     assert found.length_matched.value == pytest.approx(7.5 / 11)  # no length differs: half a win, half a loss more
 
 
 def test_a_judge_that_takes_the_first_always_finds_no_winner():
     found = compared([("x", "y")] * 50, lambda one, other: "first")
-    assert found.outcomes["inconsistent"] == 50 and found.consistent == 0
+    assert found.outcomes["inconsistent"] == 50 and found.consistency == 0
     assert found.win_rate.value == 0.5 and found.winner is None
-    assert found.first_place is not None and found.first_place.low > 0.9
+    assert found.first_position is not None and found.first_position.low > 0.9
 
 
 def test_a_judge_that_likes_length_is_seen_through():
@@ -69,7 +69,7 @@ def test_a_judge_that_likes_length_is_seen_through():
     found = compared(pairs, lambda one, other: "first" if len(one) > len(other) else "second")
     assert found.winner == "a" and found.win_rate.low > 0.5
     assert found.length_matched.low < 0.5 < found.length_matched.high
-    assert found.longer == pytest.approx(0.6)
+    assert found.length_diff == pytest.approx(0.6)
 
 
 def test_swapping_the_models_mirrors_everything():
@@ -90,7 +90,7 @@ def test_what_could_not_be_judged_is_left_out_and_counted():
 def test_answers_to_one_prompt_are_one_observation():
     one = prompt("p")
     pairings = [Pairing(one, rollout_of(one, "b"), rollout_of(one, "a"))] * 40
-    found = summed_up(pairings, Judge(better), a="A", b="B", data="d", samples=40, settings={})
+    found = judge_pairings(pairings, Judge(better), a="A", b="B", data="d", samples=40, settings={})
     assert found.prompts == 1 and found.winner is None
 
 

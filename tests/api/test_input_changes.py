@@ -273,7 +273,7 @@ def test_a_name_that_stands_for_the_same_content_is_no_other_input(copied: Any, 
 def test_a_run_without_its_inputs_written_down_is_refused(copied: Any) -> None:
     folder = copied("sft")
     (folder / "inputs.json").unlink()
-    with pytest.raises(ValueError, match=r"has no inputs.json: it was made by a version of Ascent that did not write"):
+    with pytest.raises(ValueError, match=r"has no inputs.json: the version of Ascent that made it recorded no inputs"):
         resume_run(folder, say=quiet)
 
 

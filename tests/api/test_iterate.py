@@ -43,17 +43,17 @@ def test_without_a_reward_model_the_policy_learns_from_the_comparisons():
 def test_what_the_rounds_decide_cannot_be_set(stage, section, key, value):
     tree = recipe()[stage]
     tree[section] = tree.get(section, {}) | {key: value}
-    with pytest.raises(ValueError, match=rf"{stage}\.{section}\.{key} is decided by the rounds; remove it"):
+    with pytest.raises(ValueError, match=rf"{stage}\.{section}\.{key} is set by the rounds; remove it"):
         _plans(Folders(Path("f"), of(**{stage: tree})), 1)
 
 
 def test_everything_is_checked_before_the_first_stage(tmp_path):
     bad = recipe()["policy"] | {"rollouts": {"prompts_per_step": 4, "temprature": 1}}
     with pytest.raises(ValueError, match=r"policy: rollouts.temprature is not a key"):
-        iterate(of(policy=bad), tmp_path / "r")
+        iterate(of(policy=bad), run=tmp_path / "r")
     assert not (tmp_path / "r").exists()
     with pytest.raises(ValueError, match="nobody is there to be asked"):
-        iterate(of(collect={"prompts": "style:4"}), tmp_path / "r")
+        iterate(of(collect={"prompts": "style:4"}), run=tmp_path / "r")
 
 
 def changed(section: str, **values: Any) -> IterateConfig:
@@ -75,7 +75,7 @@ JUDGES = {
 @pytest.mark.parametrize(("section", "key"), [("collect", "annotator"), ("measure", "judge")])
 def test_who_is_not_there_is_told_before_the_first_stage(tmp_path, section, key, name, words):
     with pytest.raises(ValueError, match=rf"^{section}\.{key}: .*{words}"):
-        iterate(changed(section, **{key: name}), tmp_path / "r")
+        iterate(changed(section, **{key: name}), run=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
@@ -95,7 +95,7 @@ def test_who_is_not_there_is_told_before_the_first_stage(tmp_path, section, key,
 )
 def test_what_a_later_stage_would_refuse_is_refused_before_the_first(tmp_path, section, values, words):
     with pytest.raises(ValueError, match=f"^{words}"):
-        iterate(changed(section, **values), tmp_path / "r")
+        iterate(changed(section, **values), run=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
@@ -104,7 +104,7 @@ def test_a_simulated_judge_needs_prompts_with_answers(tmp_path, section, key):
     file = tmp_path / "prompts.jsonl"
     file.write_text(NO_ANSWER)
     with pytest.raises(ValueError, match=rf"{section}\.{key}: prompt .* has no answer; style verifies"):
-        iterate(changed(section, prompts=str(file), **{key: "simulated:style"}), tmp_path / "r")
+        iterate(changed(section, prompts=str(file), **{key: "simulated:style"}), run=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
@@ -140,14 +140,14 @@ def test_a_person_may_leave_and_come_back_and_the_recipe_must_stay(tmp_path):
     found = of(rounds=1, reward_model=None, sft=model, policy=dpo, collect=collect, measure=None)
     quiet = {"say": lambda line: None}
     with pytest.raises(StageStopped, match="2 of 4 questions of round 1 are answered"):
-        iterate(found, tmp_path / "r", person=Person(Verdict("first"), Verdict("tie"), "quit"), **quiet)
+        iterate(found, run=tmp_path / "r", person=Person(Verdict("first"), Verdict("tie"), "quit"), **quiet)
     other = found.model_copy(update={"seed": 1})
     with pytest.raises(ValueError, match="is another recipe: seed was 0 and is 1"):
-        iterate(other, tmp_path / "r", person=Person(), **quiet)
-    (done,) = iterate(found, tmp_path / "r", person=Person(Verdict("first"), Verdict("second")), **quiet)
-    assert done.policy == tmp_path / "r/round-1/policy" and done.figures is None
+        iterate(other, run=tmp_path / "r", person=Person(), **quiet)
+    (done,) = iterate(found, run=tmp_path / "r", person=Person(Verdict("first"), Verdict("second")), **quiet)
+    assert done.policy == tmp_path / "r/round-1/policy" and done.comparison is None
     more = found.model_copy(update={"rounds": 2})
     with pytest.raises(StageStopped, match="0 of"):
-        iterate(more, tmp_path / "r", person=Person("quit"), **quiet)
+        iterate(more, run=tmp_path / "r", person=Person("quit"), **quiet)
     with pytest.raises(ValueError, match="rounds can only be added"):
-        iterate(found, tmp_path / "r", **quiet, person=Person())
+        iterate(found, run=tmp_path / "r", **quiet, person=Person())

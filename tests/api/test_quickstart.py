@@ -35,34 +35,34 @@ def few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sorting_has_three_runs_one_of_them_beside_another(tmp_path: Path) -> None:
-    outcome = quickstart.sorting(tmp_path, seed=0, say=lambda line: None, changes=SMALL)
-    assert [each.folder.name for each in outcome.shown] == ["sft", "control", "rlvr"]
-    assert {read_run(each.folder).state for each in outcome.shown} == {"finished"}
-    for each in outcome.shown:
-        assert each.figures["greedy/correct"].prompts == 4 and len(each.answers) == 4
+    outcome = quickstart.train_from_verifier(tmp_path, seed=0, say=lambda line: None, overrides=SMALL)
+    assert [each.folder.name for each in outcome.models] == ["sft", "control", "rlvr"]
+    assert {read_run(each.folder).state for each in outcome.models} == {"finished"}
+    for each in outcome.models:
+        assert each.metrics["greedy/correct"].prompts == 4 and len(each.answers) == 4
     assert read_run(tmp_path / "rlvr").metrics[-1]["step"] == 2
 
 
 def test_the_same_command_again_trains_nothing_again(tmp_path: Path) -> None:
-    first = quickstart.feedback(tmp_path, seed=0, say=lambda line: None, changes=SMALL)
+    first = quickstart.train_from_preferences(tmp_path, seed=0, say=lambda line: None, overrides=SMALL)
     known = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
     said: list[str] = []
-    again = quickstart.feedback(tmp_path, seed=0, say=said.append, changes=SMALL)
+    again = quickstart.train_from_preferences(tmp_path, seed=0, say=said.append, overrides=SMALL)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")} == known
     assert sum("is finished" in line for line in said) == 3
-    assert [each.figures for each in first.shown] == [each.figures for each in again.shown]
+    assert [each.metrics for each in first.models] == [each.metrics for each in again.models]
 
 
 def test_what_changed_is_what_was_wrong_and_is_right(tmp_path: Path) -> None:
-    outcome = quickstart.feedback(tmp_path, seed=0, say=lambda line: None, changes=SMALL)
-    wrong, right = outcome.shown[0].answers, outcome.shown[1].answers
+    outcome = quickstart.train_from_preferences(tmp_path, seed=0, say=lambda line: None, overrides=SMALL)
+    wrong, right = outcome.models[0].answers, outcome.models[1].answers
     assert outcome.changed() == []  # two steps teach nothing
     answer = str(right[0].prompt.answer)
     flipped = right[0].turns[0].__class__(right[0].turns[0].observed, right[0].turns[0].completion, answer)
     better = right[0].__class__(right[0].prompt, right[0].sample, (flipped,))
-    taught = quickstart.Shown("taught", outcome.trained, 0.0, {}, [better, *right[1:]])
-    told = quickstart.Outcome("contrary", "correct", (outcome.shown[0], taught), outcome.trained, ())
-    assert told.changed() == [(wrong[0], better)]
+    taught = quickstart.ModelResult("taught", outcome.trained, 0.0, {}, [better, *right[1:]])
+    told = quickstart.QuickstartResult("contrary", "correct", (outcome.models[0], taught), outcome.trained, ())
+    assert told.improved() == [(wrong[0], better)]
 
 
 def test_a_stage_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

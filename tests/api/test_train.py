@@ -201,7 +201,7 @@ def test_trackers_get_every_step_of_a_run_and_of_its_continuation(
     reader = EventAccumulator(str(folder / "tensorboard"))
     reader.Reload()
     logged = {int(row["step"]): row["loss/total"] for row in read_run(folder).metrics}
-    events = reader.Scalars("loss")
+    events = reader.Scalars("loss/total")
     assert [event.step for event in events] == [1, 2, 3, 4]  # what was run again is there once
     assert {event.step: event.value for event in events} == pytest.approx(logged)
 

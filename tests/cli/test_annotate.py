@@ -8,7 +8,7 @@ import signal
 import pytest
 from rich.console import Console
 
-from ascent.cli.annotate import AtTerminal, harmless, interrupts_wait, understood
+from ascent.cli.annotate import TerminalAnnotator, deferred_interrupt, escape_controls, parse_reply
 from ascent.feedback.verdicts import Verdict
 from tests.feedback.made import shown
 
@@ -26,18 +26,18 @@ from tests.feedback.made import shown
     ],
 )
 def test_keys(typed, meant):
-    assert understood(typed, "pairs", 2) == meant
+    assert parse_reply(typed, "pairs", 2) == meant
 
 
 @pytest.mark.parametrize(
     ("typed", "ranks"), [("2 1 3", (2, 1, 3)), ("3>1>2", (2, 3, 1)), ("2 1=3", (2, 1, 2)), ("2 = 3 1", (3, 1, 1))]
 )
 def test_rankings(typed, ranks):
-    assert understood(typed, "rankings", 3) == Verdict("ranked", ranks)
+    assert parse_reply(typed, "rankings", 3) == Verdict("ranked", ranks)
 
 
 def test_ratings_and_nonsense():
-    assert understood("4, 2.5", "ratings", 2) == Verdict("rated", (4, 2.5))
+    assert parse_reply("4, 2.5", "ratings", 2) == Verdict("rated", (4, 2.5))
     for typed, form, words in (
         ("3", "pairs", "none of the keys"),
         ("", "pairs", "none of the keys"),
@@ -48,13 +48,13 @@ def test_ratings_and_nonsense():
         ("4 inf 1", "ratings", "numbers for 3 answers"),
     ):
         with pytest.raises(ValueError, match=words):
-            understood(typed, form, 3)
+            parse_reply(typed, form, 3)
 
 
 def asked(width: int) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, color_system=None)
-    person = AtTerminal(io.StringIO("x\n1\n"), console)
+    person = TerminalAnnotator(io.StringIO("x\n1\n"), console)
     assert person.ask(shown("an [bold]apple[/]", "a pear"), "pairs", done=4, total=9) == Verdict("first")
     assert person.ask(shown("a", "b"), "pairs", done=5, total=9) == "quit"  # the input has ended
     return out.getvalue()
@@ -70,16 +70,16 @@ def test_answers_side_by_side_where_there_is_room():
 
 
 def test_an_answer_cannot_speak_to_the_terminal():
-    assert harmless("a\x1b[2Jb\r\n\tc\x9b1m\x7f") == "a\u241b[2Jb\u240d\n\tc\ufffd1m\u2421"
+    assert escape_controls("a\x1b[2Jb\r\n\tc\x9b1m\x7f") == "a\u241b[2Jb\u240d\n\tc\ufffd1m\u2421"
 
 
 def test_an_interrupt_while_a_question_is_drawn_counts_once_it_is_drawn() -> None:
     drawn = []
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in its background deaf to it
-    with pytest.raises(KeyboardInterrupt), interrupts_wait():
+    with pytest.raises(KeyboardInterrupt), deferred_interrupt():
         signal.raise_signal(signal.SIGINT)
         drawn.append("all of it")
     assert drawn == ["all of it"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with interrupts_wait():
+    with deferred_interrupt():
         pass

@@ -43,10 +43,10 @@ def test_a_pipe_with_undo_then_the_rest(tmp_path):
     assert done.exit_code == 0, done.stderr
     assert said(tmp_path) == ["second", "tie"]
     assert "question 1 of 6" in done.stdout and "'nonsense' is none of the keys" in done.stdout
-    assert "ann has answered 2 of 6 questions" in done.stdout and "goes on from there" in done.stdout
+    assert "ann has answered 2 of 6 questions" in done.stdout and "continues from there" in done.stdout
     done = piped(tmp_path, "b\ns\n1\n1\n")
     assert done.exit_code == 0 and said(tmp_path) == ["second", "tie", "both_bad", "skip", "first", "first"]
-    assert "going on" in done.stderr and "sampling" not in done.stderr
+    assert "continuing" in done.stderr and "sampling" not in done.stderr
     assert "ann: 1 both_bad, 2 first, 1 second, 1 skip, 1 tie" in done.stdout
     inspected = CliRunner().invoke(app, ["inspect", str(tmp_path / "v.jsonl")]).stdout
     assert "3 pairs of 6 rows" in inspected and "1 rows set aside: both bad" in inspected
@@ -63,7 +63,7 @@ def test_all_bad_of_several_answers_and_the_rest_later(tmp_path, form, samples):
     word = {"rankings": "ranked", "ratings": "rated"}[form]
     assert said(tmp_path) == ["both_bad", word] and f"ann: 1 both_bad, 1 {word}" in done.stdout
     done = piped(tmp_path, "b\n" * 4, *more)
-    assert done.exit_code == 0 and "ann has answered 6 of 6 questions" in done.stdout and "going on" in done.stderr
+    assert done.exit_code == 0 and "ann has answered 6 of 6 questions" in done.stdout and "continuing" in done.stderr
     done = piped(tmp_path, f"{numbers}\n" + "b\n" * 5, *more, "--annotator", "bob")
     pairs = samples * (samples - 1) // 2
     # Alike are questions 3 to 6: four of six.
@@ -137,7 +137,7 @@ def test_on_a_terminal_one_key_is_enough_and_nothing_is_lost_on_ctrl_c(tmp_path)
     first.until("question 3 of 6")
     assert said(tmp_path) == ["first", "tie"]  # on the disk while the next question is open
     first.press("\x03")
-    first.until("the same command goes on from there")
+    first.until("the same command continues from there")
     assert first.ended() == 130
     assert said(tmp_path) == ["first", "tie"]
     second = Terminal(command(tmp_path))

@@ -26,7 +26,7 @@ def test_tables_and_json(tmp_path: Path) -> None:
     for row in ("greedy/correct", "mean@2/correct", "pass@2", "mean@2/truncated", "drawn"):
         assert f"\n{row} " in done.stdout
     found = json.loads(call(*asked, "--json").stdout)
-    assert set(found["figures"]["pass@2"]) == {"value", "low", "high", "prompts"}
+    assert set(found["metrics"]["pass@2"]) == {"value", "low", "high", "prompts"}
     assert found["settings"]["max_new_tokens"] == 3
 
 
@@ -35,3 +35,5 @@ def test_mistakes_are_told() -> None:
         call("no such/model here", "arithmetic:1")
     with pytest.raises(ValueError, match="samples=-2"):
         call("x", "arithmetic", "--samples", "-2")
+    with pytest.raises(ValueError, match="invalid_rows='drop', but it must be fail or skip"):
+        call("x", "arithmetic", "--invalid-rows", "drop")

@@ -1,4 +1,4 @@
-"""`ascent rounds`: its errors; whole runs are in tests/end_to_end/test_rounds.py."""
+"""`ascent iterate`: its errors; whole runs are in tests/end_to_end/test_rounds.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ def call(*words: str):
 
 
 def test_errors_say_what_to_do(tmp_path):
-    with pytest.raises(ValueError, match="rounds needs a folder; add --run DIR"):
-        call("rounds", "rlhf_iterated")
+    with pytest.raises(ValueError, match="iterate needs a folder; add --run DIR"):
+        call("iterate", "rlhf_iterated")
     with pytest.raises(ValueError, match="sft is no recipe of rounds"):
-        call("rounds", "sft", "--run", str(tmp_path / "r"))
+        call("iterate", "sft", "--run", str(tmp_path / "r"))
     with pytest.raises(ValueError, match=r"collect\.samples"):
-        call("rounds", "rlhf_iterated", "collect.samples=1", "--run", str(tmp_path / "r"))
+        call("iterate", "rlhf_iterated", "collect.samples=1", "--run", str(tmp_path / "r"))
     assert not (tmp_path / "r").exists()
+
+
+def test_its_old_name_names_the_new_one():
+    with pytest.raises(ValueError, match=r"^rounds is now called iterate$"):
+        call("rounds", "rlhf_iterated", "--run", "runs/r")
+    assert "rounds" not in call("--help").stdout.replace("Repeat rounds", "")

@@ -2,11 +2,11 @@ import pytest
 
 from ascent.algorithms import TABLE
 from ascent.cli.cell_text import Choice, choices
-from ascent.cli.search import like
+from ascent.cli.search import find_matches
 
 
 def names(text):
-    return [found.entry.name for found in like(TABLE.values(), text)]
+    return [found.entry.name for found in find_matches(TABLE.values(), text)]
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_every_row_is_found_by_its_own_name():
     ],
 )
 def test_a_cell_that_no_row_uses_is_found(text, slot, name):
-    found = [each.entry for each in like([*TABLE.values(), *choices()], text)]
+    found = [each.entry for each in find_matches([*TABLE.values(), *choices()], text)]
     assert (slot, name) in [(each.slot, each.name) for each in found if isinstance(each, Choice)]
 
 
 def test_every_cell_is_found_by_its_slot_and_name_behind_the_rows_that_use_it():
     for slot, name, *_ in choices():
-        found = [each.entry for each in like([*TABLE.values(), *choices()], f"{slot} {name}")]
+        found = [each.entry for each in find_matches([*TABLE.values(), *choices()], f"{slot} {name}")]
         kinds = [isinstance(each, Choice) for each in found]
         assert kinds == sorted(kinds)
         assert (slot, name) in [(each.slot, each.name) for each in found if isinstance(each, Choice)]
@@ -67,5 +67,5 @@ def test_rows_with_every_word_hide_those_with_some():
 
 def test_nothing_to_look_for_is_refused_and_nothing_found_is_empty():
     with pytest.raises(ValueError, match="holds no word"):
-        like(TABLE.values(), "  ")
-    assert like(TABLE.values(), "zzzz") == []
+        find_matches(TABLE.values(), "  ")
+    assert find_matches(TABLE.values(), "zzzz") == []

@@ -8,6 +8,7 @@ from ascent.algorithms import TABLE
 from ascent.cli.main import app
 from ascent.config.load import load_config
 from ascent.config.show import as_yaml
+from ascent.metrics import REGISTRY, markdown
 from ascent.plan import resolve
 
 
@@ -58,6 +59,18 @@ def test_the_page_in_docs_is_current():
     text = shown("algorithms", "--markdown")
     assert page.exists(), "make it with: ascent show algorithms --markdown > docs/algorithms.md"
     assert page.read_text() == text, "make it again with: ascent show algorithms --markdown > docs/algorithms.md"
+
+
+def test_metrics_have_a_line_each():
+    lines = shown("metrics").splitlines()
+    assert lines[0].split() == ["name", "unit", "healthy", "meaning"]
+    assert [line.split()[0] for line in lines[2:]] == [each.name for each in REGISTRY]
+
+
+def test_the_metrics_page_in_docs_is_current():
+    page, text = Path(__file__).parents[2] / "docs" / "metrics.md", shown("metrics", "--markdown")
+    assert text == markdown()
+    assert page.read_text() == text, "make it again with: ascent show metrics --markdown > docs/metrics.md"
 
 
 def test_an_unknown_algorithm_is_an_error():

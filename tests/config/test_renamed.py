@@ -72,7 +72,7 @@ def test_a_recipe_of_rounds_made_in_python_is_refused_before_the_first_stage(tmp
     config = iterate_config(rounds_recipe(), "r.yaml")
     old = config.model_copy(update={"policy": merged(config.policy, {"cells": {"gate": {"high": 0.3}}})})
     with pytest.raises(ValueError, match=r"^policy: cells.gate is now called cells.policy_loss$"):
-        iterate(old, tmp_path / "r")
+        iterate(old, run=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 

@@ -88,7 +88,7 @@ def test_a_run_with_an_environment_and_an_evaluation_of_it(engine: str, tmp_path
         assert ended == 8 and "eval/env/turns" in line
     if engine == "native":
         found = evaluate(str(tmp_path / "run"), "maze@heldout:3", samples=1, max_new_tokens=8, env=MAZE)
-        assert found.scored_by == "env maze" and found.figures["greedy/correct"].value == 0
+        assert found.scored_by == "env maze" and found.metrics["greedy/correct"].value == 0
 
 
 @pytest.mark.slow
@@ -108,4 +108,4 @@ def test_an_evaluation_whose_environment_breaks_leaves_those_answers_out(tmp_pat
     data.write_text("".join(json.dumps({"prompt": f"{n}?", "answer": str(n)}) + "\n" for n in range(3)))
     model = str(create(tmp_path / "tiny", seed=0))
     found = evaluate(model, str(data), samples=0, max_new_tokens=4, env={"use": f"{file}:env"})
-    assert found.unscored == {"env/raised": 1} and found.figures["greedy/correct"].prompts == 2
+    assert found.unscored == {"env/raised": 1} and found.metrics["greedy/correct"].prompts == 2
