@@ -1,5 +1,5 @@
-/* What a CPU does too slowly in numpy or torch. c_extension.py compiles it; models/paged_attention_cpu.py and
-   engines/native/sampling.py call it. Vectors are four floats wide, which every 64-bit processor has. */
+/* CPU kernels for models/paged_attention_cpu.py and engines/native/sampling.py; c_extension.py compiles them. Vectors
+   are four floats wide, which every 64-bit processor supports. */
 
 #include <math.h>
 #include <stdint.h>
@@ -12,25 +12,25 @@ typedef float Four __attribute__((vector_size(16)));
 typedef float Anywhere __attribute__((vector_size(16), aligned(4), may_alias)); /* any four floats in memory */
 typedef int32_t FourInts __attribute__((vector_size(16)));
 
-/* Attention: one new token of every row against its pages, in float32.
+/* Decode attention: one new token per row against its cached tokens, in float32.
 
-   A row is computed by itself, token after token in the order of its own past: what it gets depends neither on its
-   neighbours nor on the size of pages, and nothing is padded. A page is read for one head after the other, while it is
-   in the cache.
+   A row is computed by itself, token after token in order: its result depends neither on other rows nor on the block
+   size, and nothing is padded. A block is read for one head after the other, while it is in the CPU's cache.
 
-   `Call` has the fields of `_Call` in paged_cpu.py, in the same order. Strides and widths count floats. */
+   `Arguments` has the fields of `_Arguments` in paged_attention_cpu.py, in the same order. Strides and widths count
+   floats. */
 
 typedef struct {
     const float *queries, *new_keys, *new_values; /* (rows, heads, size); the last axis is dense */
-    float *keys, *values;                         /* the pool: (slots, key/value heads, size) */
+    float *keys, *values;                         /* the KV cache: (slots, key/value heads, size) */
     float *out;                                   /* (rows, heads, value size), dense */
-    const int32_t *table;                         /* the pages of every row, in order */
-    const int32_t *lengths;                       /* what a row sees, its new token included; 0: it stands still */
-    const float *sinks;                           /* a score for every head that takes weight and gives nothing, or 0 */
-    int64_t query_row, query_head, key_row, key_head, value_row, value_head, table_row;
-    int32_t heads, kv_heads, key_size, value_size, page, window; /* window 0: a token sees all before it */
-    float scaling, softcap;                                      /* softcap 0: none */
-} Call;
+    const int32_t *block_table;                   /* the blocks of every row, in order */
+    const int32_t *lengths;                       /* tokens of a row, the new one included; 0: the row is done */
+    const float *sinks;                           /* the score, per head, of a key whose value is 0; or NULL */
+    int64_t query_row, query_head, key_row, key_head, value_row, value_head, block_table_row;
+    int32_t heads, kv_heads, key_size, value_size, block_size, window; /* window 0: none */
+    float scaling, softcap;                                            /* softcap 0: none */
+} Arguments;
 
 INLINE Four larger(Four a, Four b) { /* keeps a NaN of a */
     FourInts less = a < b;
@@ -91,18 +91,18 @@ INLINE void add_weighted(float *sum, const float *weights, const float *values, 
         for (int32_t i = 0; i < count; i++) sum[d] += weights[i] * values[i * stride + d];
 }
 
-/* How many tokens lie one behind the other from token `at` on, up to `end`; `slot` is where the first of them lies. */
-INLINE int32_t together(const Call *call, const int32_t *table, int32_t at, int32_t end, int64_t *slot) {
-    int32_t place = at % call->page, left = call->page - place;
-    *slot = (int64_t)table[at / call->page] * call->page + place;
+/* How many tokens from `at` to `end` are adjacent in the KV cache; `slot` is the slot of the first. */
+INLINE int32_t adjacent(const Arguments *args, const int32_t *table, int32_t at, int32_t end, int64_t *slot) {
+    int32_t place = at % args->block_size, left = args->block_size - place;
+    *slot = (int64_t)table[at / args->block_size] * args->block_size + place;
     return left < end - at ? left : end - at;
 }
 
 /* Scores become weights that sum to 1 with that of the sink; `width` is `count` rounded up to a multiple of four. */
-INLINE void softmax(const Call *call, float *scores, int32_t count, int32_t width, float sink) {
-    float scaling = call->scaling;
-    if (call->softcap != 0) {
-        for (int32_t i = 0; i < count; i++) scores[i] = call->softcap * tanhf(scores[i] * scaling / call->softcap);
+INLINE void softmax(const Arguments *args, float *scores, int32_t count, int32_t width, float sink) {
+    float scaling = args->scaling;
+    if (args->softcap != 0) {
+        for (int32_t i = 0; i < count; i++) scores[i] = args->softcap * tanhf(scores[i] * scaling / args->softcap);
         scaling = 1;
     }
     for (int32_t i = count; i < width; i++) scores[i] = -INFINITY;
@@ -121,102 +121,102 @@ INLINE void softmax(const Call *call, float *scores, int32_t count, int32_t widt
     for (int32_t i = 0; i < width; i += 4) *(Anywhere *)(scores + i) *= share;
 }
 
-INLINE void one_row(const Call *call, int32_t row, float *scores, int key_size, int value_size) {
-    const int32_t *table = call->table + row * call->table_row;
-    const int32_t groups = call->kv_heads, group = call->heads / groups, end = call->lengths[row];
+INLINE void one_row(const Arguments *args, int32_t row, float *scores, int key_size, int value_size) {
+    const int32_t *table = args->block_table + row * args->block_table_row;
+    const int32_t groups = args->kv_heads, group = args->heads / groups, end = args->lengths[row];
     const int64_t keys_width = (int64_t)groups * key_size, values_width = (int64_t)groups * value_size;
     int64_t slot;
-    const int32_t begin = call->window && end > call->window ? end - call->window : 0;
+    const int32_t begin = args->window && end > args->window ? end - args->window : 0;
     const int32_t count = end - begin, width = (count + 3) & ~3;
     for (int32_t at = begin, run; at < end; at += run) {
-        run = together(call, table, at, end, &slot);
-        for (int32_t head = 0; head < call->heads; head++) {
-            const float *query = call->queries + row * call->query_row + head * call->query_head;
-            const float *key = call->keys + slot * keys_width + head / group * key_size;
+        run = adjacent(args, table, at, end, &slot);
+        for (int32_t head = 0; head < args->heads; head++) {
+            const float *query = args->queries + row * args->query_row + head * args->query_head;
+            const float *key = args->keys + slot * keys_width + head / group * key_size;
             float *score = scores + head * width + at - begin;
             for (int32_t i = 0; i < run; i++, key += keys_width) score[i] = dot(query, key, key_size);
         }
     }
-    for (int32_t head = 0; head < call->heads; head++)
-        softmax(call, scores + head * width, count, width, call->sinks ? call->sinks[head] : -INFINITY);
-    float *out = call->out + (int64_t)row * call->heads * value_size;
+    for (int32_t head = 0; head < args->heads; head++)
+        softmax(args, scores + head * width, count, width, args->sinks ? args->sinks[head] : -INFINITY);
+    float *out = args->out + (int64_t)row * args->heads * value_size;
     for (int32_t at = begin, run; at < end; at += run) {
-        run = together(call, table, at, end, &slot);
-        for (int32_t head = 0; head < call->heads; head++) {
-            const float *value = call->values + slot * values_width + head / group * value_size;
+        run = adjacent(args, table, at, end, &slot);
+        for (int32_t head = 0; head < args->heads; head++) {
+            const float *value = args->values + slot * values_width + head / group * value_size;
             const float *weights = scores + head * width + at - begin;
             add_weighted(out + head * value_size, weights, value, run, values_width, value_size);
         }
     }
 }
 
-/* Put the new token of every row where its table says. */
-void store(const Call *call, int32_t rows) {
+/* Store the new token of every row. */
+void store_kv(const Arguments *args, int32_t rows) {
     for (int32_t row = 0; row < rows; row++) {
         int64_t slot;
-        if (call->lengths[row] == 0) continue;
-        together(call, call->table + row * call->table_row, call->lengths[row] - 1, call->lengths[row], &slot);
-        for (int32_t head = 0; head < call->kv_heads; head++) {
-            const float *key = call->new_keys + row * call->key_row + head * call->key_head;
-            const float *value = call->new_values + row * call->value_row + head * call->value_head;
-            const int64_t place = slot * call->kv_heads + head;
-            memcpy(call->keys + place * call->key_size, key, call->key_size * sizeof(float));
-            memcpy(call->values + place * call->value_size, value, call->value_size * sizeof(float));
+        if (args->lengths[row] == 0) continue;
+        adjacent(args, args->block_table + row * args->block_table_row, args->lengths[row] - 1, args->lengths[row], &slot);
+        for (int32_t head = 0; head < args->kv_heads; head++) {
+            const float *key = args->new_keys + row * args->key_row + head * args->key_head;
+            const float *value = args->new_values + row * args->value_row + head * args->value_head;
+            const int64_t place = slot * args->kv_heads + head;
+            memcpy(args->keys + place * args->key_size, key, args->key_size * sizeof(float));
+            memcpy(args->values + place * args->value_size, value, args->value_size * sizeof(float));
         }
     }
 }
 
-/* What rows `from` to `to` (not included) see, once all are stored. 1 if there was no memory for the scores, else 0. */
-int attend(const Call *call, int32_t from, int32_t to) {
+/* Attention of rows `from` to `to` (exclusive), after store_kv. Returns 1 if out of memory, else 0. */
+int attend(const Arguments *args, int32_t from, int32_t to) {
     int32_t longest = 0;
-    for (int32_t row = from; row < to; row++) longest = call->lengths[row] > longest ? call->lengths[row] : longest;
-    float *scores = malloc(((size_t)longest + 3) * call->heads * sizeof(float));
+    for (int32_t row = from; row < to; row++) longest = args->lengths[row] > longest ? args->lengths[row] : longest;
+    float *scores = malloc(((size_t)longest + 3) * args->heads * sizeof(float));
     if (!scores) return 1;
-    memset(call->out + (int64_t)from * call->heads * call->value_size, 0,
-           (size_t)(to - from) * call->heads * call->value_size * sizeof(float));
-    const int size = call->key_size == call->value_size ? call->key_size : 0;
+    memset(args->out + (int64_t)from * args->heads * args->value_size, 0,
+           (size_t)(to - from) * args->heads * args->value_size * sizeof(float));
+    const int size = args->key_size == args->value_size ? args->key_size : 0;
     for (int32_t row = from; row < to; row++) {
-        if (call->lengths[row] == 0) continue;
-        switch (size) { /* loops of known length are unrolled */
-        case 16: one_row(call, row, scores, 16, 16); break;
-        case 64: one_row(call, row, scores, 64, 64); break;
-        case 128: one_row(call, row, scores, 128, 128); break;
-        default: one_row(call, row, scores, call->key_size, call->value_size);
+        if (args->lengths[row] == 0) continue;
+        switch (size) { /* loops of constant length are unrolled */
+        case 16: one_row(args, row, scores, 16, 16); break;
+        case 64: one_row(args, row, scores, 64, 64); break;
+        case 128: one_row(args, row, scores, 128, 128); break;
+        default: one_row(args, row, scores, args->key_size, args->value_size);
         }
     }
     free(scores);
     return 0;
 }
 
-/* The race of sampling.py: for every row the token with the largest p / E, the first of them. E = -log(1 - x) is the
-   exponential number of noise.py, x its uniform one. E is never below x, so most tokens lose before E is computed: of
-   V about log(V) lead at some time. The integers are those of noise.py; E may differ in its last digit. */
+/* Sampling: for every row the token with the largest p / E, the first of equals. E = -log(1 - x) is the exponential
+   number of counter_rng.py, x its uniform one. E is never below x, so most tokens are ruled out before E is computed.
+   The integers equal those of counter_rng.py; E may differ in its last digit. */
 
-#define HASHED 64 /* tokens that are hashed together */
+#define HASHED 64 /* tokens hashed per iteration */
 
-INLINE uint32_t mixed(uint32_t x) {
+INLINE uint32_t mix(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7feb352du;
     x = (x ^ (x >> 15)) * 0x846ca68bu;
     return x ^ (x >> 16);
 }
 
-void race(const float *p, const uint32_t *words, const int32_t *positions, int32_t rows, int32_t size,
-          int64_t *tokens) {
+void gumbel_argmax(const float *p, const uint32_t *keys, const int32_t *positions, int32_t rows, int32_t size,
+                   int64_t *tokens) {
     for (int32_t row = 0; row < rows; row++, p += size) {
         const uint32_t position = (uint32_t)positions[row];
-        const uint32_t first = mixed(words[2 * row] ^ mixed(position + 0x9e3779b9u));
-        const uint32_t second = mixed(words[2 * row + 1] ^ mixed(position + 0x85ebca6bu));
+        const uint32_t first = mix(keys[2 * row] ^ mix(position + 0x9e3779b9u));
+        const uint32_t second = mix(keys[2 * row + 1] ^ mix(position + 0x85ebca6bu));
         float best = -1, uniform[HASHED];
         tokens[row] = 0;
         for (int32_t start = 0; start < size; start += HASHED) {
             for (int32_t i = 0; i < HASHED; i++) {
-                const uint32_t hash = mixed(mixed((uint32_t)(start + i) ^ first) + second);
+                const uint32_t hash = mix(mix((uint32_t)(start + i) ^ first) + second);
                 const float x = ((float)hash + 0.5f) * 2.3283064365386963e-10f; /* 2^-32 */
                 uniform[i] = x > 0.99999994f ? 0.99999994f : x;                /* 1 - 2^-24 */
             }
             const int32_t count = size - start < HASHED ? size - start : HASHED;
             for (int32_t i = 0; i < count; i++) {
-                if (p[start + i] <= best * uniform[i] * 0.999999f) continue; /* a NaN goes on */
+                if (p[start + i] <= best * uniform[i] * 0.999999f) continue; /* a NaN passes */
                 const float ratio = p[start + i] / -log1pf(-uniform[i]);
                 if (ratio > best || (ratio != ratio && best == best)) {
                     best = ratio;

@@ -158,7 +158,7 @@ def compare_on_cpu(
     rows = []
     for mix, lengths in (("ragged", ragged(mean, count)), ("equal", [mean] * count)):
         asked = requests(texts, lengths, GROUP)
-        engine = NativeEngine(model, NEVER, rows=SLOTS, longest_sequence=prompt + CAP * mean)
+        engine = NativeEngine(model, NEVER, max_num_seqs=SLOTS, max_model_len=prompt + CAP * mean)
         ways: dict[str, Callable[[], float]] = {}
         for knows, (way, sort) in enumerate(SORTS.items() if mix == "ragged" else {"generate": None}.items()):
             ways[f"native against {way}"] = lambda e=engine, a=asked, k=knows: ours(e, a, knows=bool(k))  # type: ignore[misc]
@@ -170,7 +170,7 @@ def compare_on_cpu(
         row = {
             "model": name, "mix": mix, "requests": count, "tokens": sum(lengths), "seconds": times,
             "ours_tokens_per_second": sum(lengths) / best, "times_faster": faster, "threads": torch.get_num_threads(),
-            "kept": engine.stats().kept,
+            "kept": engine.stats().useful_frac,
         }  # fmt: skip
         rows.append(row)
         ratios = ", ".join(f"{ratio:.2f}x {way}" for way, ratio in faster.items())
@@ -199,7 +199,7 @@ def floor_seconds(model: LanguageModel, batch: int, prompt: int, new: int) -> fl
 def measure_on_gpu(shape: str, settings: list[tuple[int, int, int, int]], repetitions: int) -> list[dict[str, Any]]:
     model, rows = on_gpu(shape), []
     for batch, group, prompt, new in settings:
-        engine = NativeEngine(model, NEVER, rows=batch, longest_sequence=prompt + new)
+        engine = NativeEngine(model, NEVER, max_num_seqs=batch, max_model_len=prompt + new)
         asked = requests(prompts(batch // group, prompt, 100000, spread=False), [new] * batch, group)
         ours(engine, requests(prompts(batch // group, 16, 1000), [16] * batch, group))  # captures the graph
         first = requests(prompts(batch // group, prompt, 100000, spread=False), [1] * batch, group)
@@ -213,12 +213,12 @@ def measure_on_gpu(shape: str, settings: list[tuple[int, int, int, int]], repeti
             "model": shape, "batch": batch, "group": group, "prompt": prompt, "new": new, "seconds": seconds,
             "tokens_per_second": batch * new / best, "prefill_seconds": prefill, "milliseconds_a_step": step * 1e3,
             "floor_seconds": floor,
-            "shared_pages": stats.most_shared, "used_pages": stats.most_used, "pool_gib": stats.pool_bytes / 2**30,
+            "shared_pages": stats.peak_shared_blocks, "used_pages": stats.peak_used_blocks, "pool_gib": stats.kv_cache_bytes / 2**30,
         })  # fmt: skip
         speed = f"{batch * new / best:.0f} tokens/s, {best / floor:.1f}x the floor"
         print(f"{shape} batch {batch} group {group} {prompt}+{new}: {speed};", end=" ")
         print(f"prefill {prefill:.2f} s, then {step * 1e3:.2f} ms a step;", end=" ")
-        print(f"{stats.most_used} pages used, {stats.most_shared} of them shared", flush=True)
+        print(f"{stats.peak_used_blocks} blocks used, {stats.peak_shared_blocks} of them shared", flush=True)
         engine.close()
         del engine
         torch.cuda.empty_cache()
@@ -252,7 +252,7 @@ def against_trl(shape: str, ours_per_second: float) -> dict[str, Any]:
 def distance(shape: str) -> dict[str, Any]:
     """Recorded log-probabilities against the packed training forward of the same tokens, in bfloat16."""
     model = on_gpu(shape)
-    engine = NativeEngine(model, NEVER, rows=64, longest_sequence=400)
+    engine = NativeEngine(model, NEVER, max_num_seqs=64, max_model_len=400)
     asked = requests(prompts(64, 200, 100000), [128] * 64, 1)
     gaps = []
     for done in engine.sample(asked):

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Literal, TypeVar
 
-from ascent.engines.counter_rng import words
+from ascent.engines.counter_rng import request_key
 from ascent.http_client import Client, RequestGroup, RetryPolicy, ServerFailed, checked_token, checked_url, read_object
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, Stop
@@ -130,7 +130,7 @@ class RemoteSampler:
         return _post(self._client, "/completions", data, owner, flight, lambda said: read(_only_choice(said)))
 
     def _body(self, request: Request) -> dict[str, Any]:
-        low, high = words(request.seed, request.prompt_id, request.sample)
+        low, high = request_key(request.seed, request.prompt_id, request.sample)
         return {
             **{"model": self.model, "prompt": list(request.tokens), "n": 1, "max_tokens": request.max_new_tokens},
             **{"temperature": 0.0 if request.greedy else request.temperature, "top_p": request.top_p},

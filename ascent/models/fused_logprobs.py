@@ -1,12 +1,12 @@
-"""Log-probabilities, exact entropy and collision straight from hidden states, a tile of logits at a time.
+"""Log-probabilities, exact entropy and collision from hidden states, a tile of logits at a time.
 
-The full matrix of logits (tokens x vocabulary) never exists. Tiles of it are computed, folded into a running
-log-sum-exp and dropped; the backward pass computes them again. Sums run in float32 at least. Above its inputs, its
-outputs and their gradients (and one float32 copy of the hidden states' gradient), this takes at most `budget_bytes`.
+The full matrix of logits (tokens x vocabulary) never exists. Tiles are computed, reduced into a running log-sum-exp and
+dropped; the backward pass computes them again. Sums are in float32 at least. Beyond its inputs, its outputs and their
+gradients (and one float32 copy of the hidden states' gradient), this takes at most `budget_bytes`.
 
-Axes: N tokens whose score is wanted, D hidden size, V vocabulary, R rows and C columns of a tile.
+Axes: N tokens to score, D hidden size, V vocabulary, R rows and C columns of a tile.
 With l the tempered logits and p = softmax(l): logprob = l[token] - lse, entropy = lse - mean, mean = sum p l,
-collision = log sum p^2 (the log-probability that two draws agree), which has no gradient: it only ever weighs.
+collision = log sum p^2 (the log-probability that two samples agree), which has no gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ascent.maths.logprobs import widened
-from ascent.models.layer_patching import FAST, Form
+from ascent.models.layer_patching import FAST, KernelSet
 
 BUDGET_BYTES = 128 * 2**20
 CUDA_BUDGET_BYTES = 512 * 2**20  # larger tiles keep a GPU busy: half the time of 128 MiB on an H200
@@ -30,13 +30,13 @@ LIVE_TILES = 3
 
 @dataclass(frozen=True)
 class Head:
-    """How hidden states become logits: softcap * tanh(scale * (h @ weight.T + bias) / softcap)."""
+    """The output head: logits = softcap * tanh(scale * (h @ weight.T + bias) / softcap)."""
 
     weight_VD: Tensor
     bias_V: Tensor | None = None
     scale: float = 1.0
     softcap: float | None = None
-    form: Form = FAST
+    kernels: KernelSet = FAST
 
 
 class TokenOutputs(NamedTuple):
@@ -55,7 +55,7 @@ def fused_logprobs(
     collision: bool = False,
     budget_bytes: int = BUDGET_BYTES,
 ) -> TokenOutputs:
-    """The log-probability of each row's token, and (if asked for, else 0) each distribution's entropy and collision."""
+    """The log-probability of each row's token, and on request (else 0) its distribution's entropy and collision."""
     if not temperature > 0:
         raise ValueError(
             f"temperature={temperature} must be > 0; for greedy text lower it in sampling, not in training"
@@ -67,15 +67,15 @@ def fused_logprobs(
             f"token {int(tokens_N.max())} in a vocabulary of {head.weight_VD.shape[0]}; the text was tokenized for "
             "another model"
         )
-    tile = tiles(head.weight_VD, budget_bytes)
-    plan = Plan(head.scale, head.softcap, temperature, entropy, collision, tile, head.form)
-    return TokenOutputs(*_FusedLogprobs.apply(hidden_ND, head.weight_VD, head.bias_V, tokens_N, plan))
+    tile = tile_shape(head.weight_VD, budget_bytes)
+    config = TileConfig(head.scale, head.softcap, temperature, entropy, collision, tile, head.kernels)
+    return TokenOutputs(*_FusedLogprobs.apply(hidden_ND, head.weight_VD, head.bias_V, tokens_N, config))
 
 
-def tiles(weight_VD: Tensor, budget_bytes: int) -> tuple[int, int]:
+def tile_shape(weight_VD: Tensor, budget_bytes: int) -> tuple[int, int]:
     """Rows R and columns C of a tile: `strips` C x D, `strips` R x D and `LIVE_TILES` R x C fit into the budget.
 
-    Two strips: weights widened and their gradient, or hidden states widened and theirs.
+    Two strips: widened weights and their gradient, or widened hidden states and theirs.
     """
     size, strips, hidden = widened(weight_VD[:0]).element_size(), 2, weight_VD.shape[1]
     columns = min(weight_VD.shape[0], budget_bytes // 4 // (strips * hidden * size))
@@ -88,8 +88,8 @@ def tiles(weight_VD: Tensor, budget_bytes: int) -> tuple[int, int]:
     return rows, columns
 
 
-class Plan(NamedTuple):
-    """The numbers of one call, constant over its tiles."""
+class TileConfig(NamedTuple):
+    """The parameters of one call, constant over its tiles."""
 
     scale: float
     softcap: float | None
@@ -97,24 +97,26 @@ class Plan(NamedTuple):
     entropy: bool
     collision: bool
     tile: tuple[int, int]
-    form: Form
+    kernels: KernelSet
 
 
 class _FusedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, plan: Plan
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, config: TileConfig
     ) -> tuple[Tensor, Tensor, Tensor]:
         wide = widened(hidden_ND[:0]).dtype
         logprobs_N = torch.zeros(tokens_N.shape, dtype=wide, device=hidden_ND.device)
         lse_N, mean_N, collision_N = (torch.zeros_like(logprobs_N) for _ in range(3))
-        for rows in _slices(tokens_N.numel(), plan.tile[0]):
-            lse_R, mean_R, picked_R, collision_R = _fold(hidden_ND[rows], weight_VD, bias_V, tokens_N[rows], plan)
-            logprobs_N[rows], lse_N[rows], mean_N[rows] = picked_R - lse_R, lse_R, mean_R
+        for rows in _slices(tokens_N.numel(), config.tile[0]):
+            lse_R, mean_R, logit_R, collision_R = _reduce_rows(
+                hidden_ND[rows], weight_VD, bias_V, tokens_N[rows], config
+            )
+            logprobs_N[rows], lse_N[rows], mean_N[rows] = logit_R - lse_R, lse_R, mean_R
             collision_N[rows] = collision_R
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, tokens_N, lse_N, mean_N)
-        ctx.plan = plan
-        entropy_N = lse_N - mean_N if plan.entropy else torch.zeros_like(lse_N)
+        ctx.config = config
+        entropy_N = lse_N - mean_N if config.entropy else torch.zeros_like(lse_N)
         ctx.mark_non_differentiable(collision_N)
         return logprobs_N, entropy_N, collision_N
 
@@ -122,21 +124,21 @@ class _FusedLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_logprobs_N: Tensor, d_entropy_N: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V, tokens_N, lse_N, mean_N = ctx.saved_tensors
-        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         wide = lse_N.dtype
-        d_hidden_ND = torch.zeros(hidden_ND.shape, dtype=wide, device=hidden_ND.device) if wants_hidden else None
-        d_weight_VD = torch.empty_like(weight_VD) if wants_weight else None
-        d_bias_V = torch.empty_like(bias_V) if wants_bias else None
-        product = ctx.plan.form.product
-        # Columns outside, rows inside: a strip of the weights' gradient is summed wide before it is rounded and stored.
-        for columns in _slices(weight_VD.shape[0], ctx.plan.tile[1]):
+        d_hidden_ND = torch.zeros(hidden_ND.shape, dtype=wide, device=hidden_ND.device) if needs_hidden else None
+        d_weight_VD = torch.empty_like(weight_VD) if needs_weight else None
+        d_bias_V = torch.empty_like(bias_V) if needs_bias else None
+        product = ctx.config.kernels.product
+        # Columns outside, rows inside: a strip of the weights' gradient is summed in float32 before it is rounded.
+        for columns in _slices(weight_VD.shape[0], ctx.config.tile[1]):
             weight_CD = weight_VD[columns]
-            strip_CD = torch.zeros(weight_CD.shape, dtype=wide, device=weight_CD.device) if wants_weight else None
-            strip_C = torch.zeros(weight_CD.shape[0], dtype=wide, device=weight_CD.device) if wants_bias else None
-            for rows in _slices(tokens_N.numel(), ctx.plan.tile[0]):
+            strip_CD = torch.zeros(weight_CD.shape, dtype=wide, device=weight_CD.device) if needs_weight else None
+            strip_C = torch.zeros(weight_CD.shape[0], dtype=wide, device=weight_CD.device) if needs_bias else None
+            for rows in _slices(tokens_N.numel(), ctx.config.tile[0]):
                 upstream = (d_logprobs_N[rows], d_entropy_N[rows], lse_N[rows], mean_N[rows])
                 tile = (hidden_ND[rows], weight_CD, None if bias_V is None else bias_V[columns])
-                d_RC = _tile_gradient(*tile, tokens_N[rows] - columns.start, *upstream, ctx.plan)
+                d_RC = _tile_gradient(*tile, tokens_N[rows] - columns.start, *upstream, ctx.config)
                 narrow_RC = d_RC.to(weight_CD.dtype) if d_RC.is_cuda else d_RC
                 if d_hidden_ND is not None:
                     d_hidden_ND[rows] += product(narrow_RC, weight_CD)
@@ -144,7 +146,7 @@ class _FusedLogprobs(torch.autograd.Function):
                     strip_CD += product(narrow_RC.mT, hidden_ND[rows])
                 if strip_C is not None:
                     strip_C += d_RC.sum(0)
-                del d_RC, narrow_RC  # or this tile would still be alive beside the next one
+                del d_RC, narrow_RC  # or this tile would be alive while the next one is computed
             if d_weight_VD is not None and strip_CD is not None:
                 d_weight_VD[columns] = strip_CD
             if d_bias_V is not None and strip_C is not None:
@@ -154,50 +156,50 @@ class _FusedLogprobs(torch.autograd.Function):
 
 
 def head_logits(hidden_RD: Tensor, head: Head) -> Tensor:
-    """All logits of some rows, in float32 at least, before any temperature: for sampling, where each is needed."""
-    plan = Plan(head.scale, head.softcap, 1.0, False, False, (0, 0), head.form)
-    return _logits(hidden_RD, head.weight_VD, head.bias_V, plan)
+    """All logits of some rows, in float32 at least and without temperature, for sampling."""
+    config = TileConfig(head.scale, head.softcap, 1.0, False, False, (0, 0), head.kernels)
+    return _logits(hidden_RD, head.weight_VD, head.bias_V, config)
 
 
 def _slices(total: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, total)) for start in range(0, total, step))
 
 
-def _logits(hidden_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, plan: Plan) -> Tensor:
+def _logits(hidden_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, config: TileConfig) -> Tensor:
     """One tile of tempered logits, in float32 at least."""
-    logits_RC = plan.form.product(hidden_RD, weight_CD.mT)
+    logits_RC = config.kernels.product(hidden_RD, weight_CD.mT)
     if bias_C is not None:
         logits_RC += bias_C
-    if plan.scale != 1:
-        logits_RC *= plan.scale
-    if plan.softcap is not None:
-        logits_RC.div_(plan.softcap).tanh_().mul_(plan.softcap)
-    return logits_RC if plan.temperature == 1 else logits_RC.div_(plan.temperature)
+    if config.scale != 1:
+        logits_RC *= config.scale
+    if config.softcap is not None:
+        logits_RC.div_(config.softcap).tanh_().mul_(config.softcap)
+    return logits_RC if config.temperature == 1 else logits_RC.div_(config.temperature)
 
 
-def _fold(
-    hidden_RD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_R: Tensor, plan: Plan
+def _reduce_rows(
+    hidden_RD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_R: Tensor, config: TileConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """lse, mean, the token's own logit and the collision of some rows, strip by strip of the vocabulary."""
+    """lse, mean, the token's logit and the collision of some rows, over tiles of the vocabulary."""
     wide = widened(hidden_RD[:0]).dtype
     top_R = torch.full(tokens_R.shape, -torch.inf, dtype=wide, device=hidden_RD.device)
-    mass_R, weighted_R, picked_R, squares_R = (torch.zeros_like(top_R) for _ in range(4))
-    for columns in _slices(weight_VD.shape[0], plan.tile[1]):
-        logits_RC = _logits(hidden_RD, weight_VD[columns], None if bias_V is None else bias_V[columns], plan)
-        here_R = (tokens_R >= columns.start) & (tokens_R < columns.stop)
+    mass_R, weighted_R, logit_R, squares_R = (torch.zeros_like(top_R) for _ in range(4))
+    for columns in _slices(weight_VD.shape[0], config.tile[1]):
+        logits_RC = _logits(hidden_RD, weight_VD[columns], None if bias_V is None else bias_V[columns], config)
+        in_tile_R = (tokens_R >= columns.start) & (tokens_R < columns.stop)
         local_R = (tokens_R - columns.start).clamp(0, logits_RC.shape[1] - 1)
-        picked_R = torch.where(here_R, logits_RC.gather(1, local_R[:, None])[:, 0], picked_R)
+        logit_R = torch.where(in_tile_R, logits_RC.gather(1, local_R[:, None])[:, 0], logit_R)
         new_R = torch.maximum(top_R, logits_RC.amax(1))
         shrink_R = (top_R - new_R).exp()
         exp_RC = (logits_RC - new_R[:, None]).exp_()
         mass_R = mass_R * shrink_R + exp_RC.sum(1)
-        if plan.collision:
+        if config.collision:
             squares_R = squares_R * shrink_R.square() + exp_RC.square().sum(1)
-        if plan.entropy:
+        if config.entropy:
             weighted_R = weighted_R * shrink_R + exp_RC.mul_(logits_RC).sum(1)
         top_R = new_R
-    collision_R = squares_R.log() - 2 * mass_R.log() if plan.collision else squares_R
-    return top_R + mass_R.log(), weighted_R / mass_R, picked_R, collision_R
+    collision_R = squares_R.log() - 2 * mass_R.log() if config.collision else squares_R
+    return top_R + mass_R.log(), weighted_R / mass_R, logit_R, collision_R
 
 
 def _tile_gradient(
@@ -209,22 +211,22 @@ def _tile_gradient(
     d_entropy_R: Tensor,
     lse_R: Tensor,
     mean_R: Tensor,
-    plan: Plan,
+    config: TileConfig,
 ) -> Tensor:
     """Gradient with respect to one tile of h @ W.T + b.
 
     d logprob / d l_j = [j = token] - p_j; d entropy / d l_j = -p_j (l_j - mean); then back through temperature, soft
     cap and scale.
     """
-    logits_RC = _logits(hidden_RD, weight_CD, bias_C, plan)
+    logits_RC = _logits(hidden_RD, weight_CD, bias_C, config)
     d_RC = (logits_RC - lse_R[:, None]).exp_()
-    if plan.entropy:
+    if config.entropy:
         d_RC *= (mean_R[:, None] - logits_RC).mul_(d_entropy_R[:, None]).sub_(d_logprobs_R[:, None])
     else:
         d_RC *= -d_logprobs_R[:, None]
-    here_R = (local_R >= 0) & (local_R < weight_CD.shape[0])
-    own_R1 = torch.where(here_R, d_logprobs_R, 0)[:, None]
-    d_RC.scatter_add_(1, local_R.clamp(0, weight_CD.shape[0] - 1)[:, None], own_R1)
-    if plan.softcap is not None:
-        d_RC *= logits_RC.mul_(plan.temperature / plan.softcap).square_().neg_().add_(1)
-    return d_RC.mul_(plan.scale / plan.temperature)
+    in_tile_R = (local_R >= 0) & (local_R < weight_CD.shape[0])
+    token_R1 = torch.where(in_tile_R, d_logprobs_R, 0)[:, None]
+    d_RC.scatter_add_(1, local_R.clamp(0, weight_CD.shape[0] - 1)[:, None], token_R1)
+    if config.softcap is not None:
+        d_RC *= logits_RC.mul_(config.temperature / config.softcap).square_().neg_().add_(1)
+    return d_RC.mul_(config.scale / config.temperature)

@@ -28,7 +28,7 @@ from ascent.models.fused_logprobs import BUDGET_BYTES, CUDA_BUDGET_BYTES
 from ascent.models.hf_logging import quiet_transformers
 from ascent.models.locate import reached, resolve
 from ascent.models.model import LanguageModel, output_head
-from ascent.models.probe import check_model, check_routing, embedding_rows, refuse_config
+from ascent.models.probe import check_config, check_model, check_routing, embedding_rows
 from ascent.models.tokenizer import first_line, load_tokenizer, separate_padding
 
 logger = logging.getLogger("ascent.models")
@@ -101,7 +101,7 @@ def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTraine
             else "check the name"
         )
         raise ValueError(f"model {str(folder)!r} cannot be loaded: {first_line(error)}; {fix}") from error
-    refuse_config(config, folder)
+    check_config(config, folder)
     # Code that comes with the model is not in transformers' tables.
     if type(config) not in (AUTO[head]._model_mapping or {}) and not trust_remote_code:
         kind = "causal language model" if head != "scalar" else "sequence classifier"

@@ -1,4 +1,4 @@
-"""A model as learners use it: one packed forward, whatever is wanted from it, its trainable weights, and saving."""
+"""The model class: one packed forward with the requested outputs, its trainable weights, and saving."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ascent.models.fused_logprobs import BUDGET_BYTES, Head
 from ascent.models.hf_logging import quiet_transformers
 from ascent.models.layer_patching import FAST
 from ascent.models.merge import merged_state
-from ascent.models.routing import CHANGED, EXPERTS, Replay, Routes
+from ascent.models.routing import EXPERTS, ROUTES_CHANGED, Routes, RoutingReplay
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
-TOKENS = frozenset({"logprobs_T", "entropy_T", "log_collision_T"})
-WHOLE = frozenset({"logits_TV"})  # `Distributions`, not a tensor: a matrix of all logits is never made
-SCALARS = frozenset({"scores_B", "values_T", "step_logits_TC"})
-WANTS = TOKENS | WHOLE | SCALARS
-ADAPTER = "adapter"  # the folder, inside a saved model, that holds the LoRA adapter apart
+TOKEN_OUTPUTS = frozenset({"logprobs_T", "entropy_T", "log_collision_T"})
+LOGITS = frozenset({"logits_TV"})  # a `ChunkedLogits`, not a tensor: the matrix of all logits never exists
+SCALAR_OUTPUTS = frozenset({"scores_B", "values_T", "step_logits_TC"})
+WANTS = TOKEN_OUTPUTS | LOGITS | SCALAR_OUTPUTS
+ADAPTER = "adapter"  # the folder of the unmerged LoRA adapter in a saved model
 
 
 @dataclass
@@ -34,8 +34,8 @@ class LanguageModel:
 
     `module` is a causal model or a sequence classifier with one label; `value_head` is the second head of a causal
     model whose trunk also serves a critic. With LoRA the layers inside `module` carry the adapter, and `adapter` can
-    switch it off. `notes` says what was decided while loading, one sentence each. `routes` is there where the experts
-    that were recorded while sampling are to be taken in training.
+    switch it off. `notes` says what was decided while loading, one sentence each. `routes` is set if the experts
+    recorded while sampling are replayed in training.
     """
 
     module: PreTrainedModel
@@ -53,25 +53,27 @@ class LanguageModel:
 
     @property
     def offers(self) -> frozenset[str]:
-        """What `outputs` can be asked for: depends on the heads the model has."""
+        """The outputs that the model's heads can compute."""
         tokens = self.module.get_output_embeddings() is not None
-        return (TOKENS | WHOLE if tokens else frozenset()) | (SCALARS if self._scalar() is not None else frozenset())
+        return (TOKEN_OUTPUTS | LOGITS if tokens else frozenset()) | (
+            SCALAR_OUTPUTS if self._scalar_head() is not None else frozenset()
+        )
 
     def outputs(self, batch: forward.Batch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Any]:
-        """One forward over a packed batch (`tokens_T`, `positions_T`, `segments`, and `loss_mask_T` if only those
-        count).
+        """One forward over a packed batch (`tokens_T`, `positions_T`, `segments`, and optionally
+        `loss_mask_T`).
 
         Log-probs, entropy and collision are those of softmax(logits / temperature), in float32, aligned with tokens.
-        Where recorded experts were taken (`routed_experts_TLC`), `policy/routes_changed_frac` comes along: how many of
-        them the routers would not choose any more, and how many there are.
+        With recorded experts (`routed_experts_TLC`) also `policy/routes_changed_frac`: how many of them the routers
+        would not choose any more, and how many there are.
         """
         self._check(want)
         segments, replay = batch["segments"], self._replay(batch)
         hidden_TD = forward.hidden_states(
-            self.module.base_model, batch, longest=longest(self.module.config), replay=replay
+            self.module.base_model, batch, max_len=max_sequence_length(self.module.config), replay=replay
         )
         out: dict[str, Any] = {}
-        if want & TOKENS:
+        if want & TOKEN_OUTPUTS:
             out |= forward.token_outputs(
                 *(hidden_TD, batch, output_head(self.module)),
                 temperature=temperature,
@@ -79,23 +81,23 @@ class LanguageModel:
                 collision="log_collision_T" in want,
                 budget_bytes=self.budget_bytes,
             )
-        if want & WHOLE:
+        if want & LOGITS:
             out["logits_TV"] = forward.chunked_logits(
                 *(hidden_TD, batch, output_head(self.module)), temperature=temperature, budget_bytes=self.budget_bytes
             )
-        if want & SCALARS:
-            scalar = self._scalar()
-            assert scalar is not None
+        if want & SCALAR_OUTPUTS:
+            scalar_head = self._scalar_head()
+            assert scalar_head is not None
             if "values_T" in want:
-                out["values_T"] = forward.values(hidden_TD, segments, scalar)
+                out["values_T"] = forward.values(hidden_TD, segments, scalar_head)
             if "step_logits_TC" in want:
-                out["step_logits_TC"] = forward.step_logits(hidden_TD, scalar)
+                out["step_logits_TC"] = forward.step_logits(hidden_TD, scalar_head)
             if "scores_B" in want:
-                out["scores_B"] = forward.scores(hidden_TD, segments, scalar)
+                out["scores_B"] = forward.scores(hidden_TD, segments, scalar_head)
         found = {name: out[name] for name in want}
-        return found if replay is None else {**found, CHANGED: replay.changed_2}
+        return found if replay is None else {**found, ROUTES_CHANGED: replay.changed_2}
 
-    def _replay(self, batch: forward.Batch) -> Replay | None:
+    def _replay(self, batch: forward.Batch) -> RoutingReplay | None:
         if self.routes is None or EXPERTS not in batch:
             return None
         experts_TLC = batch[EXPERTS]
@@ -104,12 +106,12 @@ class LanguageModel:
                 f"{EXPERTS} holds {tuple(experts_TLC.shape)} {experts_TLC.dtype}, the model routes {self.routes}; they "
                 "were recorded with another model"
             )
-        return Replay(experts_TLC)
+        return RoutingReplay(experts_TLC)
 
     def _check(self, want: frozenset[str]) -> None:
         if not want or want - self.offers:
             raise ValueError(
-                f"want={sorted(want)}: {type(self.module).__name__} offers {sorted(self.offers)}; ask for some of "
+                f"want={sorted(want)}: {type(self.module).__name__} offers {sorted(self.offers)}; choose from "
                 "these, or load the model with another head (tokens, scalar, both)"
             )
         if self.gradient_checkpointing and torch.is_grad_enabled() and not self.module.training:
@@ -120,7 +122,7 @@ class LanguageModel:
 
     @property
     def normalization(self) -> heads.Normalization | None:
-        """What a reward model's scores were over the demonstrations; part of its configuration, so saved with it."""
+        """The statistics of a reward model's scores over the centering data; saved in its configuration."""
         return heads.normalization_of(self.module.config)
 
     @normalization.setter
@@ -129,20 +131,20 @@ class LanguageModel:
 
     @property
     def step_format(self) -> heads.StepFormat | None:
-        """How a process reward model splits answers, part of its configuration, so saved with it; None for others."""
+        """How a process reward model splits answers; saved in its configuration, None for other models."""
         return heads.step_format_of(self.module.config)
 
     @step_format.setter
     def step_format(self, found: heads.StepFormat | None) -> None:
         heads.set_step_format(self.module.config, found)
 
-    def _scalar(self) -> nn.Linear | None:
+    def _scalar_head(self) -> nn.Linear | None:
         if self.value_head is not None or self.module.get_output_embeddings() is not None:
             return self.value_head
         return heads.score_layer(self.module)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The weights that are trained (with LoRA: the adapter's), under stable names; tied ones once."""
+        """The trainable weights (with LoRA: the adapter's), under stable names; tied ones once."""
         parts: dict[str, nn.Module] = {"module": self.module}
         if self.value_head is not None:
             parts["value_head"] = self.value_head
@@ -169,7 +171,7 @@ class LanguageModel:
         return self.module.device
 
     def save(self, folder: str | Path) -> None:
-        """Write a plain Hugging Face folder that loads without Ascent. LoRA is merged into it, and also kept apart."""
+        """Write a Hugging Face folder that loads without Ascent. LoRA is merged, and also saved as an adapter."""
         folder = Path(folder)
         state = None
         if self.adapter is not None:
@@ -185,7 +187,7 @@ class LanguageModel:
 
 
 def output_head(module: PreTrainedModel) -> Head:
-    """The language-model head, with what the architecture does to its logits afterwards."""
+    """The language-model head, with the architecture's scale and soft cap."""
     layer = module.get_output_embeddings()
     if not isinstance(layer, nn.Linear):
         raise ValueError(
@@ -194,15 +196,15 @@ def output_head(module: PreTrainedModel) -> Head:
         )
     config = module.config.get_text_config()
     scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
-    form = getattr(layer, "form", FAST)
-    return Head(layer.weight, layer.bias, scale, getattr(config, "final_logit_softcapping", None), form)
+    kernels = getattr(layer, "kernels", FAST)
+    return Head(layer.weight, layer.bias, scale, getattr(config, "final_logit_softcapping", None), kernels)
 
 
-def longest(config: PreTrainedConfig) -> int | None:
-    """How many tokens a sequence may have.
+def max_sequence_length(config: PreTrainedConfig) -> int | None:
+    """The model's context length; None if the config has no limit.
 
-    Rotary embeddings of the kinds dynamic and longrope change for the whole batch when one sequence passes the length
-    the model was first trained on; packed with others it would change them, so that length is the limit.
+    Rotary embeddings of type dynamic and longrope change for the whole batch when one sequence exceeds the original
+    context length; packed with others it would change them, so that length is the limit.
     """
     text: Any = config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or {}

@@ -21,7 +21,7 @@ FORMULAS: tuple[Formula, ...] = ("weight * rounded", "rounded (1 + weight)")
 CLOSE = 2**-7  # one step of bfloat16
 
 
-def formula_of(bare: Any, module: nn.Module) -> tuple[Formula, float] | None:
+def formula_of(stock: Any, module: nn.Module) -> tuple[Formula, float] | None:
     """The formula and epsilon of a norm, or None where it is another."""
     weight = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
@@ -33,7 +33,7 @@ def formula_of(bare: Any, module: nn.Module) -> tuple[Formula, float] | None:
         spread = torch.empty_like(weight).normal_(0.7, 0.2, generator=generator)
         probe.weight.copy_(spread)  # type: ignore[operator]
         x_ND = torch.empty(3, weight.shape[0], dtype=weight.dtype, device=weight.device).normal_(generator=generator)
-        own_ND = bare(probe, x_ND).float()
+        own_ND = stock(probe, x_ND).float()
         for formula in FORMULAS:
             ours_ND = rms_norm(x_ND, spread, epsilon, formula).float()
             if bool(((ours_ND - own_ND).abs() <= CLOSE * own_ND.abs()).all()):

@@ -49,7 +49,7 @@ class OpenAI:
 
     def __init__(self, folder: Path, mode: str) -> None:
         self.model, self.mode, self.lock = load(folder), mode, threading.Lock()
-        self.engine = NativeEngine(self.model, {-1}, rows=4, longest_sequence=128)
+        self.engine = NativeEngine(self.model, {-1}, max_num_seqs=4, max_model_len=128)
         self.stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
 
     def __call__(self, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
@@ -134,7 +134,7 @@ def good(tokens: list[int], **changes: Any) -> bytes:
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_greedy_equals_the_local_engine(processed: OpenAI, at_once: int) -> None:
     requests = asked(greedy=True)
-    local = NativeEngine(processed.model, ENDS, rows=4, longest_sequence=128)
+    local = NativeEngine(processed.model, ENDS, max_num_seqs=4, max_model_len=128)
     with misbehaving(processed) as server:
         sampler = remote(server, at_once=at_once)
         assert by_name(sampler.sample(requests)) == by_name(local.sample(requests))
@@ -187,7 +187,7 @@ def test_raw_log_probs_are_right_at_temperature_1_only(raw_mode: OpenAI) -> None
 
 def test_greedy_away_from_temperature_1_has_no_log_prob(processed: OpenAI) -> None:
     """Servers do greedy at temperature 1, but the record promises the request's."""
-    local = by_name(NativeEngine(processed.model, ENDS, rows=4, longest_sequence=128).sample(asked(greedy=True)))
+    local = by_name(NativeEngine(processed.model, ENDS, max_num_seqs=4, max_model_len=128).sample(asked(greedy=True)))
     with misbehaving(processed) as server:
         sampler = remote(server)
         (known,) = sampler.sample(asked(temperature=0.5)[:1])
@@ -556,7 +556,7 @@ def test_a_real_vllm(tmp_path: Path, mode: str) -> None:
     texts = ("The capital of France is", "def add(a, b):", "Once upon a time", "1 2 3 4 5 6")
     prompts = [tuple(model.tokenizer.encode(text)) for text in texts]
     requests = [Request(f"p{n}", 0, prompt, 16, seed=0, greedy=True) for n, prompt in enumerate(prompts)]
-    local = by_name(NativeEngine(model, end, rows=8, longest_sequence=128).sample(requests))
+    local = by_name(NativeEngine(model, end, max_num_seqs=8, max_model_len=128).sample(requests))
     stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     with vllm(folder, tmp_path, "--logprobs-mode", f"{mode}_logprobs") as url:
         sampler = RemoteSampler(url, "smollm2", end)

@@ -55,7 +55,7 @@ def trained(model: LanguageModel, request: Request, done: Completion) -> torch.T
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("window", [None, 40])
 def test_sinks_take_weight_and_give_nothing(splits: int, window: int | None) -> None:
-    """The kernel against the formula in float64, for rows whose past is one piece or several."""
+    """The kernel against the formula in float64, for rows whose past is one split or several."""
     from ascent.models.paged_attention_cuda import paged_attention
 
     generator = torch.Generator().manual_seed(0)
@@ -64,7 +64,7 @@ def test_sinks_take_weight_and_give_nothing(splits: int, window: int | None) -> 
     table = torch.arange(20, dtype=torch.int32).expand(3, -1).contiguous()
     out = paged_attention(
         *(each.cuda() for each in (q, keys, values, table, lengths)),
-        page=16, splits=splits, scaling=0.2, window=window, softcap=None, sinks_H=sinks.cuda(),
+        block_size=16, splits=splits, scaling=0.2, window=window, softcap=None, sinks_H=sinks.cuda(),
     ).cpu()  # fmt: skip
     for row, length in enumerate(lengths.tolist()):
         begin = max(0, length - window) if window else 0
@@ -80,7 +80,7 @@ def test_sinks_take_weight_and_give_nothing(splits: int, window: int | None) -> 
 def test_recorded_log_probs_are_the_trainers(tmp_path: Path, family: str, dtype: str, mean: float) -> None:
     model = make(tmp_path, family, dtype)
     requests = asked()
-    done = run(NativeEngine(model, {1}, rows=16, longest_sequence=128), requests)
+    done = run(NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128), requests)
     pairs = [(request, done[request.prompt_id, request.sample]) for request in requests]
     gaps = [(torch.tensor(each.logprobs) - trained(model, request, each).cpu()).abs() for request, each in pairs]
     assert float(torch.cat(gaps).mean()) < mean
@@ -88,61 +88,61 @@ def test_recorded_log_probs_are_the_trainers(tmp_path: Path, family: str, dtype:
 
 def test_the_noise_is_the_cpus(tmp_path: Path) -> None:
     from ascent.engines.native.batch_state import SamplingState
-    from ascent.engines.native.sampling_triton import exponentials_on_cuda
+    from ascent.engines.native.sampling_triton import exponentials_cuda
 
-    words = np.array([[1, 2], [2**32 - 1, 7], [123456789, 987654321]], dtype=np.uint32)
+    keys = np.array([[1, 2], [2**32 - 1, 7], [123456789, 987654321]], dtype=np.uint32)
     positions = np.array([0, 5, 4000], dtype=np.uint32)
-    whole = [torch.from_numpy(words[:, n].view(np.int32).copy()).cuda() for n in range(2)]
+    whole = [torch.from_numpy(keys[:, n].view(np.int32).copy()).cuda() for n in range(2)]
     place = torch.from_numpy(positions.view(np.int32)).cuda()
-    ask = SamplingState(place, place, *whole, place, place, place, place, place, place[:, None])
-    ours, theirs = exponentials(words, positions, 50000), exponentials_on_cuda(ask, 50000).cpu()
+    params = SamplingState(place, place, *whole, place, place, place, place, place, place[:, None])
+    ours, theirs = exponentials(keys, positions, 50000), exponentials_cuda(params, 50000).cpu()
     assert float(((ours - theirs).abs() / ours).max()) < 1e-4
 
 
 def test_greedy_equals_the_cpu(tmp_path: Path) -> None:
     model = make(tmp_path)
     requests = asked(greedy=True)
-    there = run(NativeEngine(model, {1}, rows=16, longest_sequence=128), requests)
+    there = run(NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128), requests)
     model.module.to("cpu")
-    here = run(NativeEngine(model, {1}, rows=16, longest_sequence=128), requests)
+    here = run(NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128), requests)
     same = sum(there[key].tokens == here[key].tokens for key in here)
     assert same >= len(here) - 1  # a tie between two logits may fall either way
 
 
 @pytest.mark.parametrize("changes", [{"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.3}, {"min_new_tokens": 10}])
 def test_cut_distributions_report_their_mass(tmp_path: Path, changes: dict[str, float]) -> None:
-    done = run(NativeEngine(make(tmp_path), {1}, rows=16, longest_sequence=128), asked(**changes))
+    done = run(NativeEngine(make(tmp_path), {1}, max_num_seqs=16, max_model_len=128), asked(**changes))
     assert all(each.log_mass is not None and max(each.log_mass) <= 1e-5 for each in done.values())
 
 
 def test_an_update_is_seen_by_the_very_next_token(tmp_path: Path) -> None:
     """The graph reads the weights where they lie; one captured with copies would go on sampling the old model."""
     model = make(tmp_path)
-    engine = NativeEngine(model, {1}, rows=16, longest_sequence=128)
+    engine = NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128)
     before = run(engine, asked(greedy=True))
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
     after = run(engine, asked(greedy=True))
-    fresh = run(NativeEngine(model, {1}, rows=16, longest_sequence=128), asked(greedy=True))
+    fresh = run(NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128), asked(greedy=True))
     assert after == fresh
     assert after != before
 
 
-def test_few_pages_preempt_and_change_nothing(tmp_path: Path) -> None:
+def test_few_blocks_preempt_and_change_nothing(tmp_path: Path) -> None:
     model = make(tmp_path)
-    free = run(NativeEngine(model, {1}, rows=16, longest_sequence=128), asked())
-    engine = NativeEngine(model, {1}, rows=16, page=16, pages=20, longest_sequence=128)
+    free = run(NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128), asked())
+    engine = NativeEngine(model, {1}, max_num_seqs=16, block_size=16, num_blocks=20, max_model_len=128)
     tight = run(engine, asked())
     assert engine.stats().preemptions > 0
-    assert engine.stats().used == 0
+    assert engine.stats().used_blocks == 0
     same = sum(free[key].tokens == tight[key].tokens for key in free)
     assert same >= 0.9 * len(free)  # float32 on a GPU rounds by batch size, so a rare draw may differ
 
 
-def test_lent_memory_comes_back(tmp_path: Path) -> None:
+def test_released_memory_comes_back(tmp_path: Path) -> None:
     model = make(tmp_path)
-    engine = NativeEngine(model, {1}, rows=16, longest_sequence=128)
+    engine = NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128)
     first = run(engine, asked())
     held = torch.cuda.memory_allocated()
     engine.release_kv_cache()
@@ -156,7 +156,7 @@ def test_routes_are_those_of_the_trainer(tmp_path: Path, dtype: str) -> None:
     folder = create(tmp_path / "moe", family="qwen3_moe", hidden=128, initializer_range=0.1, seed=0)
     model = load(folder, dtype=dtype, device="cuda", routing_replay=True)
     requests = asked()
-    done = run(NativeEngine(model, {1}, rows=16, longest_sequence=128), requests)
+    done = run(NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128), requests)
     prompt, answers = (Message("user", "?"),), [(each, done[each.prompt_id, each.sample]) for each in requests]
     rollouts = [Rollout(Prompt(q.prompt_id, prompt), q.sample, (Turn(q.tokens, a),)) for q, a in answers]
     batch = to_device(pack_rollouts(rollouts), torch.device("cuda"))

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ascent.maths.segments import Segments
-from ascent.models.attention import NAME, attend, attending, current, packed
+from ascent.models.attention import NAME, attention_context, attention_forward, current_context, packed_context
 from tests.models.packing import Meter, batch_of, random_model
 
 CPU = torch.device("cpu")
@@ -42,8 +42,8 @@ def by_hand(query, key, value, lengths, *, scaling, window=None, softcap=None, s
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (2, None), (1, None), (50, None), (None, 0.7), (3, 0.7)])
 def test_attention_is_the_formula(lengths, key_value_heads, window, softcap):
     tensors = queries(sum(lengths), key_value_heads=key_value_heads)
-    with attending(packed(Segments.from_lengths(lengths), CPU)):
-        out, none = attend(nn.Module(), *tensors, None, scaling=0.4, sliding_window=window, softcap=softcap)
+    with attention_context(packed_context(Segments.from_lengths(lengths), CPU)):
+        out, none = attention_forward(nn.Module(), *tensors, None, scaling=0.4, sliding_window=window, softcap=softcap)
     wanted = by_hand(*tensors, lengths, scaling=0.4, window=window, softcap=softcap)
     assert none is None
     # The cap's softmax runs in float32, as in transformers.
@@ -61,8 +61,8 @@ def test_sinks_take_weight_and_give_nothing(key_value_heads, window):
     lengths = (5, 3, 0, 5, 1)
     tensors = queries(sum(lengths), key_value_heads=key_value_heads)
     sinks = torch.tensor([-3.0, 0.0, 0.5, 4.0], dtype=torch.float64).requires_grad_()
-    with attending(packed(Segments.from_lengths(lengths), CPU)):
-        out, _ = attend(nn.Module(), *tensors, None, scaling=0.4, sliding_window=window, s_aux=sinks)
+    with attention_context(packed_context(Segments.from_lengths(lengths), CPU)):
+        out, _ = attention_forward(nn.Module(), *tensors, None, scaling=0.4, sliding_window=window, s_aux=sinks)
     wanted = by_hand(*tensors, lengths, scaling=0.4, window=window, sinks=sinks)
     torch.testing.assert_close(out, wanted, rtol=0, atol=1e-12)
     mix = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -73,16 +73,16 @@ def test_sinks_take_weight_and_give_nothing(key_value_heads, window):
 
 def test_without_a_scale_it_is_one_over_the_root_of_the_head_size():
     tensors = queries(4)
-    with attending(packed(Segments.from_lengths([4]), CPU)):
-        out, _ = attend(nn.Module(), *tensors, None)
+    with attention_context(packed_context(Segments.from_lengths([4]), CPU)):
+        out, _ = attention_forward(nn.Module(), *tensors, None)
     torch.testing.assert_close(out, by_hand(*tensors, (4,), scaling=8**-0.5))
 
 
 def test_dropout_is_honoured():
     tensors = queries(6)
     for softcap in (None, 5.0):
-        with attending(packed(Segments.from_lengths([6]), CPU)):
-            outs = [attend(nn.Module(), *tensors, None, dropout=0.5, softcap=softcap)[0] for _ in range(2)]
+        with attention_context(packed_context(Segments.from_lengths([6]), CPU)):
+            outs = [attention_forward(nn.Module(), *tensors, None, dropout=0.5, softcap=softcap)[0] for _ in range(2)]
         assert not torch.equal(*outs)
 
 
@@ -90,23 +90,23 @@ def test_a_forward_without_a_context_is_an_error():
     model = random_model("llama")
     with pytest.raises(RuntimeError, match="without an attention context"):
         model.module(torch.tensor([[3, 4]]))
-    context = packed(Segments.from_lengths([2]), CPU)
-    with attending(context):
-        assert current() is context
-        with attending(packed(Segments.from_lengths([1]), CPU)):
-            assert current() is not context
-        assert current() is context
+    context = packed_context(Segments.from_lengths([2]), CPU)
+    with attention_context(context):
+        assert current_context() is context
+        with attention_context(packed_context(Segments.from_lengths([1]), CPU)):
+            assert current_context() is not context
+        assert current_context() is context
     with pytest.raises(RuntimeError, match="without an attention context"):
-        current()
+        current_context()
 
 
 def test_the_context_is_restored_after_an_error_and_may_be_entered_again():
-    context = attending(packed(Segments.from_lengths([2]), CPU))
+    context = attention_context(packed_context(Segments.from_lengths([2]), CPU))
     for _ in range(2):
         with pytest.raises(KeyError), context:
             raise KeyError
         with pytest.raises(RuntimeError, match="without an attention context"):
-            current()
+            current_context()
 
 
 @pytest.mark.parametrize(
@@ -118,25 +118,25 @@ def test_the_context_is_restored_after_an_error_and_may_be_entered_again():
     ],
 )
 def test_what_would_change_the_result_is_refused_by_name(change, words):
-    with attending(packed(Segments.from_lengths([3]), CPU)), pytest.raises(ValueError, match=words):
-        attend(nn.Module(), *queries(3), None, **change)
+    with attention_context(packed_context(Segments.from_lengths([3]), CPU)), pytest.raises(ValueError, match=words):
+        attention_forward(nn.Module(), *queries(3), None, **change)
 
 
 def test_masks_and_other_shapes_are_refused():
-    with attending(packed(Segments.from_lengths([3]), CPU)):
+    with attention_context(packed_context(Segments.from_lengths([3]), CPU)):
         with pytest.raises(ValueError, match=r"an attention mask of shape \(3, 3\)"):
-            attend(nn.Module(), *queries(3), torch.ones(3, 3))
+            attention_forward(nn.Module(), *queries(3), torch.ones(3, 3))
         with pytest.raises(ValueError, match="a context of 3 tokens"):
-            attend(nn.Module(), *queries(4), None)
+            attention_forward(nn.Module(), *queries(4), None)
         with pytest.raises(ValueError, match="2 query heads over 4 key/value heads"):
-            attend(nn.Module(), *queries(3, heads=2, key_value_heads=4), None)
+            attention_forward(nn.Module(), *queries(3, heads=2, key_value_heads=4), None)
     with pytest.raises(ValueError, match="a packed batch of 0 tokens"):
-        packed(Segments.from_lengths([0, 0]), CPU)
+        packed_context(Segments.from_lengths([0, 0]), CPU)
 
 
 def test_arguments_without_meaning_are_let_through():
-    with attending(packed(Segments.from_lengths([3]), CPU)):
-        attend(nn.Module(), *queries(3), None, position_ids=torch.arange(3), use_cache=False, s_aux=None)
+    with attention_context(packed_context(Segments.from_lengths([3]), CPU)):
+        attention_forward(nn.Module(), *queries(3), None, position_ids=torch.arange(3), use_cache=False, s_aux=None)
 
 
 def test_nothing_of_size_tokens_squared_is_allocated():
@@ -173,8 +173,8 @@ def test_flash_equals_sdpa_on_cuda(window, key_value_heads):
     ]
     wide = [x.detach().double().requires_grad_() for x in tensors]
     segments = Segments.from_lengths(lengths)
-    with attending(packed(segments, torch.device("cuda"))):
-        out, _ = attend(nn.Module(), *tensors, None, scaling=0.1, sliding_window=window)
+    with attention_context(packed_context(segments, torch.device("cuda"))):
+        out, _ = attention_forward(nn.Module(), *tensors, None, scaling=0.1, sliding_window=window)
     wanted = by_hand(*wide, lengths, scaling=0.1, window=window)
     assert float((out.double() - wanted).detach().abs().max()) < 0.03
     ours, theirs = (torch.autograd.grad(x.sum(), leaves) for x, leaves in ((out, tensors), (wanted, wide)))

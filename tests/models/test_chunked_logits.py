@@ -31,8 +31,8 @@ def test_a_few_rows_at_a_time_equal_all_of_them(at_once, bias, scale, softcap):
     other_ND, others_VD, _ = case(1)
     head, teacher = Head(weight_VD, bias_V, scale, softcap), ChunkedLogits(other_ND, Head(others_VD))
     ours = ChunkedLogits(hidden_ND, head, 1.3, at_once * LIVE_TILES * 11 * 8)
-    assert ours.rows_at_once == at_once
-    found_N = ours.each_row(lambda rows, logits_RV: jensen_shannon(logits_RV, teacher.logits(rows), beta=0.3))
+    assert ours.rows_per_chunk == at_once
+    found_N = ours.map_rows(lambda rows, logits_RV: jensen_shannon(logits_RV, teacher.logits(rows), beta=0.3))
     wanted_N = jensen_shannon(whole(hidden_ND, head, 1.3), (other_ND @ others_VD.mT).detach(), beta=0.3)
     torch.testing.assert_close(found_N, wanted_N, rtol=0, atol=1e-12)
     leaves = [each for each in (hidden_ND, weight_VD, bias_V) if each is not None]
@@ -44,17 +44,17 @@ def test_a_few_rows_at_a_time_equal_all_of_them(at_once, bias, scale, softcap):
 
 def test_no_rows_still_have_a_graph():
     hidden_ND, weight_VD, bias_V = case(rows=0)
-    ChunkedLogits(hidden_ND, Head(weight_VD, bias_V)).each_row(lambda rows, x_RV: x_RV.sum(1)).sum().backward()
+    ChunkedLogits(hidden_ND, Head(weight_VD, bias_V)).map_rows(lambda rows, x_RV: x_RV.sum(1)).sum().backward()
     assert bool((weight_VD.grad == 0).all())
 
 
-def test_narrowed_and_detached():
+def test_truncated_vocab_and_detach():
     hidden_ND, weight_VD, bias_V = case()
-    cut = ChunkedLogits(hidden_ND, Head(weight_VD, bias_V)).narrowed(4)
-    assert cut.vocabulary == 4
+    cut = ChunkedLogits(hidden_ND, Head(weight_VD, bias_V)).truncate_vocab(4)
+    assert cut.vocab_size == 4
     torch.testing.assert_close(cut.logits(slice(0, 7)), whole(hidden_ND, Head(weight_VD, bias_V), 1.0)[:, :4])
     frozen = cut.detach()
-    assert not frozen.each_row(lambda rows, logits_RV: logits_RV.sum(1)).requires_grad
+    assert not frozen.map_rows(lambda rows, logits_RV: logits_RV.sum(1)).requires_grad
 
 
 def test_memory_stays_within_the_budget_beside_the_gradients():
@@ -64,7 +64,7 @@ def test_memory_stays_within_the_budget_beside_the_gradients():
     teacher = ChunkedLogits(other_ND.detach(), Head(others_VD.detach()))
     ours = ChunkedLogits(hidden_ND, Head(weight_VD), 1.0, budget)
     with Meter() as meter:
-        ours.each_row(lambda rows, x_RV: jensen_shannon(x_RV, teacher.logits(rows))).sum().backward()
+        ours.map_rows(lambda rows, x_RV: jensen_shannon(x_RV, teacher.logits(rows))).sum().backward()
     gradients = 4 * hidden * (rows + 3 * vocabulary)  # of the weights: the sum, one piece's share, and what is returned
     assert meter.peak <= budget + gradients + 4 * rows * 16
     assert budget + gradients < 4 * rows * vocabulary  # far less than one matrix of all logits

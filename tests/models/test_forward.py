@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ascent.maths.segments import Segments
-from ascent.models.forward import enable_gradient_checkpointing, hidden_states, inside, token_outputs
+from ascent.models.forward import enable_gradient_checkpointing, has_previous, hidden_states, token_outputs
 from ascent.models.layer_patching import FAST
 from ascent.models.model import output_head
 from tests.models.packing import FAMILIES, batch_of, one_by_one, random_model, stock_twin
@@ -69,7 +69,7 @@ def test_packing_order_does_not_matter():
 def test_first_tokens_are_zero():
     model, batch = random_model("qwen2"), batch_of()
     out = model.outputs(batch, BOTH)
-    first_T = ~inside(batch["segments"])
+    first_T = ~has_previous(batch["segments"])
     assert first_T.nonzero()[:, 0].tolist() == [0, 7, 10, 21, 24]
     assert bool((out["logprobs_T"][first_T] == 0).all())
     assert bool((out["entropy_T"][first_T] == 0).all())
@@ -88,10 +88,10 @@ def test_the_head_runs_on_trained_rows_alone():
         return FAST.product(a_NK, b_KM)
 
     hidden_TD = hidden_states(model.module.base_model, batch)
-    spied = replace(head, form=replace(FAST, product=counting))
+    spied = replace(head, kernels=replace(FAST, product=counting))
     logprobs_T = token_outputs(hidden_TD, {**batch, "loss_mask_T": loss_mask_T}, spied)["logprobs_T"]
     assert rows == [3]
-    kept_T = loss_mask_T & inside(batch["segments"])
+    kept_T = loss_mask_T & has_previous(batch["segments"])
     torch.testing.assert_close(logprobs_T[kept_T], full_T[kept_T], rtol=0, atol=1e-6)
     assert bool((logprobs_T[~kept_T] == 0).all())
 

@@ -5,7 +5,7 @@ import torch
 
 from ascent.maths.divergence import entropy, log_collision
 from ascent.maths.logprobs import token_logprobs
-from ascent.models.fused_logprobs import Head, TokenOutputs, fused_logprobs, tiles
+from ascent.models.fused_logprobs import Head, TokenOutputs, fused_logprobs, tile_shape
 from tests.models.packing import Meter
 
 
@@ -33,7 +33,7 @@ SMALL = 1300  # bytes: tiles of 3 rows and 4 columns in float64, so 7 rows and 2
 
 
 def test_the_small_budget_cuts_both_ways():
-    rows, columns = tiles(torch.zeros(23, 5, dtype=torch.float64), SMALL)
+    rows, columns = tile_shape(torch.zeros(23, 5, dtype=torch.float64), SMALL)
     assert 1 < rows < 7
     assert 1 < columns < 23
 
@@ -169,8 +169,8 @@ def test_impossible_numbers_are_refused(change, words):
 def test_a_budget_that_the_message_names_is_enough():
     weight_VD = torch.zeros(50, 5)
     with pytest.raises(ValueError, match="use at least") as refused:
-        tiles(weight_VD, 10)
-    assert min(tiles(weight_VD, int(str(refused.value).rsplit(" ", 1)[1]))) >= 1
+        tile_shape(weight_VD, 10)
+    assert min(tile_shape(weight_VD, int(str(refused.value).rsplit(" ", 1)[1]))) >= 1
 
 
 def test_tokens_of_another_vocabulary_are_refused():

@@ -20,17 +20,17 @@ def test_every_linear_norm_attention_and_head_passes_through(family, monkeypatch
     model = random_model(family)
     seen = {"linear": 0, "norm": 0, "head": 0}
 
-    def spy(kind, bare):
+    def spy(kind, stock):
         def call(*args):
             seen[kind] += 1
-            return bare(*args)
+            return stock(*args)
 
         return call
 
-    form = replace(
+    kernels = replace(
         FAST, linear=spy("linear", FAST.linear), norm=spy("norm", FAST.norm), product=spy("head", FAST.product)
     )
-    monkeypatch.setitem(layer_patching.FORMS, "fast", form)
+    monkeypatch.setitem(layer_patching.KERNEL_SETS, "fast", kernels)
     installed = patch_layers(model.module)
     with torch.no_grad():
         model.outputs(batch_of(), WANT)
@@ -41,8 +41,8 @@ def test_every_linear_norm_attention_and_head_passes_through(family, monkeypatch
     assert model.module.config._attn_implementation == attention.NAME
     assert installed.linears == seen["linear"] + 1
     # The products of experts are transformers' own; nothing else is out of reach.
-    assert {name.split(".")[4] for name in installed.beyond} <= {"experts", "gate", "router"}
-    assert (installed.beyond == ()) == (model.module.config._experts_implementation == "eager")
+    assert {name.split(".")[4] for name in installed.unpatched} <= {"experts", "gate", "router"}
+    assert (installed.unpatched == ()) == (model.module.config._experts_implementation == "eager")
 
 
 def test_the_modules_stay_what_they_were():
@@ -69,13 +69,13 @@ def test_a_copy_uses_its_own_weights():
 def test_weights_out_of_reach_are_named():
     """GPT-2 keeps its matrices in a class of its own: the fast form works, an exact one would have to refuse it."""
     config = AutoConfig.for_model("gpt2", vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=16)
-    beyond = patch_layers(AutoModelForCausalLM.from_config(config)).beyond
-    assert "transformer.h.0.attn.c_attn.weight" in beyond
-    assert not any("wte" in name for name in beyond)
+    unpatched = patch_layers(AutoModelForCausalLM.from_config(config)).unpatched
+    assert "transformer.h.0.attn.c_attn.weight" in unpatched
+    assert not any("wte" in name for name in unpatched)
 
 
-def test_a_form_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="form='exact' does not exist; the arithmetic comes in: fast"):
+def test_a_kernel_set_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="kernels='exact' does not exist; choose from fast"):
         patch_layers(random_model("llama").module, "exact")
 
 

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ascent.models import layer_patching
 from ascent.models.load import load
-from ascent.models.model import LanguageModel, longest, output_head
+from ascent.models.model import LanguageModel, max_sequence_length, output_head
 from ascent.models.tiny import create, tiny_tokenizer
 from tests.models.packing import FAMILIES, Meter, batch_of, one_by_one, random_model
 
@@ -108,8 +108,8 @@ def test_rope_that_depends_on_the_batch_limits_the_length():
         rope_parameters={**rope, "original_max_position_embeddings": 32},
         pad_token_id=0,
     )
-    assert longest(config) == 32
-    assert longest(AutoConfig.for_model("llama", max_position_embeddings=64)) == 64
+    assert max_sequence_length(config) == 32
+    assert max_sequence_length(AutoConfig.for_model("llama", max_position_embeddings=64)) == 64
 
 
 def test_the_head_of_each_family():

@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ascent.models import layer_patching
 from ascent.models.fused_logprobs import Head
 from ascent.models.model import output_head
-from ascent.models.probe import check_model, refuse_config
+from ascent.models.probe import check_config, check_model
 from tests.models.packing import FAMILIES, random_model
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 40, "intermediate_size": 24}
@@ -62,14 +62,14 @@ def test_a_model_that_mixes_sequences_is_refused():
 def test_an_unknown_head_is_refused():
     module = random_model("llama").module
     head = output_head(module)
-    with pytest.raises(ValueError, match="does something to its logits that is not known here"):
+    with pytest.raises(ValueError, match="transforms its logits in an unknown way"):
         check_model(module, Head(head.weight_VD, head.bias_V, scale=0.5))
 
 
 def test_a_window_that_attention_is_not_told_of_is_refused():
     module = random_model("llama").module
     module.config.sliding_window = 4
-    with pytest.raises(ValueError, match=r"declares sliding windows \[4, 4\] but asks attention for \[None, None\]"):
+    with pytest.raises(ValueError, match=r"declares sliding windows \[4, 4\] but calls attention with \[None, None\]"):
         check_model(module, None)
 
 
@@ -94,13 +94,13 @@ def test_the_mode_is_left_as_it_was():
         (AutoConfig.for_model("t5"), "is an encoder-decoder"),
         (AutoConfig.for_model("llama4_text"), "layers of kind chunked_attention"),
         (AutoConfig.for_model("qwen3_next"), "layers of kind linear_attention"),
-        (AutoConfig.for_model("llama", quantization_config={"quant_method": "gptq"}), "holds quantised weights"),
+        (AutoConfig.for_model("llama", quantization_config={"quant_method": "gptq"}), "holds quantized weights"),
     ],
     ids=lambda given: getattr(given, "model_type", ""),
 )
 def test_configurations_that_cannot_work_are_refused(config, words):
     with pytest.raises(ValueError, match=words):
-        refuse_config(config, "some/model")
+        check_config(config, "some/model")
 
 
 def test_models_that_attend_both_ways_are_refused():

@@ -13,15 +13,15 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ascent.maths.segments import Segments
 from ascent.models import layer_patching, shared_prefix
-from ascent.models.attention import attending, packed
+from ascent.models.attention import attention_context, packed_context
 from ascent.models.forward import enable_gradient_checkpointing, hidden_states
 from ascent.models.model import LanguageModel
 from ascent.models.probe import check_routing
-from ascent.models.routing import Recording, Replay, missing, routing
+from ascent.models.routing import RoutingRecorder, RoutingReplay, no_expert, routing
 from tests.models.packing import batch_of, random_model
 
 WANT = frozenset({"logprobs_T"})
-EXPERTS, NONE = "routed_experts_TLC", missing(torch.uint8)
+EXPERTS, NONE = "routed_experts_TLC", no_expert(torch.uint8)
 
 
 def normed(weights: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def routers(model: LanguageModel) -> list[Any]:
 @torch.no_grad()
 def recorded(model: LanguageModel, batch: dict[str, Any]) -> Tensor:
     """The experts that the batch's tokens take by themselves."""
-    noted = Recording()
+    noted = RoutingRecorder()
     with routing(noted):
         hidden_states(model.module.base_model, batch)
     return noted.stacked(torch.uint8)
@@ -77,9 +77,9 @@ def test_a_router_takes_what_it_is_given_and_weighs_it_by_its_scores(family: str
     pairs_P2 = torch.combinations(torch.arange(experts))
     given_TC = pairs_P2[torch.arange(64) % len(pairs_P2)]
     given_TC[::2] = given_TC[::2].flip(1)
-    spread_TLC = torch.zeros(64, router.place + 1, 2, dtype=torch.uint8)
-    spread_TLC[:, router.place] = given_TC.byte()
-    replay = Replay(spread_TLC)
+    spread_TLC = torch.zeros(64, router.router_index + 1, 2, dtype=torch.uint8)
+    spread_TLC[:, router.router_index] = given_TC.byte()
+    replay = RoutingReplay(spread_TLC)
     with torch.no_grad():
         own_TC = router(x_TD)[2]
         with routing(replay):
@@ -104,7 +104,7 @@ def test_with_the_same_weights_nothing_changes_and_with_other_routers_the_route_
     assert kept["policy/routes_changed_frac"].tolist() == [0, experts_TLC.numel()]
     shake(model)
     assert not torch.equal(recorded(model, batch), experts_TLC)
-    replay = Replay(experts_TLC)
+    replay = RoutingReplay(experts_TLC)
     with torch.no_grad():
         hidden_states(model.module.base_model, batch, replay=replay)
     assert torch.equal(replay.stacked(torch.uint8), experts_TLC)
@@ -207,7 +207,7 @@ def test_what_is_shared_is_shared_only_where_the_experts_are_too() -> None:
 
     batch, lengths = group(experts)
     find = shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"])
-    assert find is not None and find.taken == [0, 20, 20]
+    assert find is not None and find.shared_lens == [0, 20, 20]
     assert (
         shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"], batch[EXPERTS]) is None
     )  # 4 tokens are not worth it
@@ -227,7 +227,7 @@ def test_shared_prompts_keep_their_experts(monkeypatch: pytest.MonkeyPatch) -> N
     model = replayed("qwen3_moe")
     shared = model.outputs(batch, WANT)
     assert shared["policy/routes_changed_frac"][1] == (80 - 40) * 4  # the prompt was run once
-    monkeypatch.setattr(shared_prefix, "WORTH", 2.0)
+    monkeypatch.setattr(shared_prefix, "MIN_SAVED_FRAC", 2.0)
     alone = model.outputs(batch, WANT)
     assert alone["policy/routes_changed_frac"][1] == 80 * 4
     torch.testing.assert_close(shared["logprobs_T"], alone["logprobs_T"], rtol=0, atol=1e-5)
@@ -242,9 +242,9 @@ SMALL = {
 @pytest.mark.parametrize(
     ("model_type", "words"),
     [
-        ("llama", "routing_replay=true, but LlamaForCausalLM has no router of experts that is known here"),
+        ("llama", "routing_replay=true, but LlamaForCausalLM has no known router of experts"),
         ("granitemoe", "GraniteMoeTopKRouter does not return"),
-        ("phimoe", "the routers of PhimoeForCausalLM do not take the experts they are given"),
+        ("phimoe", "the routers of PhimoeForCausalLM do not choose the experts they are given"),
     ],
 )
 def test_families_that_cannot_be_replayed_are_refused_by_name(model_type: str, words: str) -> None:
@@ -276,8 +276,8 @@ def test_other_topks_are_left_alone() -> None:
             return x, *x.topk(3)
 
     thing, x_TE = Thing(), torch.arange(16.0).view(2, 8)
-    with torch.no_grad(), attending(packed(Segments.from_lengths([2]), torch.device("cpu"))):
-        replay = Replay(torch.tensor([[[0, 1, 2]], [[7, 1, 3]]], dtype=torch.uint8))
+    with torch.no_grad(), attention_context(packed_context(Segments.from_lengths([2]), torch.device("cpu"))):
+        replay = RoutingReplay(torch.tensor([[[0, 1, 2]], [[7, 1, 3]]], dtype=torch.uint8))
         found = replay.route(lambda: thing(x_TE), 0, "Thing")
     assert found[2].tolist() == [[0, 1, 2], [7, 1, 3]]
     assert found[1].tolist() == [[0, 1, 2], [15, 9, 11]]

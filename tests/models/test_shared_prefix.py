@@ -25,9 +25,9 @@ def packed(*sequences: list[int]) -> tuple[Tensor, Segments]:
 def test_what_is_run_and_where_it_lies() -> None:
     found = shared_prefix.find_shared_prefixes(*packed([*PROMPT, 1, 2], [*PROMPT, 3], [*PROMPT, 1, 4], OTHER))
     assert found is not None
-    assert found.taken == [0, 12, 12, 0]  # the third has 13 in common with the first; a run shares one length
-    assert found.kept_U.tolist() == [*range(14), 26, 39, 40, *range(41, 50)]
-    states_T = found.places_T.tolist()
+    assert found.shared_lens == [0, 12, 12, 0]  # the third has 13 in common with the first; a run shares one length
+    assert found.computed_U.tolist() == [*range(14), 26, 39, 40, *range(41, 50)]
+    states_T = found.source_T.tolist()
     assert states_T[:14] == list(range(14))
     assert states_T[14:27] == [*range(12), 14]
     assert states_T[27:41] == [*range(12), 15, 16]
@@ -35,7 +35,7 @@ def test_what_is_run_and_where_it_lies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sequences", "taken"),
+    ("sequences", "shared_lens"),
     [
         ([[*PROMPT, 1], [*PROMPT, 1]], [0, 13]),  # the same to the end: the second runs nothing
         ([[*PROMPT, 1], PROMPT], [0, 12]),
@@ -49,25 +49,25 @@ def test_what_is_run_and_where_it_lies() -> None:
         ),
     ],
 )  # fmt: skip
-def test_runs(sequences: list[list[int]], taken: list[int] | None) -> None:
+def test_runs(sequences: list[list[int]], shared_lens: list[int] | None) -> None:
     found = shared_prefix.find_shared_prefixes(*packed(*sequences))
-    assert (None if found is None else found.taken) == taken
+    assert (None if found is None else found.shared_lens) == shared_lens
 
 
 def test_rows_that_are_taken_twice_get_the_sum_of_their_gradients() -> None:
     x_U = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
-    places_T = torch.tensor([2, 0, 2, 2, 3])
-    by = shared_prefix.moves(places_T, 4)
-    assert torch.autograd.gradcheck(lambda x: shared_prefix.moved(x, by), (x_U,))
+    source_T = torch.tensor([2, 0, 2, 2, 3])
+    index = shared_prefix.gather_index(source_T, 4)
+    assert torch.autograd.gradcheck(lambda x: shared_prefix.gather(x, index), (x_U,))
     weights = torch.randn(5, 2, 3, dtype=torch.float64)
-    (found,) = torch.autograd.grad((shared_prefix.moved(x_U, by) * weights).sum(), x_U)
-    (expected,) = torch.autograd.grad((x_U.index_select(0, places_T) * weights).sum(), x_U)
+    (found,) = torch.autograd.grad((shared_prefix.gather(x_U, index) * weights).sum(), x_U)
+    (expected,) = torch.autograd.grad((x_U.index_select(0, source_T) * weights).sum(), x_U)
     torch.testing.assert_close(found, expected)
     assert found[1].eq(0).all()
     halves = x_U.detach().bfloat16().requires_grad_()
-    (found,) = torch.autograd.grad(shared_prefix.moved(halves, by).sum(), halves)
+    (found,) = torch.autograd.grad(shared_prefix.gather(halves, index).sum(), halves)
     assert found.dtype == torch.bfloat16 and found[2].eq(3).all()
-    assert shared_prefix.moves(torch.tensor([1, 0, 2]), 3).counts_U is None
+    assert shared_prefix.gather_index(torch.tensor([1, 0, 2]), 3).counts_U is None
 
 
 def group() -> dict[str, Any]:
@@ -103,9 +103,9 @@ def test_the_same_numbers_and_gradients_as_without(
         model.module.set_experts_implementation("eager")  # the grouped product takes no float64
     batch = group()
     found = shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"])
-    assert found is not None and found.kept_U.numel() < 0.55 * batch["segments"].total
+    assert found is not None and found.computed_U.numel() < 0.55 * batch["segments"].total
     together = outputs(model, batch)
-    monkeypatch.setattr(shared_prefix, "WORTH", 2.0)
+    monkeypatch.setattr(shared_prefix, "MIN_SAVED_FRAC", 2.0)
     assert shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"]) is None
     apart = outputs(model, batch)
     for name, expected in apart.items():
@@ -123,7 +123,7 @@ def test_on_cuda_the_same_within_its_precision(tmp_path: Path, dtype: str, monke
     batch["segments"] = Segments(segments.lengths_B.cuda(), segments.ids_T.cuda())
     together, again = outputs(model, batch), outputs(model, batch)
     assert all(torch.equal(together[name], again[name]) for name in together)
-    monkeypatch.setattr(shared_prefix, "WORTH", 2.0)
+    monkeypatch.setattr(shared_prefix, "MIN_SAVED_FRAC", 2.0)
     near = 0.03 if dtype == "bfloat16" else 1e-4
     for name, expected in outputs(model, batch).items():
         assert float((together[name] - expected).abs().max()) <= near * float(expected.abs().max()), name

@@ -1,6 +1,6 @@
-"""The pages of the key/value pool, by number. Several sequences may hold one page; it is free when the last lets go.
+"""Reference counts of the KV cache blocks. Sequences may share a block; it is free again at count 0.
 
-Page 0 is never handed out: rows that only fill a batch up write there.
+Block 0 is never allocated: padding rows write there.
 """
 
 from __future__ import annotations
@@ -9,55 +9,56 @@ from collections.abc import Iterable
 
 
 class BlockManager:
-    """Counts who holds what. Whoever takes or shares a page drops it once; anything else is a bug and stops here."""
+    """Every allocation and every share is freed exactly once; anything else is a bug and asserts."""
 
-    def __init__(self, count: int, size: int) -> None:
-        if count < 2 or size < 1:
-            raise ValueError(f"{count} pages of {size} tokens: give at least 2 pages (the first is scratch) of 1 token")
-        self.count, self.size = count, size
-        self._holders = [0] * count
-        self._free = list(range(count - 1, 0, -1))  # the lowest number is taken first
-        self.shared = 0  # pages that more than one sequence holds
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 2 or block_size < 1:
+            raise ValueError(
+                f"{num_blocks} blocks of {block_size} tokens: give at least 2 blocks (the first is scratch) of 1 token"
+            )
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self._ref_counts = [0] * num_blocks
+        self._free = list(range(num_blocks - 1, 0, -1))  # the lowest id is allocated first
+        self.num_shared = 0  # blocks with more than one reference
 
     @property
-    def free(self) -> int:
+    def num_free(self) -> int:
         return len(self._free)
 
     @property
-    def usable(self) -> int:
-        return self.count - 1
+    def num_usable(self) -> int:
+        return self.num_blocks - 1
 
     @property
-    def used(self) -> int:
-        return self.usable - self.free
+    def num_used(self) -> int:
+        return self.num_usable - self.num_free
 
-    def needed(self, tokens: int) -> int:
-        """How many pages that many tokens fill."""
-        return -(-tokens // self.size)
+    def blocks_needed(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
 
-    def holders(self, page: int) -> int:
-        return self._holders[page]
+    def ref_count(self, block_id: int) -> int:
+        return self._ref_counts[block_id]
 
-    def take(self, count: int) -> list[int]:
-        assert count <= self.free, f"{count} pages wanted, {self.free} free: the scheduler must ask first"
-        taken = [self._free.pop() for _ in range(count)]
-        for page in taken:
-            assert self._holders[page] == 0, f"page {page} was free and held"
-            self._holders[page] = 1
-        return taken
+    def allocate(self, count: int) -> list[int]:
+        assert count <= self.num_free, f"{count} blocks requested, {self.num_free} free: the scheduler must check first"
+        block_ids = [self._free.pop() for _ in range(count)]
+        for block_id in block_ids:
+            assert self._ref_counts[block_id] == 0, f"block {block_id} is both free and referenced"
+            self._ref_counts[block_id] = 1
+        return block_ids
 
-    def share(self, pages: Iterable[int]) -> None:
-        """One more holder of each."""
-        for page in pages:
-            assert self._holders[page] > 0, f"page {page} is free and cannot be shared"
-            self._holders[page] += 1
-            self.shared += self._holders[page] == 2
+    def share(self, block_ids: Iterable[int]) -> None:
+        """Add a reference to each block."""
+        for block_id in block_ids:
+            assert self._ref_counts[block_id] > 0, f"block {block_id} is free and cannot be shared"
+            self._ref_counts[block_id] += 1
+            self.num_shared += self._ref_counts[block_id] == 2
 
-    def drop(self, pages: Iterable[int]) -> None:
-        """One holder less of each; what nobody holds is free again."""
-        for page in pages:
-            assert self._holders[page] > 0, f"page {page} is free already"
-            self._holders[page] -= 1
-            self.shared -= self._holders[page] == 1
-            if self._holders[page] == 0:
-                self._free.append(page)
+    def free(self, block_ids: Iterable[int]) -> None:
+        """Remove a reference from each block."""
+        for block_id in block_ids:
+            assert self._ref_counts[block_id] > 0, f"block {block_id} is free already"
+            self._ref_counts[block_id] -= 1
+            self.num_shared -= self._ref_counts[block_id] == 1
+            if self._ref_counts[block_id] == 0:
+                self._free.append(block_id)

@@ -1,15 +1,13 @@
-"""A small model's forward on a CPU, recorded once for a number of tokens and replayed from then on.
+"""CPU graphs: a small model's forward, captured once per number of tokens and replayed.
 
-In a model of a few small layers most of a step is not arithmetic but what surrounds it: Python, and the making of
-tensors and views. Here the stock modules run once, and every operation below them is noted with the tensors that it
-reads and makes. Those tensors are given places in memory that stay, so a replay makes none: it repeats the arithmetic
-in order, each operation writing where it wrote before, much as a CUDA graph does. The weights are not copied: the
-recording reads the modules' own tensors where they lie. Attention is not recorded but asked again of the context that
-is entered when the replay runs (see `models.attention`).
+In a model of a few small layers, most of a step is Python and the creation of tensors and views, not arithmetic. The
+stock modules run once under a tracer, which records every operation with its inputs and outputs. Each output gets a
+fixed buffer, so a replay creates no tensors, like a CUDA graph. Weights are not copied but read from the modules.
+Attention is not captured but called on the context of the replay (see `models.attention`).
 
-Sums, products and copies of float32 run in numpy, which takes a third of torch's time to begin. They have one correctly
-rounded result; only the means of norms are summed in another order than torch's, which moves their last bit. A
-recording is used only if it agrees with the modules on other tokens than it was made from.
+Sums, products and copies in float32 run in numpy, which has a third of torch's call overhead. Their results are
+correctly rounded and thus equal; only the means in norms are summed in another order, which changes their last bit. A
+graph is used only if it agrees with the modules on test inputs.
 """
 
 from __future__ import annotations
@@ -26,28 +24,28 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ascent.models.attention import Call, attending, current
+from ascent.models.attention import AttentionCall, attention_context, current_context
 from ascent.models.model import LanguageModel
 
-AGREEMENT = 1e-5
-LARGEST = 20_000_000  # parameters: beyond, the products take nearly all of a step
+TOLERANCE = 1e-5
+MAX_PARAMETERS = 20_000_000  # parameters: beyond, matrix products dominate a step
 Forward = Callable[[Tensor, Tensor], Tensor]
 Action = Callable[[], object]
 aten = torch.ops.aten
 
-IN_NUMPY = {
+NUMPY_FUNCTIONS = {
     aten.mul.Tensor: np.multiply, aten.add.Tensor: np.add, aten.sub.Tensor: np.subtract, aten.div.Tensor: np.divide,
     aten.neg.default: np.negative,
 }  # fmt: skip
-NUMPYS = (torch.float32, torch.int64, torch.int32, torch.bool)
+NUMPY_DTYPES = (torch.float32, torch.int64, torch.int32, torch.bool)
 FORBIDDEN = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded)
 
 
-def worth_recording(model: LanguageModel) -> bool:
-    return model.device.type == "cpu" and sum(each.numel() for each in model.module.parameters()) <= LARGEST
+def supports_cpu_graph(model: LanguageModel) -> bool:
+    return model.device.type == "cpu" and sum(each.numel() for each in model.module.parameters()) <= MAX_PARAMETERS
 
 
-class _Hidden(nn.Module):
+class _HiddenStates(nn.Module):
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()
         self.decoder = decoder
@@ -58,54 +56,54 @@ class _Hidden(nn.Module):
         return hidden_TD
 
 
-def forward_of(model: LanguageModel) -> Forward:
-    """The modules' own forward: hidden states of flat tokens."""
-    return _Hidden(model.module.base_model)
+def eager_forward(model: LanguageModel) -> Forward:
+    """The modules' forward: hidden states of flat tokens."""
+    return _HiddenStates(model.module.base_model)
 
 
-def recorded(own: Forward, size: int) -> Forward:
-    """A replay of `own` for up to `size` tokens; `own` itself where its operations depend on what it reads."""
+def capture(forward: Forward, size: int) -> Forward:
+    """A graph of `forward` for up to `size` tokens; `forward` itself if its control flow depends on the data."""
     tokens_T, positions_T = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64)
-    recorder = _Recorder(size)
+    tracer = _Tracer(size)
     try:
-        with attending(recorder), recorder:
-            result_TD = own(tokens_T, positions_T)
-    except NotRecordable:
-        return own
-    replay = _Replay(tokens_T, positions_T, *_planned(recorder.operations, result_TD))
-    others_T = torch.arange(size) % 3, torch.arange(size).flip(0)
-    with attending(_Toy(size)):
-        replayed_TD, own_TD = replay(*others_T), own(*others_T)
-    return replay if torch.allclose(replayed_TD, own_TD, rtol=AGREEMENT, atol=AGREEMENT) else own
+        with attention_context(tracer), tracer:
+            output_TD = forward(tokens_T, positions_T)
+    except NotCapturable:
+        return forward
+    graph = _CpuGraph(tokens_T, positions_T, *_assign_buffers(tracer.operations, output_TD))
+    test_inputs = torch.arange(size) % 3, torch.arange(size).flip(0)
+    with attention_context(_DummyAttention(size)):
+        graph_TD, eager_TD = graph(*test_inputs), forward(*test_inputs)
+    return graph if torch.allclose(graph_TD, eager_TD, rtol=TOLERANCE, atol=TOLERANCE) else forward
 
 
-class NotRecordable(RuntimeError):
-    """What is run next depends on numbers that were computed."""
+class NotCapturable(RuntimeError):
+    """Control flow depends on computed values."""
 
 
 @dataclass
 class _Operation:
-    """`made` lists the tensors it makes, `used` those it is given; what it does to these it will do again."""
+    """`outputs` are new tensors; changes to `inputs` in place are repeated by the replay."""
 
     function: Any
     arguments: tuple[Any, ...]
     options: dict[str, Any]
-    used: list[Tensor]
-    made: list[Tensor]
+    inputs: list[Tensor]
+    outputs: list[Tensor]
 
 
 @dataclass
-class _Toy:
-    """The context of rehearsals: attention returns values, and nothing is stored."""
+class _DummyAttention:
+    """The context of captures and checks: no KV cache is written."""
 
     total: int
 
-    def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: Call) -> Tensor:
+    def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: AttentionCall) -> Tensor:
         return v_TKD.repeat_interleave(q_THD.shape[1] // v_TKD.shape[1], 1) + q_THD.sum(-1, keepdim=True)
 
 
-class _Recorder(TorchDispatchMode):
-    """Notes every operation that makes or changes a tensor, and where attention is asked (as its `Call`)."""
+class _Tracer(TorchDispatchMode):
+    """Records every operation that creates or changes a tensor; attention is recorded as its `AttentionCall`."""
 
     def __init__(self, total: int) -> None:
         super().__init__()
@@ -113,9 +111,9 @@ class _Recorder(TorchDispatchMode):
         self.operations: list[_Operation] = []
         self._paused = False
 
-    def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: Call) -> Tensor:
+    def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: AttentionCall) -> Tensor:
         self._paused = True
-        out_THD = _Toy(self.total).attend(q_THD, k_TKD, v_TKD, call).contiguous()
+        out_THD = _DummyAttention(self.total).attend(q_THD, k_TKD, v_TKD, call).contiguous()
         self._paused = False
         self.operations.append(_Operation(call, (q_THD, k_TKD, v_TKD), {}, [q_THD, k_TKD, v_TKD], [out_THD]))
         return out_THD
@@ -126,154 +124,158 @@ class _Recorder(TorchDispatchMode):
         if self._paused:
             return out
         if any(tag in func.tags for tag in FORBIDDEN):
-            raise NotRecordable(str(func))
-        each = _Operation(func, args, options, list(_tensors((args, options))), [])
-        given = {_place(tensor) for tensor in each.used}
-        made = [out] if isinstance(out, Tensor) else list(_tensors(out))
+            raise NotCapturable(str(func))
+        operation = _Operation(func, args, options, list(_tensors((args, options))), [])
+        input_storages = {_storage(tensor) for tensor in operation.inputs}
+        outputs = [out] if isinstance(out, Tensor) else list(_tensors(out))
         if func._schema.is_mutable:
-            self.operations.append(each)
-        elif given and any(_place(tensor) not in given for tensor in made):
-            each.made = made
-            self.operations.append(each)
-        # The rest are views, which stay valid because memory does, and constants, which nothing has been read for.
+            self.operations.append(operation)
+        elif input_storages and any(_storage(tensor) not in input_storages for tensor in outputs):
+            operation.outputs = outputs
+            self.operations.append(operation)
+        # The rest are views, which stay valid because buffers do, and constants, which depend on no input.
         return out
 
 
-def _place(tensor: Tensor) -> int:
-    """Which memory a tensor lies in. Unique while the tensor lives, and operations keep theirs alive."""
-    number: int = tensor.untyped_storage()._cdata
-    return number
+def _storage(tensor: Tensor) -> int:
+    """The identity of a tensor's storage. Unique while the tensor lives, and operations keep theirs alive."""
+    identity: int = tensor.untyped_storage()._cdata
+    return identity
 
 
-class _Replay:
-    """Runs the parts between two calls of attention, and attention under the context of its own time."""
+class _CpuGraph:
+    """Runs the segments between attention calls, and attention on the current context."""
 
-    def __init__(self, tokens_T: Tensor, positions_T: Tensor, parts: list[list[Action]], calls: Any, out: Any) -> None:
+    def __init__(
+        self, tokens_T: Tensor, positions_T: Tensor, segments: list[list[Action]], calls: Any, out: Any
+    ) -> None:
         self._tokens_T, self._positions_T, self._size = tokens_T, positions_T, tokens_T.shape[0]
-        self._parts, self._calls, self._result_TD = parts, calls, out
+        self._segments, self._calls, self._output_TD = segments, calls, out
 
     @torch.inference_mode()
     @np.errstate(all="ignore")  # as in torch: infinities and NaN pass through
     def __call__(self, tokens_T: Tensor, positions_T: Tensor) -> Tensor:
-        """Hidden states of these tokens, in memory that the next call overwrites."""
-        count, context = tokens_T.shape[0], current()
+        """Hidden states of these tokens, in a buffer that the next call overwrites."""
+        count, context = tokens_T.shape[0], current_context()
         self._tokens_T[:count] = tokens_T
         self._positions_T[:count] = positions_T
-        for part, (call, q_THD, k_TKD, v_TKD, out_THD) in zip(self._parts, self._calls, strict=False):
-            for action in part:
+        for segment, (call, q_THD, k_TKD, v_TKD, out_THD) in zip(self._segments, self._calls, strict=False):
+            for action in segment:
                 action()
             if count == self._size:
                 out_THD.copy_(context.attend(q_THD, k_TKD, v_TKD, call))
             else:
                 out_THD[:count] = context.attend(q_THD[:count], k_TKD[:count], v_TKD[:count], call)
-        for action in self._parts[-1]:
+        for action in self._segments[-1]:
             action()
-        result_TD: Tensor = self._result_TD[:count]
-        return result_TD
+        output_TD: Tensor = self._output_TD[:count]
+        return output_TD
 
 
-def _planned(operations: list[_Operation], result: Tensor) -> tuple[list[list[Action]], list[Any], Tensor]:
-    """Give every tensor that is made a place in memory, used again when it has been read for the last time."""
-    last = {_place(tensor): n for n, each in enumerate(operations) for tensor in (*each.used, *each.made)}
-    last[_place(result)] = len(operations)
+def _assign_buffers(operations: list[_Operation], result: Tensor) -> tuple[list[list[Action]], list[Any], Tensor]:
+    """Give every output a buffer, which is reused after its last use."""
+    last_use = {_storage(tensor): n for n, each in enumerate(operations) for tensor in (*each.inputs, *each.outputs)}
+    last_use[_storage(result)] = len(operations)
     buffers: dict[int, Tensor] = {}
     free: dict[int, list[Tensor]] = {}
-    parts: list[list[Action]] = [[]]
+    segments: list[list[Action]] = [[]]
     calls = []
 
-    def settled(each: Any) -> Any:
-        """A tensor where it will lie; anything else as it is."""
+    def in_buffer(each: Any) -> Any:
+        """A tensor as a view of its buffer; anything else unchanged."""
         if not isinstance(each, Tensor):
             return each
-        if _place(each) not in buffers:
+        if _storage(each) not in buffers:
             return each.detach()  # a weight, an input, or a constant
-        flat = buffers[_place(each)].view(each.dtype)
+        flat = buffers[_storage(each)].view(each.dtype)
         return flat.as_strided(each.shape, each.stride(), each.storage_offset())
 
     for n, each in enumerate(operations):
-        for tensor in each.made:
-            if _place(tensor) not in buffers:
+        for tensor in each.outputs:
+            if _storage(tensor) not in buffers:
                 size = -(-tensor.untyped_storage().nbytes() // 64) * 64
-                same = free.get(size)
-                buffers[_place(tensor)] = same.pop() if same else torch.empty(size, dtype=torch.uint8)
-        arguments, options, made = (tree_map(settled, part) for part in (each.arguments, each.options, each.made))
-        if isinstance(each.function, Call):
-            calls.append((each.function, *arguments, *made))
-            parts.append([])
+                reusable = free.get(size)
+                buffers[_storage(tensor)] = reusable.pop() if reusable else torch.empty(size, dtype=torch.uint8)
+        arguments, options, outputs = (
+            tree_map(in_buffer, part) for part in (each.arguments, each.options, each.outputs)
+        )
+        if isinstance(each.function, AttentionCall):
+            calls.append((each.function, *arguments, *outputs))
+            segments.append([])
         else:
-            parts[-1] += _actions(each.function, arguments, options, made)
-        for place in {_place(tensor) for tensor in (*each.used, *each.made)}:
-            if last[place] == n and place in buffers:
-                free.setdefault(buffers[place].numel(), []).append(buffers[place])
-    return parts, calls, settled(result)
+            segments[-1] += _build_actions(each.function, arguments, options, outputs)
+        for storage in {_storage(tensor) for tensor in (*each.inputs, *each.outputs)}:
+            if last_use[storage] == n and storage in buffers:
+                free.setdefault(buffers[storage].numel(), []).append(buffers[storage])
+    return segments, calls, in_buffer(result)
 
 
-def _actions(function: Any, arguments: Any, options: Any, made: list[Tensor]) -> list[Action]:
-    """The calls that do an operation again, its results written to `made`."""
-    again = partial(function, *arguments, **options)
-    if not made:
-        return [again]
-    if len(made) == 1:
-        (out,) = made
-        if all(each.dtype in NUMPYS for each in _tensors((arguments, out))) and out.dtype == torch.float32:
-            given = tree_map(_plain, arguments)
-            if known := _in_numpy(function, given, options, out.numpy()):
-                return known
+def _build_actions(function: Any, arguments: Any, options: Any, outputs: list[Tensor]) -> list[Action]:
+    """The calls that repeat an operation and write to `outputs`."""
+    call_again = partial(function, *arguments, **options)
+    if not outputs:
+        return [call_again]
+    if len(outputs) == 1:
+        (out,) = outputs
+        if all(each.dtype in NUMPY_DTYPES for each in _tensors((arguments, out))) and out.dtype == torch.float32:
+            inputs = tree_map(_to_numpy, arguments)
+            if numpy_actions := _numpy_actions(function, inputs, options, out.numpy()):
+                return numpy_actions
         name = function._schema.name.removeprefix("aten::")
         if binding := getattr(torch, name, None) or getattr(torch._C._nn, name, None):
             action = _into(partial(binding, **options) if options else binding, arguments, out)
             try:
                 action()
-            except (TypeError, RuntimeError):  # it cannot write to a given place
-                return [partial(_copied, again, made)]
+            except (TypeError, RuntimeError):  # it takes no out=
+                return [partial(_run_and_copy, call_again, outputs)]
             return [action]
-    return [partial(_copied, again, made)]
+    return [partial(_run_and_copy, call_again, outputs)]
 
 
-def _plain(each: Any) -> Any:
-    """As numpy has it. A number becomes an array, with which numpy begins sooner."""
+def _to_numpy(each: Any) -> Any:
+    """Floats become arrays, which numpy handles with less overhead."""
     return each.numpy() if isinstance(each, Tensor) else np.array(each, np.float32) if isinstance(each, float) else each
 
 
 def _into(binding: Any, arguments: Any, out: Tensor) -> Action:
-    """binding(*arguments, out=out), in the form that takes Python the least time."""
+    """binding(*arguments, out=out), in the form with the least Python overhead."""
     if len(arguments) == 2:
         first, second = arguments
         return lambda: binding(first, second, out=out)
     return lambda: binding(*arguments, out=out)
 
 
-def _copied(again: Action, made: list[Tensor]) -> None:
-    for target, source in zip(made, _tensors(again()), strict=True):
+def _run_and_copy(call_again: Action, outputs: list[Tensor]) -> None:
+    for target, source in zip(outputs, _tensors(call_again()), strict=True):
         target.copy_(source)
 
 
-def _in_numpy(function: Any, given: Any, options: Any, out: Any) -> list[Action]:
-    """The same in numpy; nothing where that is not known."""
+def _numpy_actions(function: Any, inputs: Any, options: Any, out: Any) -> list[Action]:
+    """The same operation in numpy; empty if there is none."""
     if function == aten._to_copy.default:
-        return [partial(np.copyto, out, given[0], "unsafe")]
+        return [partial(np.copyto, out, inputs[0], "unsafe")]
     if options:
         return []
-    if function in IN_NUMPY:
-        return [partial(IN_NUMPY[function], *given, out)]
+    if function in NUMPY_FUNCTIONS:
+        return [partial(NUMPY_FUNCTIONS[function], *inputs, out)]
     if function == aten.clone.default:
-        return [partial(np.copyto, out, given[0])]
-    if function == aten.pow.Tensor_Scalar and given[1] == 2:
-        return [partial(np.multiply, given[0], given[0], out)]
+        return [partial(np.copyto, out, inputs[0])]
+    if function == aten.pow.Tensor_Scalar and inputs[1] == 2:
+        return [partial(np.multiply, inputs[0], inputs[0], out)]
     if function == aten.rsqrt.default:
-        return [partial(np.sqrt, given[0], out), partial(np.divide, np.array(1, np.float32), out, out)]
-    if function == aten.mean.dim and given[1:] == ([-1], True):
-        count = np.array(given[0].shape[-1], np.float32)
-        return [partial(np.add.reduce, given[0], -1, None, out, True), partial(np.divide, out, count, out)]
-    if function == aten.bmm.default and given[0].shape[-1] == 1:
-        return [partial(np.multiply, *given, out)]
-    if function == aten.embedding.default and len(given) <= 3:
-        return [partial(np.take, given[0], given[1], 0, out, "clip")]
+        return [partial(np.sqrt, inputs[0], out), partial(np.divide, np.array(1, np.float32), out, out)]
+    if function == aten.mean.dim and inputs[1:] == ([-1], True):
+        count = np.array(inputs[0].shape[-1], np.float32)
+        return [partial(np.add.reduce, inputs[0], -1, None, out, True), partial(np.divide, out, count, out)]
+    if function == aten.bmm.default and inputs[0].shape[-1] == 1:
+        return [partial(np.multiply, *inputs, out)]
+    if function == aten.embedding.default and len(inputs) <= 3:
+        return [partial(np.take, inputs[0], inputs[1], 0, out, "clip")]
     if function == aten.cat.default:
-        dim = given[1] if len(given) > 1 else 0
-        ends = np.cumsum([0, *(each.shape[dim] for each in given[0])]).tolist()
-        places = [out.swapaxes(0, dim)[start:end].swapaxes(0, dim) for start, end in pairwise(ends)]
-        return [partial(np.copyto, place, each) for place, each in zip(places, given[0], strict=True)]
+        dim = inputs[1] if len(inputs) > 1 else 0
+        ends = np.cumsum([0, *(each.shape[dim] for each in inputs[0])]).tolist()
+        slices = [out.swapaxes(0, dim)[start:end].swapaxes(0, dim) for start, end in pairwise(ends)]
+        return [partial(np.copyto, target, each) for target, each in zip(slices, inputs[0], strict=True)]
     return []
 
 

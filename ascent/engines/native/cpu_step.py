@@ -1,8 +1,8 @@
-"""What surrounds the forward of a step on a CPU: who reads what, and how rows move on. In numpy, which begins quickly.
+"""Inputs, sampling and bookkeeping of a decode step on a CPU, in numpy, whose calls have less overhead than torch's.
 
-On a CPU the rows' numbers are one memory for host and device, so all of this reads and writes them where they lie.
+Host and device share the batch state, so it is read and written in place.
 
-Axes: B rows, P pages of a row, S stop ids, K lines drawn between two looks.
+Axes: B rows, P blocks of a row, S stop ids, K decode steps of a host sync.
 """
 
 from __future__ import annotations
@@ -15,115 +15,118 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ascent.c_extension import library
-from ascent.engines.native.batch_state import STOPS, BatchState, SamplingState, sampling_state
-from ascent.engines.native.sampling import draw, draw_reference
+from ascent.engines.native.batch_state import STOP_IDS, BatchState, SamplingState
+from ascent.engines.native.sampling import sample, sample_full_vocab
 from ascent.models.paged_attention import KVCache
 from ascent.models.paged_attention_cpu import CompiledDecode
-from ascent.models.paged_attention_sdpa import BlockDecode, by_block
+from ascent.models.paged_attention_sdpa import SdpaDecode, sdpa_decode
 
-Lines = dict[str, NDArray[Any]]  # what was drawn: made, logprobs, log_mass
+Outputs = dict[str, NDArray[Any]]  # output_tokens, logprobs, log_mass
 
 
 class _Views(NamedTuple):
-    """The numbers of the first `size` rows, as numpy and torch see them."""
+    """The state of the first `size` rows, as numpy and torch see it."""
 
     token: NDArray[Any]
-    stored: NDArray[Any]
-    position: NDArray[Any]
-    limit: NDArray[Any]
+    cached_len: NDArray[Any]
+    output_len: NDArray[Any]
+    max_output_len: NDArray[Any]
     done: NDArray[Any]
-    stops_SB: NDArray[Any]
-    lengths: NDArray[Any]
-    places: NDArray[Any]
+    stop_ids_SB: NDArray[Any]
+    seen: NDArray[Any]
+    positions: NDArray[Any]
     token_B: Tensor
-    lengths_B: Tensor
-    places_B: Tensor
-    table_BP: Tensor
-    ask: SamplingState
+    seen_B: Tensor
+    positions_B: Tensor
+    block_table_BP: Tensor
+    sampling: SamplingState
 
 
 class CpuStep:
-    """The steps of `rows` over `pool`."""
+    """Decode steps of the rows in `state` over `kv_cache`."""
 
-    def __init__(self, pool: KVCache, rows: BatchState) -> None:
-        self._pool, self._rows = pool, rows
+    def __init__(self, kv_cache: KVCache, state: BatchState) -> None:
+        self._kv_cache, self._state = kv_cache, state
         self._views: dict[int, _Views] = {}
-        self.compiled = pool.keys[0].dtype == torch.float32 and library() is not None
+        self.compiled = kv_cache.keys[0].dtype == torch.float32 and library() is not None
         self._greedy = False
-        self._words_B2: Any = None
+        self._keys_B2: Any = None
         self._temperature_B: Any = None
 
-    def first(self, logits_BV: Tensor, rows: range, lines: Lines, *, cut: bool) -> None:
-        """Draw the first tokens of rows that start. Logits behind theirs only fill the batch up."""
-        filled = np.minimum(np.arange(rows.start, rows.start + logits_BV.shape[0]), rows.stop - 1)
-        self._ask(filled)
-        position_B = self._rows.host("position")[filled]
-        ask = sampling_state(self._rows, torch.from_numpy(filled)) if cut or self._greedy else None
-        drawn = {name: line_B[: len(rows)] for name, line_B in self._draw(logits_BV, position_B, ask, cut).items()}
-        which, words = slice(rows.start, rows.stop), self._rows
-        for name, line_B in drawn.items():
-            lines[name][0, which] = line_B
-        words.host("token")[which] = drawn["made"]
-        words.host("position")[which] += 1
-        ended = (words.words[STOPS, which] == drawn["made"]).any(0)
-        words.host("done")[which] = ended | (words.host("position")[which] >= words.host("limit")[which])
+    def sample_first(self, logits_BV: Tensor, rows: range, outputs: Outputs, *, truncates: bool) -> None:
+        """Sample the first tokens of `rows`. Logits beyond them are padding."""
+        padded = np.minimum(np.arange(rows.start, rows.start + logits_BV.shape[0]), rows.stop - 1)
+        self._read_params(padded)
+        position_B = self._state.host("output_len")[padded]
+        params = self._state.sampling(torch.from_numpy(padded)) if truncates or self._greedy else None
+        sampled = self._sample(logits_BV, position_B, params, truncates)
+        which, state = slice(rows.start, rows.stop), self._state
+        for name, value_B in sampled.items():
+            outputs[name][0, which] = value_B[: len(rows)]
+        tokens = sampled["output_tokens"][: len(rows)]
+        state.host("token")[which] = tokens
+        state.host("output_len")[which] += 1
+        ended = (state.host_fields[STOP_IDS, which] == tokens).any(0)
+        state.host("done")[which] = ended | (state.host("output_len")[which] >= state.host("max_output_len")[which])
 
     def begin(self, size: int) -> None:
-        """What the first `size` rows ask for stays as it is until the next look."""
-        self._ask(slice(size))
+        """Read the sampling parameters of the first `size` rows, which stay the same until the next host sync."""
+        self._read_params(slice(size))
 
-    def context(self, size: int) -> tuple[Tensor, Tensor, CompiledDecode | BlockDecode]:
-        """The tokens that are read next, their places, and what attention needs."""
-        see = self._see(size)
-        alive = see.done == 0
-        np.multiply(see.stored, alive, see.places)
-        np.add(see.places, alive, see.lengths)  # rows that are done stand still
+    def inputs(self, size: int) -> tuple[Tensor, Tensor, CompiledDecode | SdpaDecode]:
+        """The next input tokens, their positions, and the attention context."""
+        views = self._views_of(size)
+        alive = views.done == 0
+        np.multiply(views.cached_len, alive, views.positions)
+        np.add(views.positions, alive, views.seen)  # 0 for rows that are done
         if not self.compiled:
-            return see.token_B, see.places_B, by_block(self._pool, see.table_BP, see.lengths_B)
-        context = CompiledDecode(self._pool, see.table_BP, see.lengths_B, int(see.lengths.sum()))
-        return see.token_B, see.places_B, context
+            return views.token_B, views.positions_B, sdpa_decode(self._kv_cache, views.block_table_BP, views.seen_B)
+        context = CompiledDecode(self._kv_cache, views.block_table_BP, views.seen_B, int(views.seen.sum()))
+        return views.token_B, views.positions_B, context
 
-    def draw(self, logits_BV: Tensor, size: int, lines: Lines, line: int, *, cut: bool) -> None:
-        """Draw a token for every row, as line `line`, and move the rows on; one that is done stays as it is."""
-        see = self._see(size)
-        drawn = self._draw(logits_BV, see.position, see.ask, cut)
-        for name, line_B in drawn.items():
-            lines[name][line, :size] = line_B
-        tokens, alive = drawn["made"], see.done == 0
-        np.copyto(see.token, tokens, "same_kind", alive)
-        np.add(see.position, alive, see.position)
-        np.add(see.stored, alive, see.stored)
-        ended = (see.stops_SB == tokens).any(0)
-        ended |= see.position >= see.limit
-        np.bitwise_or(see.done, ended, see.done)
+    def sample(self, logits_BV: Tensor, size: int, outputs: Outputs, step: int, *, truncates: bool) -> None:
+        """Sample a token for every row, write it as decode step `step`, and advance the rows that are not done."""
+        views = self._views_of(size)
+        sampled = self._sample(logits_BV, views.output_len, views.sampling, truncates)
+        for name, value_B in sampled.items():
+            outputs[name][step, :size] = value_B
+        tokens, alive = sampled["output_tokens"], views.done == 0
+        np.copyto(views.token, tokens, "same_kind", alive)
+        np.add(views.output_len, alive, views.output_len)
+        np.add(views.cached_len, alive, views.cached_len)
+        ended = (views.stop_ids_SB == tokens).any(0)
+        ended |= views.output_len >= views.max_output_len
+        np.bitwise_or(views.done, ended, views.done)
 
-    def _ask(self, which: slice | NDArray[Any]) -> None:
-        """Gather what these rows ask for."""
-        host = self._rows.host
-        self._words_B2 = np.stack([host("word0")[which], host("word1")[which]], 1).view(np.uint32)
+    def num_running(self, count: int) -> int:
+        """How many of the first `count` rows are not done."""
+        return count - int(np.count_nonzero(self._state.host("done")[:count]))
+
+    def _read_params(self, which: slice | NDArray[Any]) -> None:
+        host = self._state.host
+        self._keys_B2 = np.stack([host("key0")[which], host("key1")[which]], 1).view(np.uint32)
         self._greedy = bool(host("greedy")[which].any())
         temperature_B = host("temperature")[which]
         self._temperature_B = temperature_B if (temperature_B != 1).any() else None
 
-    def _draw(self, logits_BV: Tensor, position_B: NDArray[Any], ask: SamplingState | None, cut: bool) -> Lines:
-        """One line: a token for each of the rows asked last, its log-probability, and what was left where it is cut."""
-        if ask is None or not (cut or self._greedy):
-            made, logprobs = draw_reference(logits_BV, self._words_B2, position_B, self._temperature_B)
-            return {"made": made, "logprobs": logprobs}
-        drawn = draw(logits_BV, ask, cut=cut)
-        line = {"made": drawn.tokens_B.numpy(), "logprobs": drawn.logprobs_B.numpy()}
-        return line if drawn.log_mass_B is None else {**line, "log_mass": drawn.log_mass_B.numpy()}
+    def _sample(
+        self, logits_BV: Tensor, position_B: NDArray[Any], params: SamplingState | None, truncates: bool
+    ) -> Outputs:
+        """One token for each of the rows read last, its log-prob, and the log mass where rows truncate."""
+        if params is None or not (truncates or self._greedy):
+            tokens, logprobs = sample_full_vocab(logits_BV, self._keys_B2, position_B, self._temperature_B)
+            return {"output_tokens": tokens, "logprobs": logprobs}
+        sampled = sample(logits_BV, params, truncates=truncates)
+        outputs = {"output_tokens": sampled.tokens_B.numpy(), "logprobs": sampled.logprobs_B.numpy()}
+        return outputs if sampled.log_mass_B is None else {**outputs, "log_mass": sampled.log_mass_B.numpy()}
 
-    def left(self, count: int) -> int:
-        """How many of the first `count` rows go on."""
-        return count - int(np.count_nonzero(self._rows.host("done")[:count]))
-
-    def _see(self, size: int) -> _Views:
+    def _views_of(self, size: int) -> _Views:
         if size not in self._views:
-            rows = self._rows
-            own: list[Any] = [rows.host(name)[:size] for name in ("token", "stored", "position", "limit", "done")]
-            lengths, places = (np.zeros(size, dtype=np.int32) for _ in range(2))
-            own += [rows.words[STOPS, :size], lengths, places, rows["token"][:size]]
-            own += [torch.from_numpy(lengths), torch.from_numpy(places), rows.table_BP[:size]]
-            self._views[size] = _Views._make([*own, sampling_state(rows, slice(size))])
+            state = self._state
+            names = ("token", "cached_len", "output_len", "max_output_len", "done")
+            views: list[Any] = [state.host(name)[:size] for name in names]
+            seen, positions = (np.zeros(size, dtype=np.int32) for _ in range(2))
+            views += [state.host_fields[STOP_IDS, :size], seen, positions, state["token"][:size]]
+            views += [torch.from_numpy(seen), torch.from_numpy(positions), state.block_table_BP[:size]]
+            self._views[size] = _Views._make([*views, state.sampling(slice(size))])
         return self._views[size]

@@ -1,12 +1,11 @@
-"""The engine as its callers see it: add requests, step, collect completions; or all at once through `sample`.
+"""The engine: add requests, step, collect completions; or all at once with `sample`.
 
-What a request gets depends on the model, the request and nothing else: not on its neighbours, not on the order, not on
-the size of pages or batches. The weights are the learner's own tensors, read where they lie at every step.
+A completion depends on the model and its request only: not on the other requests, their order, or the sizes of blocks
+and batches. The weights are the learner's own tensors, read in place at every step.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,41 +16,40 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ascent.engines.counter_rng import words
-from ascent.engines.native.batch_state import MOST_STOPS, BatchState
-from ascent.engines.native.block_manager import BlockManager
-from ascent.engines.native.cpu_graph import worth_recording
+from ascent.engines.counter_rng import request_key
+from ascent.engines.native.batch_state import MAX_STOP_IDS, BatchState
 from ascent.engines.native.output_buffer import OutputBuffer
-from ascent.engines.native.runner import FEWEST_ROWS, Runner, Stored
+from ascent.engines.native.runner import MIN_BATCH, PromptBlocks, Runner
 from ascent.engines.native.scheduler import Admission, Move, Scheduler, Sequence
-from ascent.models.model import LanguageModel, longest
-from ascent.models.paged_attention import allocate
-from ascent.models.probe import embedding_rows, layer_calls
+from ascent.engines.native.sizing import create_block_manager, default_max_num_seqs, layer_shapes
+from ascent.models.model import LanguageModel, max_sequence_length
+from ascent.models.paged_attention import allocate_kv_cache
+from ascent.models.probe import embedding_rows
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, RoutedExperts, Stop
 
-AHEAD = 256  # tokens: on a CPU a few short prompts take hardly longer than one, so the next ones come along
-MEMORY = 0.5  # share of the free memory that the pool may take
-UNBOUNDED = 32768  # tokens of a row where the model names no limit
-MANY, MANY_BYTES = 256, 2**27  # rows of a small model on a CPU, and what their pool may take
+PREFILL_AHEAD = 256  # tokens: on a CPU a few short prompts take hardly longer than one
+MEMORY_FRACTION = 0.5  # of the free memory, for the KV cache
+DEFAULT_MAX_LEN = 32768  # tokens of a sequence if the model's config has no limit
+STEPS_PER_SYNC = 16
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What an engine did since it was made."""
+    """Counters of an engine since it was created."""
 
-    pages: int  # that can be used
-    page: int  # tokens of one
-    pool_bytes: int
-    used: int  # pages, now
-    most_used: int
-    most_shared: int  # pages that more than one sequence held at once
+    num_blocks: int  # usable
+    block_size: int
+    kv_cache_bytes: int
+    used_blocks: int  # now
+    peak_used_blocks: int
+    peak_shared_blocks: int  # blocks that several sequences held at once
     preemptions: int
     requests: int  # completed
-    tokens: int  # sampled and kept
-    prefilled: int  # prompt tokens computed
+    tokens: int  # of completions
+    prefill_tokens: int
     seconds: float
-    kept: float  # share of computed tokens that were prompts' or kept; the rest filled batches up or was drawn in vain
+    useful_frac: float  # share of computed tokens that were not padding or discarded
 
     @property
     def tokens_per_second(self) -> float:
@@ -61,10 +59,10 @@ class Stats:
 class NativeEngine:
     """Implements `protocols.Sampler` on the learner's own modules. `stop_ids` end a completion and belong to it.
 
-    `rows` sequences run at once (512 on CUDA; elsewhere 64, or 256 of a small model: see `_rows`). The pool has `pages`
-    pages of `page` tokens (64 on CUDA, elsewhere 16); unless given, it is sized once, from what is free, to hold at
-    most `rows` sequences of `longest_sequence` tokens. The host looks at the device every `steps` tokens; on a CPU
-    earlier, once enough rows have ended.
+    `max_num_seqs` sequences run at once (512 on CUDA; elsewhere 64, or 256 for a small model). The KV cache has
+    `num_blocks` blocks of `block_size` tokens (64 on CUDA, elsewhere 16); by default it is sized once, from
+    `memory_fraction` of the free memory, for at most `max_num_seqs` sequences of `max_model_len` tokens. The host reads
+    the device every `steps_per_sync` decode steps; on a CPU earlier, once waiting requests could start.
     """
 
     def __init__(
@@ -72,305 +70,270 @@ class NativeEngine:
         model: LanguageModel,
         stop_ids: Iterable[int],
         *,
-        rows: int | None = None,
-        page: int | None = None,
-        pages: int | None = None,
-        longest_sequence: int | None = None,
-        memory: float = MEMORY,
-        steps: int | None = None,
+        max_num_seqs: int | None = None,
+        block_size: int | None = None,
+        num_blocks: int | None = None,
+        max_model_len: int | None = None,
+        memory_fraction: float = MEMORY_FRACTION,
+        steps_per_sync: int = STEPS_PER_SYNC,
     ) -> None:
         self.model, self.stop_ids, self.version = model, frozenset(stop_ids), 0
-        self.steps = 16 if steps is None else steps
-        self.longest = min(longest_sequence or UNBOUNDED, longest(model.module.config) or UNBOUNDED)
-        self._refuse(rows, memory)
-        self._layers = _cached(model)
-        self._token = sum(heads * (key + value) for heads, key, value in self._layers) * model.module.dtype.itemsize
-        self.rows = self._rows() if rows is None else rows
-        self._pages = self._sized(page, pages, memory)
-        self._scheduler = Scheduler(self._pages, self.rows, 0 if model.device.type == "cuda" else AHEAD)
-        self._history = OutputBuffer(max(self.rows, FEWEST_ROWS), self._route())
+        self.steps_per_sync = steps_per_sync
+        limit = max_sequence_length(model.module.config)
+        self.max_model_len = min(max_model_len or DEFAULT_MAX_LEN, limit or DEFAULT_MAX_LEN)
+        self._check_arguments(max_num_seqs, memory_fraction)
+        self._layers = layer_shapes(model)
+        self.max_num_seqs = max_num_seqs or default_max_num_seqs(model, self._layers, self.max_model_len)
+        self._blocks = create_block_manager(
+            model, self._layers, num_blocks=num_blocks, block_size=block_size, memory_fraction=memory_fraction,
+            max_tokens=(self.max_num_seqs, self.max_model_len),
+        )  # fmt: skip
+        prefill_ahead = 0 if model.device.type == "cuda" else PREFILL_AHEAD
+        self._scheduler = Scheduler(self._blocks, self.max_num_seqs, prefill_ahead)
+        routes = model.routes
+        experts = None if routes is None else torch.zeros(routes[:2], dtype=routes.dtype).numpy()
+        self._outputs = OutputBuffer(max(self.max_num_seqs, MIN_BATCH), experts)
         self._runner: Runner | None = None
-        self._computed = self._prefilled = self._tokens = self._requests = self._most_used = self._most_shared = 0
+        self._prefill_tokens = self._tokens = self._requests = self._peak_used = self._peak_shared = 0
         self._seconds = 0.0
-        self._known: set[tuple[str, int]] = set()
+        self._active: set[tuple[str, int]] = set()
 
-    def _route(self) -> NDArray[Any] | None:
-        """How the experts of one token look; None where they are not recorded."""
-        routes = self.model.routes
-        return None if routes is None else torch.zeros(routes[:2], dtype=routes.dtype).numpy()
-
-    def _rows(self) -> int:
-        """On a CPU a step of a small model is mostly beginnings, whatever its size: many rows share one if they fit."""
-        if self.model.device.type == "cuda":
-            return 512
-        many = worth_recording(self.model) and MANY * self.longest * self._token <= MANY_BYTES
-        return MANY if many else 64
-
-    def _sized(self, page: int | None, pages: int | None, memory: float) -> BlockManager:
-        page = page or (64 if self.model.device.type == "cuda" else 16)
-        free, token = _free_bytes(self.model.device), self._token
-        count = pages or min(1 + self.rows * -(-self.longest // page), int(memory * free) // (token * page))
-        if pages is None and count < 2:
-            raise ValueError(
-                f"{free / 2**20:.0f} MiB are free, {memory:.0%} of which hold no page of {token * page} bytes; free "
-                "some memory, or raise memory="
-            )
-        return BlockManager(count, page)
-
-    def _refuse(self, rows: int | None, memory: float) -> None:
+    def _check_arguments(self, max_num_seqs: int | None, memory_fraction: float) -> None:
         if "logprobs_T" not in self.model.offers:
             raise ValueError("this model has no token head, so nothing can be sampled; load it with head='tokens'")
         if not self.stop_ids:
             raise ValueError("a sampler without stop ids runs every completion to its budget; give the EOS id")
-        if (rows is not None and rows < 1) or self.steps < 1:
-            raise ValueError(f"rows={rows}, steps={self.steps}: both count from 1")
-        if not 0 < memory < 1:
-            raise ValueError(f"memory={memory} is a share of what is free; it must lie between 0 and 1")
+        if (max_num_seqs is not None and max_num_seqs < 1) or self.steps_per_sync < 1:
+            raise ValueError(f"max_num_seqs={max_num_seqs}, steps_per_sync={self.steps_per_sync}: both must be >= 1")
+        if not 0 < memory_fraction < 1:
+            raise ValueError(f"memory_fraction={memory_fraction} is a share of the free memory: between 0 and 1")
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
-        """All completions, as they finish, larger budgets first. A bad request is refused before anything runs."""
+        """Yield completions as they finish, larger budgets first. Bad requests are refused before anything runs."""
         if not self._scheduler.idle:
-            raise RuntimeError("requests are still on their way; collect them with step(), or close() the engine first")
+            raise RuntimeError("requests are still running; collect them with step(), or close() the engine first")
         try:
-            # Started last, the longest would run on alone. Where budgets are equal, as is usual, the order stays.
+            # Longest first: started last, a long request would run alone. The sort is stable for equal budgets.
             for request in sorted(requests, key=lambda each: -each.max_new_tokens):
                 self.add(request)
-            while self._known:
+            while self._active:
                 yield from self.step()
         finally:
-            self._forget()
+            self._abort_all()
 
     def add(self, request: Request) -> None:
-        """Queue one request; an impossible one is refused here and leaves the others alone."""
+        """Queue one request; an impossible one is refused here, without effect on the others."""
         owner, total = f"request {request.prompt_id!r}/{request.sample}", len(request.tokens) + request.max_new_tokens
-        if total > self.longest:
+        if total > self.max_model_len:
             raise ValueError(
                 f"{owner}: {len(request.tokens)} prompt tokens and max_new_tokens={request.max_new_tokens} make "
-                f"{total}, but a sequence holds {self.longest}; shorten the prompt or lower max_new_tokens"
+                f"{total}, but a sequence holds {self.max_model_len}; shorten the prompt or lower max_new_tokens"
             )
-        if self._pages.needed(total) > self._pages.usable:
+        needed = self._blocks.blocks_needed(total)
+        if needed > self._blocks.num_usable:
             raise ValueError(
-                f"{owner}: {total} tokens need {self._pages.needed(total)} pages of {self._pages.size}, but the whole "
-                f"pool has {self._pages.usable}; give more memory, or lower max_new_tokens"
+                f"{owner}: {total} tokens need {needed} blocks of {self._blocks.block_size}, but the KV cache has "
+                f"{self._blocks.num_usable}; give more memory, or lower max_new_tokens"
             )
         vocabulary = embedding_rows(self.model.module)
-        strange = [token for token in request.tokens if not 0 <= token < vocabulary]
-        if strange:
-            raise ValueError(f"{owner}: token {strange[0]} in a vocabulary of {vocabulary}; render with this model")
+        unknown = [token for token in request.tokens if not 0 <= token < vocabulary]
+        if unknown:
+            raise ValueError(f"{owner}: token {unknown[0]} in a vocabulary of {vocabulary}; render with this model")
         stops = len(self.stop_ids.union(request.stop_ids))
-        if stops > MOST_STOPS:
-            raise ValueError(f"{owner}: {stops} stop ids, but at most {MOST_STOPS} are watched; use stop texts instead")
-        if (request.prompt_id, request.sample) in self._known:
-            raise ValueError(f"{owner} is on its way already; number the samples of a prompt apart")
-        self._known.add((request.prompt_id, request.sample))
-        self._history.reserve(request.max_new_tokens)
+        if stops > MAX_STOP_IDS:
+            raise ValueError(f"{owner}: {stops} stop ids, but at most {MAX_STOP_IDS} are supported; use stop texts")
+        if (request.prompt_id, request.sample) in self._active:
+            raise ValueError(f"{owner} is running already; give the samples of a prompt different numbers")
+        self._active.add((request.prompt_id, request.sample))
+        self._outputs.reserve(request.max_new_tokens)
         self._scheduler.add(request)
 
     @torch.no_grad()
     def step(self) -> list[Completion]:
-        """Start whoever can start, draw up to `steps` tokens for all who run, and return those that finished."""
-        began = time.perf_counter()
-        runner, scheduler = self._ready(), self._scheduler
-        with _evaluating(self.model):
+        """Start waiting requests, sample up to `steps_per_sync` tokens for all running ones, return the finished."""
+        start = time.perf_counter()
+        runner, scheduler = self._ready_runner(), self._scheduler
+        with _eval_mode(self.model):
             old = len(scheduler.running)
             self._start(runner, scheduler.admit(), old)
             first = np.ones(len(scheduler.running), dtype=np.int64)
             first[old:] = 0
-            stopped = scheduler.grow(runner.rows.host("stored").tolist(), self.steps)
-            if stopped:
-                first = self._preempt(runner, stopped, first)
-            self._list_pages(runner)
+            cached_lens = runner.state.host("cached_len").tolist()
+            if preempted := scheduler.allocate_decode_blocks(cached_lens, self.steps_per_sync):
+                first = self._preempt(runner, preempted, first)
+            self._update_block_table(runner)
             if scheduler.running:
-                cut = any(each.request.truncates for each in scheduler.running)
-                texts = any(each.request.stop for each in scheduler.running)  # only the host can tell when they come
-                enough = len(scheduler.running) if texts else scheduler.enough
-                runner.decode(len(scheduler.running), cut=cut, enough=enough)
-            self._most_used = max(self._most_used, self._pages.used)
-            done = self._collect(runner, first)
-        self._seconds += time.perf_counter() - began
-        return done
+                truncates = any(each.request.truncates for each in scheduler.running)
+                has_stop_text = any(each.request.stop for each in scheduler.running)  # which only the host checks
+                min_running = len(scheduler.running) if has_stop_text else scheduler.min_running
+                runner.decode(len(scheduler.running), truncates=truncates, min_running=min_running)
+            self._peak_used = max(self._peak_used, self._blocks.num_used)
+            completions = self._collect(runner, first)
+        self._seconds += time.perf_counter() - start
+        return completions
 
     def set_weights(self, version: int, tensors: Weights) -> None:
-        """The tensors are the model's own. Prompts that wait in the pool were computed with the old ones: they go."""
+        """The tensors are the model's own. Cached prompts were computed with the old ones and are dropped."""
         self.version = version
         self._scheduler.clear_prefix_cache()
 
     def release_kv_cache(self) -> None:
-        """Give the pool's memory back until the next request; on CUDA the graphs go with it and are captured anew."""
+        """Free the KV cache until the next request; on CUDA the graphs go with it and are captured again."""
         if not self._scheduler.idle:
-            raise RuntimeError("the pool cannot be lent while requests are on their way")
+            raise RuntimeError("the KV cache cannot be released while requests are running")
         self._runner = None
 
     def close(self) -> None:
-        self._forget()
+        self._abort_all()
         self._runner = None
 
     def stats(self) -> Stats:
-        computed = self._computed + (self._runner.computed if self._runner else 0)
-        useful = self._prefilled + self._tokens
+        computed, useful = self._runner.computed_tokens if self._runner else 0, self._prefill_tokens + self._tokens
         return Stats(
-            pages=self._pages.usable, page=self._pages.size, pool_bytes=self._runner.pool.bytes if self._runner else 0,
-            used=self._pages.used, most_used=self._most_used, most_shared=self._most_shared,
-            preemptions=self._scheduler.preemptions, requests=self._requests, tokens=self._tokens,
-            prefilled=self._prefilled, seconds=self._seconds, kept=min(1.0, useful / computed) if computed else 1.0,
+            num_blocks=self._blocks.num_usable, block_size=self._blocks.block_size,
+            kv_cache_bytes=self._runner.kv_cache.bytes if self._runner else 0, used_blocks=self._blocks.num_used,
+            peak_used_blocks=self._peak_used, peak_shared_blocks=self._peak_shared,
+            preemptions=self._scheduler.num_preemptions, requests=self._requests, tokens=self._tokens,
+            prefill_tokens=self._prefill_tokens, seconds=self._seconds,
+            useful_frac=min(1.0, useful / computed) if computed else 1.0,
         )  # fmt: skip
 
-    def _ready(self) -> Runner:
+    def _ready_runner(self) -> Runner:
         if self._runner is None:
-            device, dtype = self.model.device, self.model.module.dtype
-            pool = allocate(self._layers, self._pages.count, self._pages.size, dtype=dtype, device=device)
-            rows = BatchState(max(self.rows, FEWEST_ROWS), self._pages.needed(self.longest), device)
-            self._runner = Runner(self.model, pool, rows, self.steps)
+            device, blocks = self.model.device, self._blocks
+            kv_cache = allocate_kv_cache(
+                self._layers, blocks.num_blocks, blocks.block_size, dtype=self.model.module.dtype, device=device
+            )
+            max_rows = max(self.max_num_seqs, MIN_BATCH)
+            state = BatchState(max_rows, blocks.blocks_needed(self.max_model_len), device)
+            self._runner = Runner(self.model, kv_cache, state, self.steps_per_sync)
         return self._runner
 
     def _start(self, runner: Runner, admission: Admission, old: int) -> None:
-        """Prefill what is new, copy what is shared and written to, draw first tokens."""
+        """Prefill new prompts, copy shared blocks that will be written to, sample first tokens."""
         for row, (sequence, _) in enumerate(admission.started, start=old):
             request = sequence.request
-            key = words(request.seed, request.prompt_id, request.sample)
-            runner.rows.start(row, request, self.stop_ids, key, len(sequence.made))
-            sequence.listed = 0
-            self._history.start(row, sequence)
-        runner.rows.push()
+            key = request_key(request.seed, request.prompt_id, request.sample)
+            runner.state.start(row, request, self.stop_ids, key, len(sequence.output_tokens))
+            sequence.num_table_blocks = 0
+            self._outputs.start(row, sequence)
+        runner.state.push()
         if not admission.started:
             return
-        prompts = [Stored(prefix.tokens, prefix.pages) for prefix in admission.prefilled]
-        self._prefilled += sum(len(prompt.tokens) for prompt in prompts)
-        for prefix, read in zip(admission.prefilled, runner.prefill(prompts), strict=True):
-            prefix.last = read.hidden_D
-            if read.experts_TLC is not None:
-                prefix.experts, prefix.last_experts = read.experts_TLC[:-1].tobytes(), read.experts_TLC[-1]
-        if admission.copies:
-            runner.pool.copy_pages(*(list(pages) for pages in zip(*admission.copies, strict=True)))
-        self._most_shared = max(self._most_shared, self._pages.shared)
-        cut = any(sequence.request.truncates for sequence, _ in admission.started)
-        rows = range(old, old + len(admission.started))
+        prompts = [PromptBlocks(prefix.tokens, prefix.block_ids) for prefix in admission.new_prefixes]
+        self._prefill_tokens += sum(len(prompt.tokens) for prompt in prompts)
+        for prefix, output in zip(admission.new_prefixes, runner.prefill(prompts), strict=True):
+            prefix.last_hidden = output.hidden_D
+            if output.experts_TLC is not None:
+                prefix.experts, prefix.last_experts = output.experts_TLC[:-1].tobytes(), output.experts_TLC[-1]
+        if admission.block_copies:
+            runner.kv_cache.copy_blocks(*(list(ids) for ids in zip(*admission.block_copies, strict=True)))
+        self._peak_shared = max(self._peak_shared, self._blocks.num_shared)
+        truncates = any(sequence.request.truncates for sequence, _ in admission.started)
         for sequence, prefix in admission.started:
-            if not sequence.made:  # one that was preempted keeps those it was sampled with
+            if not sequence.output_tokens:  # a preempted one keeps the experts that it was sampled with
                 sequence.prompt_experts = prefix.experts
         prefixes = [prefix for _, prefix in admission.started]
-        runner.first([each.last for each in prefixes], [each.last_experts for each in prefixes], rows, cut=cut)
+        hidden, experts = [each.last_hidden for each in prefixes], [each.last_experts for each in prefixes]
+        runner.sample_first(hidden, experts, range(old, old + len(prefixes)), truncates=truncates)
 
-    def _list_pages(self, runner: Runner) -> None:
-        """Write into the table what the rows were given."""
+    def _update_block_table(self, runner: Runner) -> None:
+        """Write new blocks into the block table."""
         for row, sequence in enumerate(self._scheduler.running):
-            if sequence.listed < len(sequence.pages):
-                runner.rows.table[row, sequence.listed : len(sequence.pages)] = sequence.pages[sequence.listed :]
-                sequence.listed = len(sequence.pages)
-        runner.rows.push_table()
+            start, end = sequence.num_table_blocks, len(sequence.block_ids)
+            if start < end:
+                runner.state.block_table[row, start:end] = sequence.block_ids[start:]
+                sequence.num_table_blocks = end
+        runner.state.push_block_table()
 
-    def _preempt(self, runner: Runner, stopped: list[int], first: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Save what the stopped rows drew and close the gaps; returns `first` for the rows that go on."""
-        self._note(runner, first)
-        # One that ended with its first token needs no pages any more: it is collected with the others.
-        stopped = [row for row in stopped if not runner.rows.host("done")[row]]
-        for row in stopped:
-            self._history.save(row, self._scheduler.running[row])
-        self._close(runner, self._scheduler.preempt(stopped))
+    def _preempt(self, runner: Runner, preempted: list[int], first: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Save the output of the preempted rows and close the gaps; returns `first` for the rows that go on."""
+        self._sync_outputs(runner, first)
+        # A row that ended with its first token needs no blocks any more: it is collected with the others.
+        preempted = [row for row in preempted if not runner.state.host("done")[row]]
+        for row in preempted:
+            self._outputs.save(row, self._scheduler.running[row])
+        self._move_rows(runner, self._scheduler.preempt(preempted))
         return np.ones(len(self._scheduler.running), dtype=np.int64)
 
     def _collect(self, runner: Runner, first: NDArray[np.int64]) -> list[Completion]:
-        """Bring home what was drawn; end and return the rows that are done."""
-        self._note(runner, first)
-        running, ended, completions = self._scheduler.running, [], []
-        done = runner.rows.host("done")
-        for row in range(len(running)):
-            if done[row] or running[row].request.stop:
-                completion = self._finished(row, running[row], bool(done[row]))
+        """Sync the outputs; end and return the rows that are done."""
+        self._sync_outputs(runner, first)
+        done, ended, completions = runner.state.host("done"), [], []
+        for row, sequence in enumerate(self._scheduler.running):
+            if done[row] or sequence.request.stop:
+                completion = self._completion(row, sequence, bool(done[row]))
                 if completion is not None:
                     ended.append(row)
                     completions.append(completion)
         if ended:
-            self._close(runner, self._scheduler.finish(ended))
+            self._move_rows(runner, self._scheduler.finish(ended))
         self._requests += len(completions)
         self._tokens += sum(len(each.tokens) for each in completions)
-        self._known -= {(each.prompt_id, each.sample) for each in completions}
+        self._active -= {(each.prompt_id, each.sample) for each in completions}
         return completions
 
-    def _note(self, runner: Runner, first: NDArray[np.int64]) -> None:
-        """Move what the device drew since the last look into the history."""
-        runner.rows.pull()
-        counts = runner.rows.host("position")[: len(first)] - self._history.made[: len(first)]
-        self._history.append(runner.drawn(), first, counts, self.version)
+    def _sync_outputs(self, runner: Runner, first: NDArray[np.int64]) -> None:
+        """Append what was sampled since the last sync; row i's new tokens begin at decode step `first[i]`."""
+        runner.state.pull()
+        counts = runner.state.host("output_len")[: len(first)] - self._outputs.lengths[: len(first)]
+        self._outputs.append(runner.outputs(), first, counts, self.version)
 
-    def _close(self, runner: Runner, moves: list[Move]) -> None:
+    def _move_rows(self, runner: Runner, moves: list[Move]) -> None:
         for move in moves:
-            runner.rows.move(*move)
-            self._history.move(*move)
-        runner.rows.clear(range(len(self._scheduler.running), runner.rows.count))
-        runner.rows.push()
+            runner.state.move(*move)
+            self._outputs.move(*move)
+        runner.state.clear(range(len(self._scheduler.running), runner.state.max_rows))
+        runner.state.push()
 
-    def _finished(self, row: int, sequence: Sequence, done: bool) -> Completion | None:
-        """The completion of a row that has ended, by its stop ids, its stop texts or its budget."""
-        request, tokens = sequence.request, self._history.tokens(row)
-        keep = _until_text(self.model, tokens, request) if request.stop else None
-        if keep is None and not done:
+    def _completion(self, row: int, sequence: Sequence, done: bool) -> Completion | None:
+        """The completion of a row that has ended by stop id, stop text or budget; None if it has not."""
+        request, tokens = sequence.request, self._outputs.tokens(row)
+        end = _stop_text_end(self.model, tokens, request) if request.stop else None
+        if end is None and not done:
             return None
-        self._history.save(row, sequence)
+        self._outputs.save(row, sequence)
         stop: Stop = "eos" if tokens[-1] in self.stop_ids else "stop" if tokens[-1] in request.stop_ids else "length"
-        if keep is not None and (keep < len(tokens) or stop == "length"):
+        if end is not None and (end < len(tokens) or stop == "length"):
             stop = "stop"
-        kept = slice(keep)
+        routes, experts = self.model.routes, None
+        if routes is not None:
+            width = cast(Literal[1, 2], routes.dtype.itemsize)
+            sampled: Any = sequence.experts[:end]
+            experts = RoutedExperts(sequence.prompt_experts, sampled.tobytes(), routes.layers, routes.choices, width)
         return Completion(
-            prompt_id=request.prompt_id, sample=request.sample, tokens=tuple(tokens[kept]),
-            logprobs=tuple(sequence.logprobs[kept]), versions=tuple(sequence.versions[kept]), stop=stop,
-            log_mass=tuple(sequence.log_mass[kept]) if request.truncates else None,
-            routed_experts=self._routed(sequence, kept),
+            prompt_id=request.prompt_id, sample=request.sample, tokens=tuple(tokens[:end]),
+            logprobs=tuple(sequence.logprobs[:end]), versions=tuple(sequence.versions[:end]), stop=stop,
+            log_mass=tuple(sequence.log_mass[:end]) if request.truncates else None, routed_experts=experts,
         )  # fmt: skip
 
-    def _routed(self, sequence: Sequence, kept: slice) -> RoutedExperts | None:
-        routes = self.model.routes
-        if routes is None:
-            return None
-        sampled = sequence.experts[kept].tobytes()
-        width = cast(Literal[1, 2], routes.dtype.itemsize)
-        return RoutedExperts(sequence.prompt_experts, sampled, routes.layers, routes.choices, width)
-
-    def _forget(self) -> None:
-        """Drop whoever is still on the way, so that the next call starts clean."""
+    def _abort_all(self) -> None:
         self._scheduler.clear()
-        self._known.clear()
+        self._active.clear()
         if self._runner is not None:
-            self._runner.rows.clear(range(self._runner.rows.count))
-            self._runner.rows.push()
+            self._runner.state.clear(range(self._runner.state.max_rows))
+            self._runner.state.push()
 
 
-def _until_text(model: LanguageModel, tokens: list[int], request: Request) -> int | None:
-    """How many tokens it takes until a stop text has appeared; None if none has."""
+def _stop_text_end(model: LanguageModel, tokens: list[int], request: Request) -> int | None:
+    """How many tokens it takes until a stop text appears; None if none does."""
 
-    def stopped(count: int) -> bool:
+    def has_stop(count: int) -> bool:
         text = str(model.tokenizer.decode(tokens[:count]))
         return any(stop in text for stop in request.stop)
 
-    if not tokens or not stopped(len(tokens)):
+    if not tokens or not has_stop(len(tokens)):
         return None
     low, high = 1, len(tokens)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if stopped(middle) else (middle + 1, high)
+        low, high = (low, middle) if has_stop(middle) else (middle + 1, high)
     return low
 
 
-def _cached(model: LanguageModel) -> list[tuple[int, int, int]]:
-    """What each layer stores for a token, asked of the model itself."""
-    calls = layer_calls(model.module)
-    layers = [call.layer for call in calls]
-    if layers != list(range(len(calls))):
-        raise ValueError(
-            f"{type(model.module).__name__} runs its layers in the order {layers}; a cache needs each of them once"
-        )
-    return [call.heads for call in calls]
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 @contextmanager
-def _evaluating(model: LanguageModel) -> Iterator[None]:
-    """Sampling runs without dropout, whatever mode the learner left the model in."""
+def _eval_mode(model: LanguageModel) -> Iterator[None]:
+    """Sample without dropout; the learner's mode is restored."""
     training = model.module.training
     if training:
         model.eval()

@@ -1,6 +1,6 @@
-"""What each running row has drawn so far, on the host: one line a row, written many rows at a time.
+"""The tokens sampled so far for each running row, on the host, written for many rows at a time.
 
-Axes: B rows, K the lines that a look at the device brings, M the longest completion.
+Axes: B rows, K decode steps of a host sync.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ from ascent.engines.native.scheduler import Sequence
 
 
 class OutputBuffer:
-    """`made` counts the tokens of each row. `routes`, where they are recorded: how they look for one token."""
+    """`lengths` counts the tokens of each row. `experts` is an example of one token's experts, if they are recorded."""
 
-    def __init__(self, rows: int, routes: NDArray[Any] | None = None) -> None:
-        self.made = np.zeros(rows, dtype=np.int64)
-        self._stores: dict[str, NDArray[Any]] = {
-            "made": np.zeros((rows, 0), dtype=np.int32),
-            "versions": np.zeros((rows, 0), dtype=np.int32),
-            "logprobs": np.zeros((rows, 0), dtype=np.float32),
-            "log_mass": np.zeros((rows, 0), dtype=np.float32),
+    def __init__(self, max_rows: int, experts: NDArray[Any] | None = None) -> None:
+        self.lengths = np.zeros(max_rows, dtype=np.int64)
+        self._columns: dict[str, NDArray[Any]] = {
+            "output_tokens": np.zeros((max_rows, 0), dtype=np.int32),
+            "versions": np.zeros((max_rows, 0), dtype=np.int32),
+            "logprobs": np.zeros((max_rows, 0), dtype=np.float32),
+            "log_mass": np.zeros((max_rows, 0), dtype=np.float32),
         }
-        if routes is not None:
-            self._stores["experts"] = np.zeros((rows, 0, *routes.shape), dtype=routes.dtype)
+        if experts is not None:
+            self._columns["experts"] = np.zeros((max_rows, 0, *experts.shape), dtype=experts.dtype)
 
-    def reserve(self, longest: int) -> None:
-        """Room for completions of this many tokens."""
-        more = longest - self._stores["made"].shape[1]
+    def reserve(self, max_len: int) -> None:
+        """Make room for completions of this many tokens."""
+        more = max_len - self._columns["output_tokens"].shape[1]
         if more > 0:
-            for name, store in self._stores.items():
-                self._stores[name] = np.pad(store, ((0, 0), (0, more), *[(0, 0)] * (store.ndim - 2)))
+            for name, column in self._columns.items():
+                self._columns[name] = np.pad(column, ((0, 0), (0, more), *[(0, 0)] * (column.ndim - 2)))
 
     def start(self, row: int, sequence: Sequence) -> None:
-        """A row begins with what its sequence drew before it was preempted: mostly nothing."""
-        self.made[row] = len(sequence.made)
-        for name, store in self._stores.items() if sequence.made else ():
-            store[row, : len(sequence.made)] = getattr(sequence, name)
+        """Fill a row with its sequence's output from before preemption, usually none."""
+        self.lengths[row] = len(sequence.output_tokens)
+        for name, column in self._columns.items() if sequence.output_tokens else ():
+            column[row, : self.lengths[row]] = getattr(sequence, name)
 
-    def append(self, drawn: dict[str, NDArray[Any]], first: NDArray[Any], counts: NDArray[Any], version: int) -> None:
-        """`drawn` holds (K, B) arrays; row b gets its lines first[b] to first[b] + counts[b]."""
-        for line in range(int((first + counts).max(initial=0))):
-            rows = np.flatnonzero((first <= line) & (line < first + counts))
-            places = self.made[rows] + line - first[rows]
-            for name, store in self._stores.items():
-                store[rows, places] = version if name == "versions" else drawn[name][line, rows]
-        self.made[: len(counts)] += counts
+    def append(self, outputs: dict[str, NDArray[Any]], first: NDArray[Any], counts: NDArray[Any], version: int) -> None:
+        """`outputs` holds (K, B) arrays; row b gets its steps first[b] to first[b] + counts[b]."""
+        for step in range(int((first + counts).max(initial=0))):
+            rows = np.flatnonzero((first <= step) & (step < first + counts))
+            positions = self.lengths[rows] + step - first[rows]
+            for name, column in self._columns.items():
+                column[rows, positions] = version if name == "versions" else outputs[name][step, rows]
+        self.lengths[: len(counts)] += counts
 
     def move(self, source: int, target: int) -> None:
-        self.made[target] = self.made[source]
-        for store in self._stores.values():
-            store[target, : self.made[source]] = store[source, : self.made[source]]
+        self.lengths[target] = self.lengths[source]
+        for column in self._columns.values():
+            column[target, : self.lengths[source]] = column[source, : self.lengths[source]]
 
     def tokens(self, row: int) -> list[int]:
-        tokens: list[int] = self._stores["made"][row, : self.made[row]].tolist()
+        tokens: list[int] = self._columns["output_tokens"][row, : self.lengths[row]].tolist()
         return tokens
 
     def save(self, row: int, sequence: Sequence) -> None:
-        """Hand a row's tokens to its sequence."""
-        for name, store in self._stores.items():
-            own = store[row, : self.made[row]]
-            setattr(sequence, name, own.copy() if name == "experts" else own.tolist())
+        """Copy a row's output to its sequence."""
+        for name, column in self._columns.items():
+            values = column[row, : self.lengths[row]]
+            setattr(sequence, name, values.copy() if name == "experts" else values.tolist())

@@ -1,9 +1,9 @@
-"""Which requests run, which wait, and whose pages they are. Host side alone: no tensor passes here.
+"""Which requests run, which wait, and which KV cache blocks they use. Host only: no tensors here.
 
-A prompt is prefilled once and becomes a `Prefix`; every sample of it shares the prefix's full pages and gets its own
-copy of the last page where that is not full (the last sample takes the page itself). Requests start in the order in
-which they came. When pages run out, prefixes that nobody runs on go first, then the sequence that started last: it
-waits at the head of the queue with what it has sampled, and later starts again as a longer prompt.
+A prompt is prefilled once and becomes a `Prefix`. Its samples share the full blocks, and each gets a copy of the last,
+partly filled one (the last sample takes over the block itself). Requests start in arrival order. When blocks run out,
+prefixes without running samples are evicted first, then the sequence that started last is preempted: it waits at the
+head of the queue with its output tokens and restarts as a longer prompt.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from typing import Any, NamedTuple
 from ascent.engines.native.block_manager import BlockManager
 from ascent.records import Request
 
-FEWEST_TOGETHER = 8  # an eighth of the rows must be free before new requests start
+ADMIT_DIVISOR = 8  # an eighth of the rows must be free before new requests start
 
 
 @dataclass(eq=False)
 class Sequence:
-    """A request on its way. `made` and its companions hold what was sampled before it was preempted.
+    """A request in the engine. The output fields are filled when it is preempted or finished.
 
-    `prompt_experts` and `experts` are there where routes are recorded (see `records.RoutedExperts`).
+    `prompt_experts` and `experts` are set if routes are recorded (see `records.RoutedExperts`).
     """
 
     request: Request
-    made: list[int] = field(default_factory=list)
+    output_tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     log_mass: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     experts: Any = ()
     prompt_experts: bytes = b""
-    pages: list[int] = field(default_factory=list)
-    listed: int = 0  # how many of its pages the device's table holds
-    turn: int = 0  # counts starts: the highest started last
+    block_ids: list[int] = field(default_factory=list)
+    num_table_blocks: int = 0  # how many of its blocks are in the device's block table
+    start_order: int = 0  # highest: started last
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What must be in the pool before the next token can be drawn."""
-        return (*self.request.tokens, *self.made)
+        """The tokens that must be in the KV cache before the next one is sampled."""
+        return (*self.request.tokens, *self.output_tokens)
 
     @property
-    def longest(self) -> int:
+    def max_len(self) -> int:
         return len(self.request.tokens) + self.request.max_new_tokens
 
 
 @dataclass(eq=False)
 class Prefix:
-    """A prompt in the pool. `last` is the model's hidden state at its last token: all that a first draw needs.
+    """A prompt in the KV cache. `last_hidden` is the hidden state at its last token, from which first tokens are drawn.
 
-    Where routes are recorded, `last_experts` are that token's and `experts` those of the tokens before it.
+    If routes are recorded, `last_experts` are those of the last token and `experts` those of the tokens before it.
     """
 
     tokens: tuple[int, ...]
-    pages: list[int]
-    last: Any = None
+    block_ids: list[int]
+    last_hidden: Any = None
     last_experts: Any = None
     experts: bytes = b""
 
 
 class Move(NamedTuple):
-    """A row takes another's place in the batch."""
+    """Batch row `source` moves to row `target`."""
 
     source: int
     target: int
@@ -72,170 +72,172 @@ class Move(NamedTuple):
 
 @dataclass
 class Admission:
-    """What the engine has to do for those who start: prefill the new prefixes, copy pages, draw their first tokens."""
+    """Work for the sequences that start: prefill new prefixes, copy blocks (source, target), sample first tokens."""
 
     started: list[tuple[Sequence, Prefix]] = field(default_factory=list)
-    prefilled: list[Prefix] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
+    new_prefixes: list[Prefix] = field(default_factory=list)
+    block_copies: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Scheduler:
-    """`running[i]` is row i of the batch. Up to `ahead` tokens of prompts are prefilled together before they start."""
+    """`running[i]` is row i of the batch. Prompts of waiting requests are prefilled early, up to
+    `prefill_ahead` tokens at a time."""
 
-    def __init__(self, pages: BlockManager, rows: int, ahead: int = 0) -> None:
-        self.pages, self.rows, self.ahead = pages, rows, ahead
+    def __init__(self, blocks: BlockManager, max_num_seqs: int, prefill_ahead: int = 0) -> None:
+        self.blocks, self.max_num_seqs, self.prefill_ahead = blocks, max_num_seqs, prefill_ahead
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self.preemptions = 0
-        self._turns = 0
+        self.num_preemptions = 0
+        self._num_starts = 0
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
-        self._wanted: Counter[tuple[int, ...]] = Counter()  # how many wait for each prompt
+        self._num_waiting: Counter[tuple[int, ...]] = Counter()  # waiting requests per prompt
 
     def add(self, request: Request) -> None:
         sequence = Sequence(request)
         self.waiting.append(sequence)
-        self._wanted[sequence.tokens] += 1
+        self._num_waiting[sequence.tokens] += 1
 
     @property
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
     @property
-    def enough(self) -> int:
-        """With so many rows left it pays to look: others could start."""
+    def min_running(self) -> int:
+        """Once this few rows are running, waiting requests could start."""
         if not self.waiting:
             return 0
-        return max(min(len(self.running) - 1, self.rows - -(-self.rows // FEWEST_TOGETHER)), 0)
+        return max(min(len(self.running) - 1, self.max_num_seqs - -(-self.max_num_seqs // ADMIT_DIVISOR)), 0)
 
     def admit(self) -> Admission:
-        """Start whoever waits, in order, until rows or pages run out.
+        """Start waiting requests in order until rows or blocks run out.
 
-        While most rows are busy nobody starts: prompts are cheaper to prefill several at a time.
+        None start while most rows are busy: prompts are cheaper to prefill several at a time.
         """
         admission = Admission()
-        if self.running and (self.rows - len(self.running)) * FEWEST_TOGETHER < self.rows:
+        if self.running and (self.max_num_seqs - len(self.running)) * ADMIT_DIVISOR < self.max_num_seqs:
             return admission
-        busy: set[Prefix] = set()  # their pages are about to be filled or copied, so they stay
-        while self.waiting and len(self.running) < self.rows:
+        in_use: set[Prefix] = set()  # their blocks are about to be filled or copied, so they stay
+        while self.waiting and len(self.running) < self.max_num_seqs:
             sequence = self.waiting[0]
             prefix = self._prefixes.get(sequence.tokens)
-            whole, rest = divmod(len(sequence.tokens), self.pages.size)
-            build = 0 if prefix else whole + bool(rest)
-            takes = self._wanted[sequence.tokens] == 1  # the last sample takes the prompt's pages as they are
-            # Everyone who runs, the new one included, must be able to grow by a page, or it would soon be preempted.
+            partial_block = bool(len(sequence.tokens) % self.blocks.block_size)
+            prefix_blocks = 0 if prefix else self.blocks.blocks_needed(len(sequence.tokens))
+            takes_over = self._num_waiting[sequence.tokens] == 1  # the last sample needs no copy
+            # Every running sequence, the new one included, must be able to grow by a block, or it is soon preempted.
             spare = len(self.running) + 1 if self.running else 0
-            busy |= {prefix} if prefix else set()
-            if not self._make_room(build + bool(rest and not takes) + spare, busy):
-                if self.running or not self._make_room(build, busy):
+            in_use |= {prefix} if prefix else set()
+            if not self._make_room(prefix_blocks + (partial_block and not takes_over) + spare, in_use):
+                if self.running or not self._make_room(prefix_blocks, in_use):
                     break
-                takes = True  # alone in too small a pool: it takes the pages, and the next sample prefills anew
+                takes_over = True  # alone in too small a cache: the next sample prefills its prompt again
             self.waiting.popleft()
-            self._wanted[sequence.tokens] -= 1
-            if not self._wanted[sequence.tokens]:
-                del self._wanted[sequence.tokens]
+            self._num_waiting[sequence.tokens] -= 1
+            if not self._num_waiting[sequence.tokens]:
+                del self._num_waiting[sequence.tokens]
             if prefix is None:
-                prefix = self._prefixes[sequence.tokens] = Prefix(sequence.tokens, self.pages.take(build))
-                admission.prefilled.append(prefix)
-            busy.add(prefix)
-            self._start(sequence, prefix, takes, admission)
-        if self.ahead and admission.prefilled:
-            self._prefill_ahead(admission)
+                prefix = self._add_prefix(sequence.tokens, admission)
+            in_use.add(prefix)
+            self._start(sequence, prefix, takes_over, admission)
+        if self.prefill_ahead and admission.new_prefixes:
+            self._prefill_waiting(admission)
         return admission
 
-    def grow(self, stored: SequenceOf[int], steps: int) -> list[int]:
-        """Give every row the pages for its next `steps` tokens. Returns the rows that lost theirs, last start first.
+    def allocate_decode_blocks(self, cached_lens: SequenceOf[int], steps: int) -> list[int]:
+        """Give every row the blocks for its next `steps` tokens. Returns the rows that lost theirs, last start first.
 
-        `stored[i]` tokens of row i are in the pool. Those rows must be preempted or finished before anything else.
+        `cached_lens[i]` tokens of row i are in the KV cache. The returned rows must be preempted or finished next.
         """
-        by_turn = sorted(range(len(self.running)), key=lambda row: self.running[row].turn)
-        stopped: list[int] = []
-        while len(stopped) < len(by_turn):
-            short = self._extend(by_turn[: len(by_turn) - len(stopped)], stored, steps)
-            if not short:
-                break
-            newest = by_turn[len(by_turn) - 1 - len(stopped)]
-            self.pages.drop(self.running[newest].pages)
-            self.running[newest].pages = []
-            stopped.append(newest)
-        return stopped
+        by_start = sorted(range(len(self.running)), key=lambda row: self.running[row].start_order)
+        preempted: list[int] = []
+        while by_start and not self._extend(by_start, cached_lens, steps):
+            newest = by_start.pop()
+            self.blocks.free(self.running[newest].block_ids)
+            self.running[newest].block_ids = []
+            preempted.append(newest)
+        return preempted
 
     def preempt(self, rows: SequenceOf[int]) -> list[Move]:
-        """These rows, which hold no pages any more, wait at the head of the queue, the first to start first."""
+        """Move these rows, which hold no blocks any more, to the head of the queue, the first to start first."""
         for row in rows:
             sequence = self.running[row]
-            self.preemptions += 1
+            self.num_preemptions += 1
             self.waiting.appendleft(sequence)
-            self._wanted[sequence.tokens] += 1
-        return self._close(rows)
+            self._num_waiting[sequence.tokens] += 1
+        return self._compact(rows)
 
     def finish(self, rows: SequenceOf[int]) -> list[Move]:
-        """End these rows and free their pages. Returns the moves that close the gaps."""
+        """End these rows and free their blocks. Returns the moves that close the gaps."""
         for row in rows:
-            self.pages.drop(self.running[row].pages)
-        return self._close(rows)
+            self.blocks.free(self.running[row].block_ids)
+        return self._compact(rows)
 
     def clear_prefix_cache(self) -> None:
-        """Those who start from now on compute theirs anew; whoever runs keeps what it shares."""
+        """Requests that start from now on prefill their prompts again; running ones keep their blocks."""
         for prefix in self._prefixes.values():
-            self.pages.drop(prefix.pages)
+            self.blocks.free(prefix.block_ids)
         self._prefixes.clear()
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Drop all requests."""
         self.clear_prefix_cache()
         for sequence in self.running:
-            self.pages.drop(sequence.pages)
+            self.blocks.free(sequence.block_ids)
         self.running.clear()
         self.waiting.clear()
-        self._wanted.clear()
+        self._num_waiting.clear()
 
-    def _prefill_ahead(self, admission: Admission) -> None:
-        """Prompts of the next requests come along while together they are short and everyone who runs can grow."""
-        tokens = sum(len(prefix.tokens) for prefix in admission.prefilled)
-        free = self.pages.free - len(self.running)
-        for sequence in islice(self.waiting, self.rows if tokens < self.ahead else 0):
+    def _add_prefix(self, tokens: tuple[int, ...], admission: Admission) -> Prefix:
+        prefix = self._prefixes[tokens] = Prefix(tokens, self.blocks.allocate(self.blocks.blocks_needed(len(tokens))))
+        admission.new_prefixes.append(prefix)
+        return prefix
+
+    def _prefill_waiting(self, admission: Admission) -> None:
+        """Prefill the next requests' prompts too, while they are short and every running sequence can still grow."""
+        tokens = sum(len(prefix.tokens) for prefix in admission.new_prefixes)
+        free = self.blocks.num_free - len(self.running)
+        for sequence in islice(self.waiting, self.max_num_seqs if tokens < self.prefill_ahead else 0):
             prompt = sequence.tokens
             if prompt in self._prefixes:
                 continue
             tokens += len(prompt)
-            free -= self.pages.needed(len(prompt))
-            if tokens > self.ahead or free < 0:
+            free -= self.blocks.blocks_needed(len(prompt))
+            if tokens > self.prefill_ahead or free < 0:
                 break
-            prefix = self._prefixes[prompt] = Prefix(prompt, self.pages.take(self.pages.needed(len(prompt))))
-            admission.prefilled.append(prefix)
+            self._add_prefix(prompt, admission)
 
-    def _start(self, sequence: Sequence, prefix: Prefix, takes: bool, admission: Admission) -> None:
-        whole = len(prefix.tokens) // self.pages.size
-        if takes:
+    def _start(self, sequence: Sequence, prefix: Prefix, takes_over: bool, admission: Admission) -> None:
+        full_blocks = len(prefix.tokens) // self.blocks.block_size
+        if takes_over:
             del self._prefixes[prefix.tokens]
-            sequence.pages = list(prefix.pages)  # and with them the prefix's hold
+            sequence.block_ids = list(prefix.block_ids)  # with the prefix's references
         else:
-            sequence.pages = prefix.pages[:whole]
-            self.pages.share(sequence.pages)
-            if whole < len(prefix.pages):
-                (own,) = self.pages.take(1)
-                admission.copies.append((prefix.pages[whole], own))
-                sequence.pages.append(own)
-        self._turns += 1
-        sequence.turn = self._turns
+            sequence.block_ids = prefix.block_ids[:full_blocks]
+            self.blocks.share(sequence.block_ids)
+            if full_blocks < len(prefix.block_ids):
+                (copy,) = self.blocks.allocate(1)
+                admission.block_copies.append((prefix.block_ids[full_blocks], copy))
+                sequence.block_ids.append(copy)
+        self._num_starts += 1
+        sequence.start_order = self._num_starts
         self.running.append(sequence)
         admission.started.append((sequence, prefix))
 
-    def _extend(self, rows: SequenceOf[int], stored: SequenceOf[int], steps: int) -> bool:
-        """Give these rows their pages, the first to start first. True if they do not suffice."""
+    def _extend(self, rows: SequenceOf[int], cached_lens: SequenceOf[int], steps: int) -> bool:
+        """Allocate the next blocks of these rows, in order. False if there are not enough."""
         for row in rows:
             sequence = self.running[row]
-            # The last token drawn is never stored.
-            missing = self.pages.needed(min(stored[row] + steps, sequence.longest - 1)) - len(sequence.pages)
+            # The last sampled token is never stored.
+            length = min(cached_lens[row] + steps, sequence.max_len - 1)
+            missing = self.blocks.blocks_needed(length) - len(sequence.block_ids)
             if missing > 0:
                 if not self._make_room(missing):
-                    return True
-                sequence.pages += self.pages.take(missing)
-        return False
+                    return False
+                sequence.block_ids += self.blocks.allocate(missing)
+        return True
 
-    def _close(self, rows: SequenceOf[int]) -> list[Move]:
-        """Fill the gaps of these rows with the last rows that stay."""
-        gone, moves = set(rows), []
+    def _compact(self, removed: SequenceOf[int]) -> list[Move]:
+        """Fill the gaps of the removed rows with the last rows that stay."""
+        gone, moves = set(removed), []
         count = len(self.running) - len(gone)
         staying = (row for row in range(count, len(self.running)) if row not in gone)
         for source, target in zip(staying, sorted(row for row in gone if row < count), strict=True):
@@ -244,12 +246,12 @@ class Scheduler:
         del self.running[count:]
         return moves
 
-    def _make_room(self, need: int, keep: AbstractSet[Prefix] = frozenset()) -> bool:
-        """Free pages by dropping prefixes that only wait; they are prefilled again when their turn comes."""
-        if self.pages.free < need:
-            # The newest first: the oldest is shared by those who run, so that dropping it frees least.
+    def _make_room(self, num_blocks: int, keep: AbstractSet[Prefix] = frozenset()) -> bool:
+        """Free blocks by evicting prefixes of waiting requests; they are prefilled again when needed."""
+        if self.blocks.num_free < num_blocks:
+            # The newest first: the oldest is shared with running sequences, so evicting it frees least.
             for prefix in [each for each in reversed(self._prefixes.values()) if each not in keep]:
-                self.pages.drop(self._prefixes.pop(prefix.tokens).pages)
-                if self.pages.free >= need:
+                self.blocks.free(self._prefixes.pop(prefix.tokens).block_ids)
+                if self.blocks.num_free >= num_blocks:
                     break
-        return self.pages.free >= need
+        return self.blocks.num_free >= num_blocks

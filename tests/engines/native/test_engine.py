@@ -13,14 +13,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ascent.engines.hf import HFSampler
-from ascent.engines.native import cpu_step, sampling
-from ascent.engines.native import engine as native
+from ascent.engines.native import cpu_step, sampling, sizing
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
 from ascent.models.load import load
 from ascent.models.lora import attach
 from ascent.models.model import LanguageModel
-from ascent.models.paged_attention_sdpa import by_block
+from ascent.models.paged_attention_sdpa import sdpa_decode
 from ascent.models.tiny import FAMILIES, create
 from ascent.records import Completion, Request
 
@@ -50,9 +49,9 @@ def ragged(prompts: int = 6, group: int = 4, seed: int = 0, **changes: object) -
 
 
 def run(model: LanguageModel, requests: list[Request], **settings: int | None) -> Done:
-    engine = NativeEngine(model, ENDS, **{"rows": 8, "longest_sequence": 128, **settings})  # type: ignore[arg-type]
+    engine = NativeEngine(model, ENDS, **{"max_num_seqs": 8, "max_model_len": 128, **settings})  # type: ignore[arg-type]
     done = {(each.prompt_id, each.sample): each for each in engine.sample(requests)}
-    assert engine.stats().used == 0
+    assert engine.stats().used_blocks == 0
     assert len(done) == len(requests)
     return done
 
@@ -88,7 +87,7 @@ def generated(folder: Path, prompts: list[tuple[int, ...]], new: int) -> list[li
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_greedy_equals_transformers_generate(folders: dict[str, Path], family: str) -> None:
     requests = ragged(prompts=16, group=1, max_new_tokens=40, greedy=True)
-    done = run(load(folders[family]), requests, longest_sequence=256)
+    done = run(load(folders[family]), requests, max_model_len=256)
     prompts = [request.tokens for request in requests]
     assert [list(done[r.prompt_id, 0].tokens) for r in requests] == generated(folders[family], prompts, 40)
 
@@ -120,7 +119,7 @@ def test_greedy_equals_generate_on_smollm2() -> None:
     ids: list[int] = model.tokenizer.encode(text)
     prompts = [tuple(ids[: rng.randint(4, 60)]) for _ in range(32)]
     requests = [Request(f"p{n}", 0, prompt, 64, seed=0, greedy=True) for n, prompt in enumerate(prompts)]
-    engine = NativeEngine(model, ENDS, rows=32, longest_sequence=128)
+    engine = NativeEngine(model, ENDS, max_num_seqs=32, max_model_len=128)
     done = {each.prompt_id: list(each.tokens) for each in engine.sample(requests)}
     assert [done[f"p{n}"] for n in range(32)] == generated(folder, prompts, 64)
 
@@ -156,7 +155,7 @@ def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["compiled", "sdpa"])
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of attention on a CPU."""
+    """Both kernels of attention on a CPU."""
     if request.param == "sdpa":
         without_a_compiler(monkeypatch)
     else:
@@ -168,23 +167,23 @@ class TestCompositionDoesNotMatter:
     """The same request: the same tokens and the same bits of log-prob, whatever runs beside it."""
 
     def test_alone(self, model: LanguageModel) -> None:
-        together = run(model, ragged(), rows=64)
+        together = run(model, ragged(), max_num_seqs=64)
         for request in ragged()[::3]:
             key = (request.prompt_id, request.sample)
-            assert run(model, [request], rows=1)[key] == together[key]
+            assert run(model, [request], max_num_seqs=1)[key] == together[key]
 
     def test_in_a_full_batch_and_in_any_order(self, model: LanguageModel) -> None:
         requests = ragged(prompts=16, group=4)
-        together = run(model, requests, rows=64)
+        together = run(model, requests, max_num_seqs=64)
         for seed in range(2):
             shuffled = random.Random(seed).sample(requests, len(requests))
-            assert run(model, shuffled, rows=64) == together
-        assert run(model, requests[::-1], rows=5) == together
-        assert run(model, requests, rows=None) == together
+            assert run(model, shuffled, max_num_seqs=64) == together
+        assert run(model, requests[::-1], max_num_seqs=5) == together
+        assert run(model, requests, max_num_seqs=None) == together
 
-    @pytest.mark.parametrize("page", [1, 3, 16, 64, 128])
-    def test_with_other_page_sizes(self, model: LanguageModel, page: int) -> None:
-        assert run(model, ragged(), page=page) == run(model, ragged(), page=8)
+    @pytest.mark.parametrize("block_size", [1, 3, 16, 64, 128])
+    def test_with_other_block_sizes(self, model: LanguageModel, block_size: int) -> None:
+        assert run(model, ragged(), block_size=block_size) == run(model, ragged(), block_size=8)
 
     def test_with_prompts_that_take_another_forward(self, model: LanguageModel) -> None:
         """Prompts of up to 64 tokens, of up to 256, and longer ones each have a forward of their own."""
@@ -192,22 +191,22 @@ class TestCompositionDoesNotMatter:
         lengths = (1, 63, 64, 65, 255, 256, 257, 400)
         prompts = [tuple(rng.randrange(3, 250) for _ in range(length)) for length in lengths]
         requests = [Request(f"p{n}", 0, prompt, 12, seed=0) for n, prompt in enumerate(prompts)]
-        together = run(model, requests, longest_sequence=512)
+        together = run(model, requests, max_model_len=512)
         for request in requests:
-            alone = run(model, [request], longest_sequence=512)[request.prompt_id, 0]
+            alone = run(model, [request], max_model_len=512)[request.prompt_id, 0]
             assert alone == together[request.prompt_id, 0]
             assert alone.logprobs == pytest.approx(trained(model, request, alone), abs=1e-5)
 
     def test_when_the_host_looks_less_often(self, model: LanguageModel) -> None:
-        assert run(model, ragged(), steps=5) == run(model, ragged())
+        assert run(model, ragged(), steps_per_sync=5) == run(model, ragged())
 
     def test_after_a_restart(self, model: LanguageModel, folders: dict[str, Path]) -> None:
         assert run(load(folders["qwen2"]), ragged()) == run(model, ragged())
 
     def test_under_forced_preemption(self, model: LanguageModel) -> None:
         requests = ragged(prompts=8)
-        free = run(model, requests, rows=16, page=8)
-        engine = NativeEngine(model, ENDS, rows=16, page=8, pages=16, longest_sequence=128)
+        free = run(model, requests, max_num_seqs=16, block_size=8)
+        engine = NativeEngine(model, ENDS, max_num_seqs=16, block_size=8, num_blocks=16, max_model_len=128)
         tight = {(each.prompt_id, each.sample): each for each in engine.sample(requests)}
         assert engine.stats().preemptions > 3
         assert {key: each.tokens for key, each in tight.items()} == {key: each.tokens for key, each in free.items()}
@@ -217,7 +216,7 @@ class TestCompositionDoesNotMatter:
 
 def test_a_weight_update_is_seen_by_the_very_next_token(folders: dict[str, Path]) -> None:
     model = load(folders["llama"])
-    engine = NativeEngine(model, ENDS, rows=8, longest_sequence=128, steps=1)
+    engine = NativeEngine(model, ENDS, max_num_seqs=8, max_model_len=128, steps_per_sync=1)
     request = Request("p", 0, (5, 6, 7), 12, seed=0, greedy=True)
     engine.add(request)
     for _ in range(3):
@@ -243,13 +242,13 @@ def test_a_weight_update_is_seen_by_the_very_next_token(folders: dict[str, Path]
 
 def test_the_next_call_after_an_update_equals_a_fresh_engine(folders: dict[str, Path]) -> None:
     model = load(folders["llama"])
-    engine = NativeEngine(model, ENDS, rows=8, longest_sequence=128)
+    engine = NativeEngine(model, ENDS, max_num_seqs=8, max_model_len=128)
     before = {each.sample: each for each in engine.sample(ragged(prompts=1))}
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * 0.05)
     after = {each.sample: each for each in engine.sample(ragged(prompts=1))}
-    fresh = {each.sample: each for each in NativeEngine(model, ENDS, longest_sequence=128).sample(ragged(prompts=1))}
+    fresh = {each.sample: each for each in NativeEngine(model, ENDS, max_model_len=128).sample(ragged(prompts=1))}
     assert after == fresh
     assert after != before
 
@@ -258,21 +257,21 @@ def test_a_prompt_that_came_along_is_computed_anew_after_an_update(folders: dict
     """Two prompts on one row: the second is prefilled with the first, but starts after the weights have changed."""
     model = load(folders["llama"])
     first, second = (Request(name, 0, (5, 6, token), 3, seed=0) for name, token in (("a", 7), ("b", 8)))
-    engine = NativeEngine(model, frozenset({-1}), rows=1, longest_sequence=64)
+    engine = NativeEngine(model, frozenset({-1}), max_num_seqs=1, max_model_len=64)
     engine.add(first)
     engine.add(second)
     assert [each.prompt_id for each in engine.step()] == ["a"]
-    assert engine.stats().prefilled == 6
+    assert engine.stats().prefill_tokens == 6
     with torch.no_grad():
         for parameter in model.module.parameters():
             parameter.mul_(1.5)
     engine.set_weights(1, {})
     (after,) = engine.step()
     assert after.versions == (1, 1, 1)
-    fresh = NativeEngine(model, frozenset({-1}), rows=1, longest_sequence=64)
+    fresh = NativeEngine(model, frozenset({-1}), max_num_seqs=1, max_model_len=64)
     (expected,) = fresh.sample([second])
     assert (after.tokens, after.logprobs) == (expected.tokens, expected.logprobs)
-    assert engine.stats().used == 0
+    assert engine.stats().used_blocks == 0
 
 
 def test_lora_is_sampled_in_place(folders: dict[str, Path]) -> None:
@@ -290,18 +289,18 @@ def test_lora_is_sampled_in_place(folders: dict[str, Path]) -> None:
 
 
 def test_a_groups_prompt_is_computed_once(model: LanguageModel) -> None:
-    engine = NativeEngine(model, ENDS, rows=8, page=4, longest_sequence=128)
+    engine = NativeEngine(model, ENDS, max_num_seqs=8, block_size=4, max_model_len=128)
     list(engine.sample([Request("p", n, tuple(range(3, 40)), 5, seed=0) for n in range(8)]))
-    assert engine.stats().prefilled == 37
-    assert engine.stats().most_shared == 9
+    assert engine.stats().prefill_tokens == 37
+    assert engine.stats().peak_shared_blocks == 9
 
 
 def test_without_a_compiler_the_tokens_are_the_same(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    done, blocks = run(model, ragged()), []
+    done, contexts = run(model, ragged()), []
     without_a_compiler(monkeypatch)
-    monkeypatch.setattr(cpu_step, "by_block", lambda *asked: blocks.append(by_block(*asked)) or blocks[-1])
+    monkeypatch.setattr(cpu_step, "sdpa_decode", lambda *args: contexts.append(sdpa_decode(*args)) or contexts[-1])
     other = run(model, ragged())
-    assert blocks
+    assert contexts
     for key, each in done.items():
         assert each.tokens == other[key].tokens
         assert each.logprobs == pytest.approx(other[key].logprobs, abs=1e-5)
@@ -310,9 +309,9 @@ def test_without_a_compiler_the_tokens_are_the_same(model: LanguageModel, monkey
 def test_larger_budgets_start_first_so_that_none_runs_on_alone(model: LanguageModel) -> None:
     """16 short ones before a long one on 4 rows: in the order given, the long one would take 40 more steps alone."""
     asked = [Request(f"p{n}", 0, (5, 6, 7 + n), 10 if n < 16 else 40, seed=0) for n in range(17)]
-    engine = NativeEngine(model, frozenset({-1}), rows=4, longest_sequence=64)
+    engine = NativeEngine(model, frozenset({-1}), max_num_seqs=4, max_model_len=64)
     assert len(list(engine.sample(asked))) == 17
-    assert engine.stats().kept > 0.9  # computed for nothing, beside short ones that fill four rows
+    assert engine.stats().useful_frac > 0.9  # computed for nothing, beside short ones that fill four rows
 
 
 def test_samples_of_a_group_differ_and_repeat(model: LanguageModel) -> None:
@@ -326,7 +325,7 @@ class TestStops:
     def test_end_tokens_and_budgets(self, model: LanguageModel) -> None:
         everything = frozenset(range(8))
         requests = ragged(max_new_tokens=30)
-        done = list(NativeEngine(model, everything, longest_sequence=128).sample(requests))
+        done = list(NativeEngine(model, everything, max_model_len=128).sample(requests))
         assert {each.stop for each in done} == {"eos", "length"}
         for each in done:
             assert (each.tokens[-1] in everything) == (each.stop == "eos")
@@ -344,7 +343,7 @@ class TestStops:
     def test_stop_texts_end_at_the_token_that_completes_them(self, model: LanguageModel, steps: int) -> None:
         free = run(model, [Request("p", 0, (5, 6), 40, seed=0)])["p", 0]
         text = str(model.tokenizer.decode(list(free.tokens[10:13])))
-        cut = run(model, [Request("p", 0, (5, 6), 40, seed=0, stop=(text,))], steps=steps)["p", 0]
+        cut = run(model, [Request("p", 0, (5, 6), 40, seed=0, stop=(text,))], steps_per_sync=steps)["p", 0]
         assert cut.stop == "stop"
         assert cut.tokens == free.tokens[: len(cut.tokens)]
         assert text in str(model.tokenizer.decode(list(cut.tokens)))
@@ -362,14 +361,14 @@ class TestStops:
 
 class TestBadInput:
     def test_each_is_refused_by_name_and_the_others_go_on(self, model: LanguageModel) -> None:
-        engine = NativeEngine(model, ENDS, rows=4, page=8, pages=9, longest_sequence=100)
+        engine = NativeEngine(model, ENDS, max_num_seqs=4, block_size=8, num_blocks=9, max_model_len=100)
         engine.add(Request("good", 0, (5, 6), 10, seed=0))
         bad = {
             "a sequence holds 100": Request("long", 0, tuple(range(3, 103)), 10, seed=0),
-            "the whole pool has 8": Request("large", 0, tuple(range(3, 63)), 30, seed=0),
+            "the KV cache has 8": Request("large", 0, tuple(range(3, 63)), 30, seed=0),
             "token 9999 in a vocabulary": Request("strange", 0, (9999,), 10, seed=0),
-            "at most 8 are watched": Request("stops", 0, (5,), 10, seed=0, stop_ids=tuple(range(10, 20))),
-            "on its way already": Request("good", 0, (5, 6), 10, seed=0),
+            "at most 8 are supported": Request("stops", 0, (5,), 10, seed=0, stop_ids=tuple(range(10, 20))),
+            "is running already": Request("good", 0, (5, 6), 10, seed=0),
         }
         for message, request in bad.items():
             with pytest.raises(ValueError, match=message):
@@ -380,7 +379,7 @@ class TestBadInput:
         assert done[0] == run(model, [Request("good", 0, (5, 6), 10, seed=0)])["good", 0]
 
     def test_a_bad_request_in_a_call_stops_it_before_anything_runs(self, model: LanguageModel) -> None:
-        engine = NativeEngine(model, ENDS, longest_sequence=64)
+        engine = NativeEngine(model, ENDS, max_model_len=64)
         with pytest.raises(ValueError, match="a sequence holds 64"):
             list(engine.sample([Request("p", 0, (5,), 10, seed=0), Request("q", 0, tuple(range(3, 80)), 5, seed=0)]))
         assert engine.stats().tokens == 0
@@ -388,11 +387,11 @@ class TestBadInput:
 
     def test_settings(self, model: LanguageModel, folders: dict[str, Path]) -> None:
         for settings, message in (
-            ({"rows": -1}, "rows=-1"),
-            ({"rows": 0}, "rows=0"),
-            ({"steps": 0}, "steps=0"),
-            ({"memory": 1.5}, r"memory=1\.5"),
-            ({"pages": 1}, "at least 2 pages"),
+            ({"max_num_seqs": -1}, "max_num_seqs=-1"),
+            ({"max_num_seqs": 0}, "max_num_seqs=0"),
+            ({"steps_per_sync": 0}, "steps_per_sync=0"),
+            ({"memory_fraction": 1.5}, r"memory_fraction=1\.5"),
+            ({"num_blocks": 1}, "at least 2 blocks"),
         ):
             with pytest.raises(ValueError, match=message):
                 NativeEngine(model, ENDS, **settings)  # type: ignore[arg-type]
@@ -402,41 +401,41 @@ class TestBadInput:
             NativeEngine(load(folders["llama"], head="scalar"), ENDS)
 
     def test_an_abandoned_call_leaves_nothing_behind(self, model: LanguageModel) -> None:
-        engine = NativeEngine(model, ENDS, rows=4, longest_sequence=128)
+        engine = NativeEngine(model, ENDS, max_num_seqs=4, max_model_len=128)
         calls = engine.sample(ragged())
         next(calls)
         calls.close()  # type: ignore[attr-defined]
-        assert engine.stats().used == 0
+        assert engine.stats().used_blocks == 0
         assert len(list(engine.sample(ragged()))) == len(ragged())
 
 
 def test_a_small_model_runs_many_rows_where_they_take_little_memory(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = NativeEngine(model, ENDS, longest_sequence=128)
-    assert few.rows == 256
+    few = NativeEngine(model, ENDS, max_model_len=128)
+    assert few.max_num_seqs == 256
     list(few.sample(ragged()))
-    monkeypatch.setattr(native, "MANY_BYTES", few.stats().pool_bytes // 2)
-    assert NativeEngine(model, ENDS, longest_sequence=128).rows == 64
+    monkeypatch.setattr(sizing, "SMALL_MODEL_BYTES", few.stats().kv_cache_bytes // 2)
+    assert NativeEngine(model, ENDS, max_model_len=128).max_num_seqs == 64
 
 
-def test_lending_the_pool_changes_nothing(model: LanguageModel) -> None:
-    engine = NativeEngine(model, ENDS, rows=8, longest_sequence=128)
+def test_releasing_the_kv_cache_changes_nothing(model: LanguageModel) -> None:
+    engine = NativeEngine(model, ENDS, max_num_seqs=8, max_model_len=128)
     before = {(each.prompt_id, each.sample): each for each in engine.sample(ragged())}
-    assert engine.stats().pool_bytes > 0
+    assert engine.stats().kv_cache_bytes > 0
     engine.release_kv_cache()
-    assert engine.stats().pool_bytes == 0
+    assert engine.stats().kv_cache_bytes == 0
     assert {(each.prompt_id, each.sample): each for each in engine.sample(ragged())} == before
     engine.add(ragged()[0])
-    with pytest.raises(RuntimeError, match="cannot be lent"):
+    with pytest.raises(RuntimeError, match="cannot be released"):
         engine.release_kv_cache()
 
 
 def test_statistics(model: LanguageModel) -> None:
-    engine = NativeEngine(model, ENDS, rows=64, longest_sequence=128)
+    engine = NativeEngine(model, ENDS, max_num_seqs=64, max_model_len=128)
     done = list(engine.sample([Request("p", n, tuple(range(3, 35)), 10, seed=0) for n in range(64)]))
     stats = engine.stats()
     assert stats.requests == 64
     assert stats.tokens == sum(len(each.tokens) for each in done)
     assert stats.tokens_per_second > 0
-    assert 0.9 < stats.kept <= 1
+    assert 0.9 < stats.useful_frac <= 1

@@ -16,7 +16,7 @@ from ascent.maths.segments import Segments
 from ascent.models.forward import hidden_states
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
-from ascent.models.routing import Recording, routing
+from ascent.models.routing import RoutingRecorder, routing
 from ascent.models.tiny import create
 from ascent.records import Completion, Message, Prompt, Request, Rollout, Turn
 from ascent.rollouts.batch import pack_rollouts
@@ -42,9 +42,9 @@ def asked(**changes: Any) -> list[Request]:
 
 
 def answered(model: LanguageModel, requests: list[Request], **settings: Any) -> list[Completion]:
-    engine = NativeEngine(model, ENDS, **{"rows": 8, "longest_sequence": 64, **settings})
+    engine = NativeEngine(model, ENDS, **{"max_num_seqs": 8, "max_model_len": 64, **settings})
     done = {(each.prompt_id, each.sample): each for each in engine.sample(requests)}
-    assert settings.get("pages") is None or engine.stats().preemptions > 0
+    assert settings.get("num_blocks") is None or engine.stats().preemptions > 0
     return [done[each.prompt_id, each.sample] for each in requests]
 
 
@@ -57,7 +57,7 @@ def batch_of(requests: list[Request], answers: list[Completion]) -> dict[str, An
 @torch.no_grad()
 def routes_of(model: LanguageModel, tokens: tuple[int, ...]) -> Tensor:
     """Where the training forward sends a sequence that runs alone."""
-    noted = Recording()
+    noted = RoutingRecorder()
     tokens_T, segments = torch.tensor(tokens), Segments.from_lengths([len(tokens)])
     with routing(noted):
         batch = {"tokens_T": tokens_T, "positions_T": torch.arange(len(tokens)), "segments": segments}
@@ -69,8 +69,8 @@ def routes_of(model: LanguageModel, tokens: tuple[int, ...]) -> Tensor:
     ("settings", "changes"),
     [
         ({}, {}),
-        ({"rows": 2, "page": 4, "steps": 1}, {}),
-        ({"pages": 16, "page": 8}, {}),  # preempted, and read again as longer prompts
+        ({"max_num_seqs": 2, "block_size": 4, "steps_per_sync": 1}, {}),
+        ({"num_blocks": 16, "block_size": 8}, {}),  # preempted, and read again as longer prompts
         ({}, {"stop": ("a", "e", " ", "t")}),  # cut in the middle of what was drawn
     ],
     ids=["plain", "token by token", "preempted", "stop texts"],
@@ -88,7 +88,7 @@ def test_every_token_that_was_run_has_its_route(
         assert torch.equal(own_TLC[:-1], routes_of(model, request.tokens + answer.tokens)[:-1])
         assert bool((own_TLC[-1] == 255).all())  # the last token was drawn and never run
     found = {request.prompt_id: answer.routed_experts for request, answer in zip(requests, answers, strict=True)}
-    if not settings.get("pages"):
+    if not settings.get("num_blocks"):
         assert all(a.routed_experts.prompt is found[a.prompt_id].prompt for a in answers)  # one copy for a group
 
 

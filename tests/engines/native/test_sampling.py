@@ -16,10 +16,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from ascent.engines.counter_rng import exponentials, words
+from ascent.engines.counter_rng import exponentials, request_key
 from ascent.engines.native import sampling
-from ascent.engines.native.batch_state import BatchState, sampling_state
-from ascent.engines.native.sampling import Drawn, draw, draw_reference, gumbel_argmax
+from ascent.engines.native.batch_state import BatchState
+from ascent.engines.native.sampling import SamplerOutput, gumbel_argmax, sample, sample_full_vocab
 from ascent.records import Request
 
 VOCABULARY = 23
@@ -30,11 +30,13 @@ def logits(rows: int = 4) -> Tensor:
     return torch.randn(rows, VOCABULARY, generator=torch.Generator().manual_seed(0)) * 2
 
 
-def drawn(logits_BV: Tensor, requests: list[Request], *, made: int = 0, cut: bool = True) -> Drawn:
-    rows = BatchState(len(requests), 1, torch.device("cpu"))
+def sample_tokens(
+    logits_BV: Tensor, requests: list[Request], *, output_len: int = 0, truncates: bool = True
+) -> SamplerOutput:
+    state = BatchState(len(requests), 1, torch.device("cpu"))
     for row, request in enumerate(requests):
-        rows.start(row, request, ENDS, words(request.seed, request.prompt_id, request.sample), made)
-    return draw(logits_BV.clone(), sampling_state(rows, slice(len(requests))), cut=cut)
+        state.start(row, request, ENDS, request_key(request.seed, request.prompt_id, request.sample), output_len)
+    return sample(logits_BV.clone(), state.sampling(slice(len(requests))), truncates=truncates)
 
 
 def many(count: int, **changes: object) -> list[Request]:
@@ -55,13 +57,13 @@ def chi_square(tokens: Tensor, expected_V: Tensor) -> float:
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
 def test_frequencies_are_those_of_the_softmax(temperature: float) -> None:
     z_V = logits(1)
-    out = drawn(z_V.expand(40000, -1), many(40000, temperature=temperature), cut=False)
+    out = sample_tokens(z_V.expand(40000, -1), many(40000, temperature=temperature), truncates=False)
     assert chi_square(out.tokens_B, (z_V[0] / temperature).softmax(-1)) < 4
 
 
 def test_frequencies_under_top_p_are_those_of_what_is_left() -> None:
     z_V = logits(1)
-    out = drawn(z_V.expand(40000, -1), many(40000, top_p=0.7))
+    out = sample_tokens(z_V.expand(40000, -1), many(40000, top_p=0.7))
     p_V = z_V[0].softmax(-1)
     kept_V = TopPLogitsWarper(0.7)(torch.zeros(1, 1), z_V)[0].isfinite()
     assert chi_square(out.tokens_B, torch.where(kept_V, p_V, 0) / p_V[kept_V].sum()) < 4
@@ -72,8 +74,8 @@ def test_frequencies_under_top_p_are_those_of_what_is_left() -> None:
 def test_neighbouring_samples_and_positions_are_independent() -> None:
     """Two draws of the same row, of neighbouring samples and of neighbouring positions: a joint chi-square test."""
     z_V = torch.tensor([0.5, 0.3, 0.2]).log()
-    first = drawn(z_V.expand(20000, -1), many(20000), cut=False).tokens_B
-    second = drawn(z_V.expand(20000, -1), many(20000), made=1, cut=False).tokens_B
+    first = sample_tokens(z_V.expand(20000, -1), many(20000), truncates=False).tokens_B
+    second = sample_tokens(z_V.expand(20000, -1), many(20000), output_len=1, truncates=False).tokens_B
     p_V = z_V.exp().double()
     for one, other in ((first[0::2], first[1::2]), (first, second)):
         counts = torch.bincount(one * 3 + other, minlength=9).double()
@@ -98,7 +100,7 @@ def test_what_may_be_drawn_is_what_transformers_keeps(changes: dict[str, float])
     if "min_p" in changes:
         warpers.append(MinPLogitsWarper(float(changes["min_p"])))
     kept_V = LogitsProcessorList(warpers)(torch.zeros(1, 1), z_BV.clone())[0].isfinite()
-    out = drawn(z_BV.expand(3000, -1), many(3000, **changes))
+    out = sample_tokens(z_BV.expand(3000, -1), many(3000, **changes))
     assert set(out.tokens_B.tolist()) <= set(kept_V.nonzero()[:, 0].tolist())
     p_V = (z_BV[0] / changes.get("temperature", 1.0)).softmax(-1)
     assert out.log_mass_B is not None
@@ -108,7 +110,7 @@ def test_what_may_be_drawn_is_what_transformers_keeps(changes: dict[str, float])
 def test_log_probs_are_those_of_the_whole_tempered_distribution() -> None:
     z_BV = logits()
     requests = [Request("p", n, (5,), 8, seed=1, temperature=t) for n, t in enumerate((0.5, 1.0, 1.3, 2.0))]
-    out = drawn(z_BV, requests, cut=False)
+    out = sample_tokens(z_BV, requests, truncates=False)
     wide = (z_BV.double() / torch.tensor([0.5, 1.0, 1.3, 2.0])[:, None].double()).log_softmax(-1)
     assert out.logprobs_B.tolist() == pytest.approx(wide.gather(1, out.tokens_B[:, None])[:, 0].tolist(), abs=1e-6)
 
@@ -117,7 +119,7 @@ def test_a_plain_row_does_not_notice_a_neighbour_that_is_cut() -> None:
     z_BV = logits()
     plain = many(4)
     mixed = [plain[0], many(4, top_p=0.5)[1], plain[2], many(4, top_k=2)[3]]
-    alone, beside = drawn(z_BV, plain, cut=False), drawn(z_BV, mixed)
+    alone, beside = sample_tokens(z_BV, plain, truncates=False), sample_tokens(z_BV, mixed)
     assert torch.equal(alone.tokens_B[::2], beside.tokens_B[::2])
     assert torch.equal(alone.logprobs_B[::2], beside.logprobs_B[::2])
     assert beside.log_mass_B is not None
@@ -127,10 +129,10 @@ def test_a_plain_row_does_not_notice_a_neighbour_that_is_cut() -> None:
 @pytest.mark.parametrize("temperatures", [(1.0, 1.0, 1.0, 1.0), (0.5, 1.0, 1.3, 2.0)])
 def test_drawing_plainly_gives_the_same_bits(temperatures: tuple[float, ...]) -> None:
     requests = [Request("p", n, (5,), 8, seed=1, temperature=t) for n, t in enumerate(temperatures)]
-    out = drawn(logits(), requests, made=3, cut=False)
-    keys = np.array([words(1, "p", n) for n in range(4)], dtype=np.uint32)
+    out = sample_tokens(logits(), requests, output_len=3, truncates=False)
+    keys = np.array([request_key(1, "p", n) for n in range(4)], dtype=np.uint32)
     warm = np.array(temperatures, dtype=np.float32) if set(temperatures) != {1.0} else None
-    tokens, logprobs = draw_reference(logits(), keys, np.full(4, 3, dtype=np.int32), warm)
+    tokens, logprobs = sample_full_vocab(logits(), keys, np.full(4, 3, dtype=np.int32), warm)
     assert tokens.tolist() == out.tokens_B.tolist()
     assert logprobs.tolist() == out.logprobs_B.tolist()
 
@@ -138,20 +140,20 @@ def test_drawing_plainly_gives_the_same_bits(temperatures: tuple[float, ...]) ->
 def test_greedy_takes_the_likeliest_even_of_logits_that_the_exponential_cannot_tell_apart() -> None:
     z_BV = torch.full((1, VOCABULARY), -5.0)
     z_BV[0, 3], z_BV[0, 7] = 0.01, torch.nextafter(torch.tensor(0.01), torch.tensor(1.0))
-    assert drawn(z_BV, many(1, greedy=True), cut=False).tokens_B.tolist() == [7]
+    assert sample_tokens(z_BV, many(1, greedy=True), truncates=False).tokens_B.tolist() == [7]
 
 
 def test_no_end_token_is_drawn_before_the_least_length() -> None:
     z_BV = torch.zeros(1, VOCABULARY)
     z_BV[0, 1] = 8.0
     share = float(z_BV.softmax(-1)[0, 1])
-    early = drawn(z_BV.expand(500, -1), many(500, min_new_tokens=3), made=2)
-    late = drawn(z_BV.expand(500, -1), many(500, min_new_tokens=3), made=3)
+    early = sample_tokens(z_BV.expand(500, -1), many(500, min_new_tokens=3), output_len=2)
+    late = sample_tokens(z_BV.expand(500, -1), many(500, min_new_tokens=3), output_len=3)
     assert 1 not in early.tokens_B.tolist()
     assert early.log_mass_B is not None
     assert float(early.log_mass_B[0]) == pytest.approx(math.log(1 - share), abs=1e-4)
     assert 1 in late.tokens_B.tolist()
-    greedy = drawn(z_BV, many(1, min_new_tokens=3, greedy=True), made=0)
+    greedy = sample_tokens(z_BV, many(1, min_new_tokens=3, greedy=True), output_len=0)
     assert greedy.tokens_B.tolist() != [1]
 
 
@@ -161,35 +163,35 @@ class TestRace:
     def test_the_winner_is_the_largest_of_all(self, size: int, spread: float) -> None:
         rng = np.random.default_rng(size)
         for _ in range(20):
-            words_B2 = rng.integers(0, 2**32, (32, 2), dtype=np.uint32)
+            keys_B2 = rng.integers(0, 2**32, (32, 2), dtype=np.uint32)
             position_B = rng.integers(0, 2**31, 32, dtype=np.int32)
             p_BV = np.exp(rng.normal(0, spread, (32, size)) - 4 * spread).astype(np.float32)
             p_BV[:, ::3] = 0
             p_BV[:, -1] = 1
-            race_BV = p_BV / exponentials(words_B2, position_B, size).numpy()
-            assert np.array_equal(gumbel_argmax(p_BV, words_B2, position_B), race_BV.argmax(1))
+            ratio_BV = p_BV / exponentials(keys_B2, position_B, size).numpy()
+            assert np.array_equal(gumbel_argmax(p_BV, keys_B2, position_B), ratio_BV.argmax(1))
 
     def test_without_a_compiler_it_is_numpys(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rng = np.random.default_rng(0)
-        words_B2, position_B = rng.integers(0, 2**32, (64, 2), dtype=np.uint32), np.arange(64, dtype=np.int32)
+        keys_B2, position_B = rng.integers(0, 2**32, (64, 2), dtype=np.uint32), np.arange(64, dtype=np.int32)
         p_BV = rng.random((64, 258), dtype=np.float32)
-        compiled_B = gumbel_argmax(p_BV, words_B2, position_B)
+        compiled_B = gumbel_argmax(p_BV, keys_B2, position_B)
         assert sampling.library() is not None
         monkeypatch.setattr(sampling, "library", lambda: None)
-        assert np.array_equal(gumbel_argmax(p_BV, words_B2, position_B), compiled_B)
+        assert np.array_equal(gumbel_argmax(p_BV, keys_B2, position_B), compiled_B)
 
     def test_rows_may_lie_apart_and_what_is_not_a_number_wins(self) -> None:
         rng = np.random.default_rng(0)
-        words_B2, position_B = rng.integers(0, 2**32, (8, 2), dtype=np.uint32), np.arange(8, dtype=np.int32)
+        keys_B2, position_B = rng.integers(0, 2**32, (8, 2), dtype=np.uint32), np.arange(8, dtype=np.int32)
         p_BV = rng.random((8, 300), dtype=np.float32)
         apart_BV = np.asfortranarray(p_BV)
-        assert np.array_equal(gumbel_argmax(apart_BV, words_B2, position_B), gumbel_argmax(p_BV, words_B2, position_B))
+        assert np.array_equal(gumbel_argmax(apart_BV, keys_B2, position_B), gumbel_argmax(p_BV, keys_B2, position_B))
         p_BV[3, 7:9] = np.nan
-        assert gumbel_argmax(p_BV, words_B2, position_B)[3] == 7  # as numpy's argmax has it
+        assert gumbel_argmax(p_BV, keys_B2, position_B)[3] == 7  # as numpy's argmax has it
 
     def test_other_kinds_of_numbers_are_read_as_what_they_are(self) -> None:
         rng = np.random.default_rng(0)
-        words_B2, position_B = rng.integers(0, 2**32, (64, 2), dtype=np.uint32), np.arange(64, dtype=np.int32)
+        keys_B2, position_B = rng.integers(0, 2**32, (64, 2), dtype=np.uint32), np.arange(64, dtype=np.int32)
         p_BV = rng.random((64, 258), dtype=np.float32)
-        wide = gumbel_argmax(p_BV.astype(np.float64), words_B2.astype(np.int64), position_B.astype(np.int64))  # type: ignore[arg-type]
-        assert np.array_equal(wide, gumbel_argmax(p_BV, words_B2, position_B))
+        wide = gumbel_argmax(p_BV.astype(np.float64), keys_B2.astype(np.int64), position_B.astype(np.int64))  # type: ignore[arg-type]
+        assert np.array_equal(wide, gumbel_argmax(p_BV, keys_B2, position_B))

@@ -21,8 +21,8 @@ def request(prompt: str, sample: int = 0, length: int = 5, new: int = 4) -> Requ
 class Toy:
     """Drives a scheduler as the engine does, with lists in place of tensors, and checks what must always hold."""
 
-    def __init__(self, pages: int, size: int, rows: int, ahead: int = 0) -> None:
-        self.scheduler = Scheduler(BlockManager(pages, size), rows, ahead)
+    def __init__(self, num_blocks: int, size: int, max_num_seqs: int, prefill_ahead: int = 0) -> None:
+        self.scheduler = Scheduler(BlockManager(num_blocks, size), max_num_seqs, prefill_ahead)
         self.size = size
         self.stored: list[int] = []
         self.finished: list[Request] = []
@@ -32,26 +32,28 @@ class Toy:
     def step(self, steps: int, ends: set[int]) -> None:
         scheduler = self.scheduler
         admission = scheduler.admit()
-        for prefix in admission.prefilled:
-            prefix.last = "hidden"
+        for prefix in admission.new_prefixes:
+            prefix.last_hidden = "hidden"
             self.prefilled.append(prefix.tokens)
-            for place, page in enumerate(prefix.pages):
-                self.content[page] = prefix.tokens[place * self.size : (place + 1) * self.size]
-        for source, target in admission.copies:
+            for place, block in enumerate(prefix.block_ids):
+                self.content[block] = prefix.tokens[place * self.size : (place + 1) * self.size]
+        for source, target in admission.block_copies:
             self.content[target] = self.content[source]
         for sequence, prefix in admission.started:
             self.stored.append(len(prefix.tokens))
-            self._holds(sequence.pages, sequence.tokens)
+            self._holds(sequence.block_ids, sequence.tokens)
         self.check()
-        stopped = scheduler.grow(self.stored, steps)
+        stopped = scheduler.allocate_decode_blocks(self.stored, steps)
         for row in stopped:
             sequence = scheduler.running[row]
             # what it drew: its own sample number, so that no two sequences look alike
-            sequence.made = [1000 + sequence.request.sample] * (self.stored[row] - len(sequence.request.tokens))
+            sequence.output_tokens = [1000 + sequence.request.sample] * (
+                self.stored[row] - len(sequence.request.tokens)
+            )
         self._move(scheduler.preempt(stopped))
         self.check()
         self._write(steps)
-        done = [row for row, s in enumerate(scheduler.running) if row in ends or self.stored[row] >= s.longest - 1]
+        done = [row for row, s in enumerate(scheduler.running) if row in ends or self.stored[row] >= s.max_len - 1]
         self.finished += [scheduler.running[row].request for row in done]
         self._move(scheduler.finish(done))
         self.check()
@@ -60,18 +62,18 @@ class Toy:
         """Each row stores its next tokens: in pages of its own alone, and without losing its prompt."""
         for row, sequence in enumerate(self.scheduler.running):
             for _ in range(steps):
-                if self.stored[row] >= sequence.longest - 1:
+                if self.stored[row] >= sequence.max_len - 1:
                     break
-                page = sequence.pages[self.stored[row] // self.size]
-                assert self.scheduler.pages.holders(page) == 1, "a shared page was written to"
-                old = self.content.get(page, ()) if self.stored[row] % self.size else ()
-                self.content[page] = (*old, 1000 + sequence.request.sample)  # type: ignore[misc]
+                block = sequence.block_ids[self.stored[row] // self.size]
+                assert self.scheduler.blocks.ref_count(block) == 1, "a shared page was written to"
+                old = self.content.get(block, ()) if self.stored[row] % self.size else ()
+                self.content[block] = (*old, 1000 + sequence.request.sample)  # type: ignore[misc]
                 self.stored[row] += 1
             drawn = [1000 + sequence.request.sample] * (self.stored[row] - len(sequence.request.tokens))
-            self._holds(sequence.pages, (*sequence.request.tokens, *drawn))
+            self._holds(sequence.block_ids, (*sequence.request.tokens, *drawn))
 
-    def _holds(self, pages: list[int], tokens: tuple[int, ...]) -> None:
-        found = [token for page in pages for token in self.content.get(page, ())]  # type: ignore[attr-defined]
+    def _holds(self, num_blocks: list[int], tokens: tuple[int, ...]) -> None:
+        found = [token for block in num_blocks for token in self.content.get(block, ())]  # type: ignore[attr-defined]
         assert tuple(found[: len(tokens)]) == tokens, "a row's pages do not hold its tokens"
 
     def _move(self, moves: list[Move]) -> None:
@@ -82,13 +84,13 @@ class Toy:
     def check(self) -> None:
         """Every page is held exactly as often as somebody names it; nothing is lost, nothing is free and held."""
         scheduler = self.scheduler
-        named = Counter(page for sequence in scheduler.running for page in sequence.pages)
-        named.update(page for prefix in scheduler._prefixes.values() for page in prefix.pages)
+        named = Counter(block for sequence in scheduler.running for block in sequence.block_ids)
+        named.update(block for prefix in scheduler._prefixes.values() for block in prefix.block_ids)
         assert 0 not in named
-        for page in range(1, scheduler.pages.count):
-            assert scheduler.pages.holders(page) == named[page]
-        assert scheduler.pages.free == scheduler.pages.usable - len(named)
-        assert len(scheduler.running) <= scheduler.rows
+        for block in range(1, scheduler.blocks.num_blocks):
+            assert scheduler.blocks.ref_count(block) == named[block]
+        assert scheduler.blocks.num_free == scheduler.blocks.num_usable - len(named)
+        assert len(scheduler.running) <= scheduler.max_num_seqs
 
 
 histories = st.tuples(
@@ -107,10 +109,10 @@ histories = st.tuples(
 def test_random_histories_leak_nothing_and_finish(
     history: tuple[int, int, int, int, list[tuple[str, int]], list[set[int]], int],
 ) -> None:
-    size, spare, rows, steps, asked, ends, ahead = history
+    size, spare, max_num_seqs, steps, asked, ends, prefill_ahead = history
     lengths = {"a": 3, "b": 4, "c": 7, "d": 1}
     largest = max(-(-(lengths[prompt] + new) // size) for prompt, new in asked)
-    toy = Toy(1 + largest + spare, size, rows, ahead)
+    toy = Toy(1 + largest + spare, size, max_num_seqs, prefill_ahead)
     for sample, (prompt, new) in enumerate(asked):
         toy.scheduler.add(request(prompt, sample, lengths[prompt], new))
     looks = 0
@@ -119,100 +121,100 @@ def test_random_histories_leak_nothing_and_finish(
         looks += 1
         assert looks < 2000, "the scheduler makes no progress"
     assert sorted(each.sample for each in toy.finished) == list(range(len(asked)))
-    assert toy.scheduler.pages.used == 0
+    assert toy.scheduler.blocks.num_used == 0
 
 
 def test_prompts_of_the_next_requests_come_along_while_they_are_short_and_pages_are_over() -> None:
-    def prefilled(pages: int, ahead: int) -> list[int]:
-        scheduler = Scheduler(BlockManager(pages, 4), rows=2, ahead=ahead)
+    def prefilled(num_blocks: int, prefill_ahead: int) -> list[int]:
+        scheduler = Scheduler(BlockManager(num_blocks, 4), max_num_seqs=2, prefill_ahead=prefill_ahead)
         for sample, prompt in enumerate("aabbcde"):
             scheduler.add(request(prompt, sample))
-        return [prefix.tokens[0] - ord("a") for prefix in scheduler.admit().prefilled]
+        return [prefix.tokens[0] - ord("a") for prefix in scheduler.admit().new_prefixes]
 
-    assert prefilled(pages=30, ahead=0) == [0]
-    assert prefilled(pages=30, ahead=9) == [0]
-    assert prefilled(pages=30, ahead=10) == [0, 1]
-    assert prefilled(pages=30, ahead=100) == [0, 1]  # c is not among the next two
+    assert prefilled(num_blocks=30, prefill_ahead=0) == [0]
+    assert prefilled(num_blocks=30, prefill_ahead=9) == [0]
+    assert prefilled(num_blocks=30, prefill_ahead=10) == [0, 1]
+    assert prefilled(num_blocks=30, prefill_ahead=100) == [0, 1]  # c is not among the next two
     # a takes three pages with the copy of its second one, each of the two that run may grow by one, b needs two
-    assert [prefilled(pages, 100) for pages in (7, 8)] == [[0], [0, 1]]
+    assert [prefilled(num_blocks, 100) for num_blocks in (7, 8)] == [[0], [0, 1]]
 
 
 def test_prompts_that_came_along_are_not_prefilled_again_and_give_way_when_pages_run_out() -> None:
-    def times(pages: int) -> list[int]:
+    def times(num_blocks: int) -> list[int]:
         """How many prompts had been prefilled after each look."""
-        toy, counts = Toy(pages, size=4, rows=2, ahead=100), []
+        toy, counts = Toy(num_blocks, size=4, max_num_seqs=2, prefill_ahead=100), []
         for sample, prompt in enumerate("abcd"):
             toy.scheduler.add(request(prompt, sample, length=4, new=9))
         while not toy.scheduler.idle:
             toy.step(1, set())
             counts.append(len(toy.prefilled))
-        assert toy.scheduler.preemptions == 0
+        assert toy.scheduler.num_preemptions == 0
         assert [each.prompt_id for each in toy.finished] == list("abcd")
         return counts
 
-    assert set(times(pages=30)) == {4}
-    assert (times(pages=8)[0], times(pages=8)[-1]) == (4, 5)  # two rows of three pages leave one of the seven
+    assert set(times(num_blocks=30)) == {4}
+    assert (times(num_blocks=8)[0], times(num_blocks=8)[-1]) == (4, 5)  # two rows of three pages leave one of the seven
 
 
 def test_what_comes_along_preempts_nobody() -> None:
     """A group that starts keeps its shared prompt; whoever only waits gives way first. Over 200 tight pools."""
     preempted = {0: 0, 256: 0}
-    for ahead in preempted:
+    for prefill_ahead in preempted:
         for seed in range(200):
             rng = random.Random(seed)
-            size, rows, group = rng.choice((1, 2, 4)), rng.choice((2, 3, 8)), rng.choice((2, 4))
+            size, max_num_seqs, group = rng.choice((1, 2, 4)), rng.choice((2, 3, 8)), rng.choice((2, 4))
             asked = [(chr(97 + n // group), n, 3 + n // group % 6, rng.randint(2, 16)) for n in range(24)]
             largest = max(-(-(length + new) // size) for _, _, length, new in asked)
-            toy = Toy(1 + largest + rng.randint(0, 2 * rows * largest // 3), size, rows, ahead)
+            toy = Toy(1 + largest + rng.randint(0, 2 * max_num_seqs * largest // 3), size, max_num_seqs, prefill_ahead)
             for each in asked:
                 toy.scheduler.add(request(*each))
             while not toy.scheduler.idle:
                 toy.step(1, set())
-            preempted[ahead] += toy.scheduler.preemptions
+            preempted[prefill_ahead] += toy.scheduler.num_preemptions
     assert preempted[256] <= preempted[0] > 0
 
 
 def test_it_pays_to_look_when_others_could_start() -> None:
-    scheduler = Scheduler(BlockManager(200, 2), rows=16)
+    scheduler = Scheduler(BlockManager(200, 2), max_num_seqs=16)
     for sample in range(20):
         scheduler.add(request("a", sample))
     assert scheduler.admit().started
-    assert (len(scheduler.running), scheduler.enough) == (16, 14)
+    assert (len(scheduler.running), scheduler.min_running) == (16, 14)
     scheduler.waiting.clear()
-    assert scheduler.enough == 0
+    assert scheduler.min_running == 0
 
 
 def test_a_groups_prompt_is_prefilled_once_and_shared() -> None:
-    scheduler = Scheduler(BlockManager(20, 2), rows=8)
+    scheduler = Scheduler(BlockManager(20, 2), max_num_seqs=8)
     for sample in range(4):
         scheduler.add(request("a", sample))
     admission = scheduler.admit()
-    assert len(admission.prefilled) == 1
+    assert len(admission.new_prefixes) == 1
     assert len(admission.started) == 4
     # Two full pages are shared; three samples copy the half-full one and the last takes it as it is.
-    assert len(admission.copies) == 3
-    assert scheduler.pages.shared == 2
-    assert scheduler.pages.used == 2 + 4
+    assert len(admission.block_copies) == 3
+    assert scheduler.blocks.num_shared == 2
+    assert scheduler.blocks.num_used == 2 + 4
 
 
 def test_the_one_that_started_last_is_preempted_and_starts_again_first() -> None:
-    toy = Toy(pages=10, size=2, rows=4)
+    toy = Toy(num_blocks=10, size=2, max_num_seqs=4)
     for sample, prompt in enumerate("ab"):
         toy.scheduler.add(request(prompt, sample, length=4, new=10))
-    while toy.scheduler.preemptions == 0:
+    while toy.scheduler.num_preemptions == 0:
         toy.step(1, set())
     assert [sequence.request.prompt_id for sequence in toy.scheduler.running] == ["a"]
-    assert toy.scheduler.waiting[0].made  # it keeps what it drew
+    assert toy.scheduler.waiting[0].output_tokens  # it keeps what it drew
     while not toy.scheduler.idle:
         toy.step(1, set())
     assert [each.prompt_id for each in toy.finished] == ["a", "b"]
 
 
 def test_clear_forgets_everybody() -> None:
-    scheduler = Scheduler(BlockManager(20, 2), rows=2)
+    scheduler = Scheduler(BlockManager(20, 2), max_num_seqs=2)
     for sample in range(4):
         scheduler.add(request("a", sample))
     scheduler.admit()
     scheduler.clear()
     assert scheduler.idle
-    assert scheduler.pages.used == 0
+    assert scheduler.blocks.num_used == 0
