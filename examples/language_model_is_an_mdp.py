@@ -1,14 +1,14 @@
-"""A language model is an MDP: the state is the text so far, an action the next token, and the reward comes at the end.
+"""A language model is an MDP: the state is the text so far, an action is the next token, the reward comes at the end.
 
     python examples/language_model_is_an_mdp.py
 
-1. PPO trains CartPole (`ascent.classic.ppo`) and a tiny recurrent language model, with the same four functions:
+1. PPO trains CartPole (`ascent.classic.ppo`) and a tiny recurrent language model with the same four functions:
    `returns.gae`, `ratios.token`, `policy_losses.clip` and `values.mse`. Only the state differs: a pole, or a text.
 2. The bandit view (one action: the whole completion) and the MDP view (one action: one token) have the same gradient on
-   policy, and part as soon as the policy has moved. Both statements as numbers.
+   policy and differ once the policy has moved. Both are measured.
 
-The language model's task: given a digit, go on counting. "7" wants "8 9 0 1 2 3". The score is the share of tokens that
-follow their predecessor; it is paid once, on the last token.
+The language model's task: given a digit, continue counting. The answer to "7" is "8 9 0 1 2 3". The score is the share
+of tokens that follow their predecessor; it is paid once, on the last token.
 
 Axes: T flat tokens, B completions, L tokens of one completion, V vocabulary.
 """
@@ -43,10 +43,10 @@ class TinyModel(nn.Module):
         self.tokens = nn.Linear(width, DIGITS)
         self.value = nn.Linear(width, 1)
 
-    def forward(self, texts_BL: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits of the next token and value of the text after each token, and the memory to go on from."""
-        states_BLH, memory = self.core(self.embed(texts_BL), memory)
-        return self.tokens(states_BLH), self.value(states_BLH)[..., 0], memory
+    def forward(self, texts_BL: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of the next token and value of the text after each token, and the hidden state."""
+        states_BLH, hidden = self.core(self.embed(texts_BL), hidden)
+        return self.tokens(states_BLH), self.value(states_BLH)[..., 0], hidden
 
 
 class Episodes(NamedTuple):
@@ -67,40 +67,40 @@ class Episodes(NamedTuple):
 
     @property
     def states_BL(self) -> Tensor:
-        """What the model has read before each action: the prompt, then its own tokens but the last."""
+        """The input before each action: the prompt, then all tokens but the last."""
         return torch.cat([self.prompts_B[:, None], self.completions_BL[:, :-1]], dim=1)
 
 
 @torch.no_grad()
-def roll_out(model: TinyModel, count: int, generator: torch.Generator) -> Episodes:
-    """Let the policy act: sample token after token. The environment only appends what was said."""
+def sample_episodes(model: TinyModel, count: int, generator: torch.Generator) -> Episodes:
+    """Sample token after token. The environment only appends the token."""
     prompts_B = torch.randint(DIGITS, (count,), generator=generator)
-    last_B1, memory, said = prompts_B[:, None], None, []
+    last_B1, hidden, tokens = prompts_B[:, None], None, []
     for _ in range(LENGTH):
-        logits_B1V, _, memory = model(last_B1, memory)
+        logits_B1V, _, hidden = model(last_B1, hidden)
         last_B1 = torch.multinomial(logits_B1V[:, 0].softmax(-1), 1, generator=generator)
-        said.append(last_B1)
-    completions_BL = torch.cat(said, dim=1)
+        tokens.append(last_B1)
+    completions_BL = torch.cat(tokens, dim=1)
     return Episodes(
         prompts_B, completions_BL, score(prompts_B, completions_BL), Segments.from_lengths([LENGTH] * count)
     )
 
 
 def score(prompts_B: Tensor, completions_BL: Tensor) -> Tensor:
-    """The share of tokens that count on from the one before; 9 is followed by 0."""
+    """Share of tokens that are the successor of the token before; 9 is followed by 0."""
     texts = torch.cat([prompts_B[:, None], completions_BL], dim=1)
     return ((texts[:, :-1] + 1) % DIGITS == texts[:, 1:]).to(torch.get_default_dtype()).mean(1)
 
 
-def read(model: TinyModel, episodes: Episodes) -> tuple[Tensor, Tensor, Tensor]:
-    """log-prob of every token taken, value of every state it was taken in, entropy of every choice; packed."""
+def evaluate_actions(model: TinyModel, episodes: Episodes) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-prob of every token, value of the state before it, entropy of its distribution; packed."""
     logits_BLV, values_BL, _ = model(episodes.states_BL)
     logits_TV = logits_BLV.reshape(-1, DIGITS)
     return token_logprobs(logits_TV, episodes.tokens_T), values_BL.reshape(-1), divergence.entropy(logits_TV)
 
 
 def token_mean(loss_T: Tensor, episodes: Episodes) -> Tensor:
-    """`aggregation.token_mean` as one number, for a batch that is not cut."""
+    """`aggregation.token_mean` as one number, for a batch in one piece."""
     tokens_B = aggregation.tokens_per_sequence(episodes.loss_mask_T, episodes.segments, loss_T.dtype)
     weights = aggregation.token_mean(tokens_B)
     total = aggregation.numerator(loss_T, episodes.loss_mask_T, weights.weight_B, episodes.segments)
@@ -118,22 +118,22 @@ def train_language_model(
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     scores = []
     for _ in range(updates):
-        episodes = roll_out(model, batch, generator)
+        episodes = sample_episodes(model, batch, generator)
         scores.append(float(episodes.rewards_B.mean()))
         with torch.no_grad():
-            old_logprobs_T, values_T, _ = read(model, episodes)
+            old_logprobs_T, values_T, _ = evaluate_actions(model, episodes)
         loss_mask_T, segments = episodes.loss_mask_T, episodes.segments
         rewards_T = on_last_token(episodes.rewards_B, loss_mask_T, segments)
-        credit = returns.gae(rewards_T, values_T, loss_mask_T, segments, gamma=1.0, lam=0.95)
-        advantages_T = whiten_token(credit.advantages_T, loss_mask_T)
-        assert credit.returns_T is not None
+        estimate = returns.gae(rewards_T, values_T, loss_mask_T, segments, gamma=1.0, lam=0.95)
+        advantages_T = whiten_token(estimate.advantages_T, loss_mask_T)
+        assert estimate.returns_T is not None
         for _ in range(epochs):
-            logprobs_T, values_T, entropy_T = read(model, episodes)
-            gate = policy_losses.clip(
+            logprobs_T, values_T, entropy_T = evaluate_actions(model, episodes)
+            clipped = policy_losses.clip(
                 ratios.token(logprobs_T, old_logprobs_T, loss_mask_T), advantages_T, loss_mask_T, low=0.2, high=0.2
             )
-            critic_T = values.mse(values_T, credit.returns_T, loss_mask_T)
-            loss = token_mean(gate.loss_T + 0.5 * critic_T - 0.003 * entropy_T, episodes)
+            critic_T = values.mse(values_T, estimate.returns_T, loss_mask_T)
+            loss = token_mean(clipped.loss_T + 0.5 * critic_T - 0.003 * entropy_T, episodes)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -141,29 +141,29 @@ def train_language_model(
 
 
 def bandit_gradient(model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor, baseline: float) -> Tensor:
-    """One action, the whole completion: -(R - b) * ratio of the WHOLE completion, mean over completions."""
-    logprobs_T, _, _ = read(model, episodes)
+    """One action, the whole completion: -(R - b) * ratio of the completion, mean over completions."""
+    logprobs_T, _, _ = evaluate_actions(model, episodes)
     log_ratio_T = ratios.sequence_product(logprobs_T, old_logprobs_T, episodes.loss_mask_T, episodes.segments)
-    # The product stands on every token of its completion; a bandit has one action, so one of them counts.
+    # The product is repeated on every token of its completion; a bandit has one action, so only the last one counts.
     last_T = episodes.segments.last(episodes.loss_mask_T)
     advantages_T = episodes.segments.broadcast(episodes.rewards_B - baseline)
-    loss_T = policy_losses.surrogate(log_ratio_T, advantages_T, last_T).loss_T
+    loss_T = policy_losses.surroclipped(log_ratio_T, advantages_T, last_T).loss_T
     return gradient(loss_T.sum() / episodes.segments.count, model)
 
 
 def mdp_gradient(model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor, baseline: float) -> Tensor:
     """One action, one token: GAE with gamma 1, lam 1 and a constant critic, a ratio per token, PPO's clip."""
-    logprobs_T, _, _ = read(model, episodes)
+    logprobs_T, _, _ = evaluate_actions(model, episodes)
     loss_mask_T, segments = episodes.loss_mask_T, episodes.segments
     rewards_T = on_last_token(episodes.rewards_B, loss_mask_T, segments)
     constant_T = torch.full_like(rewards_T, baseline)
     advantages_T = returns.gae(rewards_T, constant_T, loss_mask_T, segments, gamma=1.0, lam=1.0).advantages_T
-    gate = policy_losses.clip(
+    clipped = policy_losses.clip(
         ratios.token(logprobs_T, old_logprobs_T, loss_mask_T), advantages_T, loss_mask_T, low=0.2, high=0.2
     )
-    tokens_B = aggregation.tokens_per_sequence(loss_mask_T, segments, gate.loss_T.dtype)
+    tokens_B = aggregation.tokens_per_sequence(loss_mask_T, segments, clipped.loss_T.dtype)
     weights = aggregation.sequence_mean_token_sum(tokens_B)
-    loss = aggregation.numerator(gate.loss_T, loss_mask_T, weights.weight_B, segments) / weights.share_B.sum()
+    loss = aggregation.numerator(clipped.loss_T, loss_mask_T, weights.weight_B, segments) / weights.share_B.sum()
     return gradient(loss, model)
 
 
@@ -185,10 +185,10 @@ def compare_views(*, moved: float, count: int = 256, seed: int = 0) -> Views:
         torch.manual_seed(seed)
         model = TinyModel().double()
         direction = [torch.randn_like(weight) for weight in model.parameters()]
-    episodes = roll_out(model, count, torch.Generator().manual_seed(seed))
+    episodes = sample_episodes(model, count, torch.Generator().manual_seed(seed))
     episodes = episodes._replace(rewards_B=episodes.rewards_B.double())
     with torch.no_grad():
-        old_logprobs_T, _, _ = read(model, episodes)
+        old_logprobs_T, _, _ = evaluate_actions(model, episodes)
         for weight, step in zip(model.parameters(), direction, strict=True):
             weight.add_(step, alpha=moved)
     baseline = float(episodes.rewards_B.mean())
@@ -197,11 +197,11 @@ def compare_views(*, moved: float, count: int = 256, seed: int = 0) -> Views:
 
 
 def greedy_text(model: TinyModel, digit: int) -> str:
-    """What the model says after one digit when it always takes the likeliest token."""
-    text, memory = [digit], None
+    """The greedy continuation of one digit."""
+    text, hidden = [digit], None
     with torch.no_grad():
         for _ in range(LENGTH):
-            logits, _, memory = model(torch.tensor([[text[-1]]]), memory)
+            logits, _, hidden = model(torch.tensor([[text[-1]]]), hidden)
             text.append(int(logits[0, 0].argmax()))
     return " ".join(map(str, text))
 

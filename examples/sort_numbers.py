@@ -1,10 +1,10 @@
-"""Teach an instruction-tuned model something it is bad at, with a reward of one's own: sorting numbers.
+"""Train an instruction-tuned model to sort numbers, with a custom reward.
 
     python examples/sort_numbers.py MODEL --run runs/sort_numbers
 
 MODEL is a folder or a hub name (SmolLM2-135M-Instruct, say). Held-out accuracy is measured before and after with the
-same lenient reading of the answer as in training, so that a better score is better sorting and not better manners.
-On a GPU this takes minutes; docs/results/sort_numbers.md has what came out of it.
+same lenient parsing of the answer as in training, so that a better score means better sorting and not better format.
+On a GPU this takes minutes; docs/results/sort_numbers.md has a result.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ NUMBER = re.compile(r"\d+")
 
 
 def in_order(rollout: Rollout) -> dict[str, float]:
-    """correct: the numbers it says first are the sorted ones, whatever stands around them; ended: right, and stops.
+    """correct: the first numbers of the answer are the sorted ones; ended: correct, and not truncated.
 
-    An answer may say the question again before it begins. Reading the last numbers instead of the first would be
-    lenient too, but a policy finds out that it can go round in circles until the cut falls in a lucky place.
+    An answer may repeat the question first. Parsing the last numbers instead of the first is hackable: a policy learns
+    to repeat itself until truncation happens at the right place.
     """
-    want, said = str(rollout.prompt.answer).split(), NUMBER.findall(rollout.text)
+    want, numbers = str(rollout.prompt.answer).split(), NUMBER.findall(rollout.text)
     asked = NUMBER.findall(rollout.prompt.messages[-1].content)
-    if said[: len(asked)] == asked and len(said) > len(asked):
-        said = said[len(asked) :]
-    right = float(said[: len(want)] == want)
-    return {"correct": right, "ended": 0.2 * right * (not rollout.truncated)}
+    if numbers[: len(asked)] == asked and len(numbers) > len(asked):
+        numbers = numbers[len(asked) :]
+    correct = float(numbers[: len(want)] == want)
+    return {"correct": correct, "ended": 0.2 * correct * (not rollout.truncated)}
 
 
 def prompts(count: int, seed: int, avoid: set[tuple[int, ...]]) -> list[dict[str, str]]:
-    """Three or four different numbers below 20; no set of `avoid`, and those asked are added to it."""
-    noise, found = random.Random(seed), []
+    """Questions of three or four different numbers below 20. Sets in `avoid` are skipped; new ones are added to it."""
+    rng, found = random.Random(seed), []
     while len(found) < count:
-        numbers = noise.sample(range(1, 20), noise.choice((3, 4)))
+        numbers = rng.sample(range(1, 20), rng.choice((3, 4)))
         if tuple(sorted(numbers)) not in avoid:
             found.append(
                 {"prompt": ASK.format(", ".join(map(str, numbers))), "answer": " ".join(map(str, sorted(numbers)))}
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--prompts", type=int, default=64, help="of one step, each answered eight times")
+    parser.add_argument("--prompts", type=int, default=64, help="per step, with eight completions each")
     parser.add_argument("--heldout", type=int, default=256)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
@@ -88,8 +88,10 @@ def main() -> None:
             "run.save_every": given.steps,
         },
     )
-    told = [(int(each["step"]), each["eval/reward/correct"]) for each in run.metrics if "eval/reward/correct" in each]
-    print("held-out accuracy by step:", ", ".join(f"{step}: {value:.3f}" for step, value in told))
+    accuracies = [
+        (int(each["step"]), each["eval/reward/correct"]) for each in run.metrics if "eval/reward/correct" in each
+    ]
+    print("held-out accuracy by step:", ", ".join(f"{step}: {value:.3f}" for step, value in accuracies))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""GRPO in one file: a tiny language model learns to sort digits, told nothing but "right" or "wrong".
+"""GRPO in one file: a tiny language model learns to sort digits from a verifier.
 
     python examples/one_file/grpo.py
 
-Everything the algorithm does is on this page, in plain PyTorch; from the library come only a tiny model and the task.
-Read it from top to bottom: the model, sampling, the loss, one update, the loop. `tests/examples/one_file/test_grpo.py`
-requires that the library's row `grpo`, which is written in another way (packed, in stages), gives the same loss in
-every update and the same weights in the end.
+The whole algorithm is in this file, in plain PyTorch; only a tiny model and the task come from the library. Read it
+from top to bottom: the model, sampling, the loss, one update, the loop. `tests/examples/one_file/test_grpo.py` checks
+that the library's row `grpo`, which works on packed batches, gives the same loss in every update and the same final
+weights.
 
-The idea (arXiv 2402.03300): ask one question several times. Answers that did better than the others of their group
-become more likely, those that did worse less likely. The group is the baseline, so there is no critic to train.
+The idea (arXiv 2402.03300): sample several answers to one question. Answers that score better than the mean of their
+group become more likely, the others less likely. The group mean is the baseline, so no critic is needed.
 
-Axes: B rows, one for each answer; L places of a row: the question, padded on its left, then the answer, padded on its
-right; V tokens of the vocabulary; Q questions; G answers of a question.
+Axes: B rows, one per answer; L positions: the question, left-padded, then the answer, right-padded; V vocabulary;
+Q questions; G answers per question.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ TASK = TASKS["sort_digits"]  # "sort 7 3 5 =" is answered by "3 5 7"
 
 @dataclass(frozen=True)
 class Settings:
-    """The numbers of GRPO. A real model wants a learning rate of about 1e-6; this one has 110,000 weights."""
+    """Hyperparameters. A real model needs a learning rate of about 1e-6; this one has 110,000 weights."""
 
-    questions: int = 16  # asked in one step
-    group: int = 8  # answers to each
+    questions: int = 16  # per step
+    group: int = 8  # answers per question
     max_new_tokens: int = 8
-    epochs: int = 2  # updates on the same answers; from the second on, the clip below has something to do
+    epochs: int = 2  # updates on the same answers; the clip has an effect from the second on
     learning_rate: float = 3e-4
-    clip: float = 0.2  # how far a token's probability may move before its gradient is cut off
-    beta: float = 0.04  # weight of the KL term that holds the policy near where it started
+    clip: float = 0.2  # a token's gradient is 0 once its ratio has moved this far
+    beta: float = 0.04  # weight of the KL to the reference
     max_grad_norm: float = 1.0
 
 
@@ -59,8 +59,8 @@ def make_model(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return tiny_model("llama", len(tokenizer), intermediate=128, seed=seed), tokenizer
 
 
-def imitate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, steps: int, seed: int) -> None:
-    """Supervised fine-tuning first: a policy that never answers rightly has nothing to be rewarded for."""
+def finetune(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, steps: int, seed: int) -> None:
+    """Supervised fine-tuning first: a policy that is never correct gets no reward."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=max(steps, 2))
     examples = TASK.demonstrations("train", 64 * steps, seed) if steps else ()
@@ -69,8 +69,8 @@ def imitate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, steps
         for example in examples[64 * step : 64 * (step + 1)]:
             question, answer = (tokenizer(m.content).input_ids for m in example.messages)
             rows.append((question, [*answer, tokenizer.eos_token_id]))
-        batch = padded(rows, tokenizer.pad_token_id)
-        loss = -(logprobs_of(model, batch) * batch.trained_BL).sum() / batch.trained_BL.sum()
+        batch = collate(rows, tokenizer.pad_token_id)
+        loss = -(token_logprobs(model, batch) * batch.loss_mask_BL).sum() / batch.loss_mask_BL.sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -81,31 +81,31 @@ def imitate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, steps
 
 
 class Batch(NamedTuple):
-    """Rows of questions and answers. The end token belongs to the answer: that is how stopping is learned."""
+    """Questions and answers, padded. The end token belongs to the answer, so that stopping is learned."""
 
     tokens_BL: Tensor
     real_BL: Tensor  # not padding
-    trained_BL: Tensor  # written by the policy
+    loss_mask_BL: Tensor  # sampled by the policy
 
     def text(self, row: int, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The answer of a row, in words."""
-        return str(tokenizer.decode(self.tokens_BL[row][self.trained_BL[row]], skip_special_tokens=True))
+        """The decoded answer of a row."""
+        return str(tokenizer.decode(self.tokens_BL[row][self.loss_mask_BL[row]], skip_special_tokens=True))
 
 
-def padded(rows: Sequence[tuple[list[int], list[int]]], filler: int) -> Batch:
-    """(question, answer) pairs of token ids as one rectangle, answers beginning in the same column."""
+def collate(rows: Sequence[tuple[list[int], list[int]]], pad_id: int) -> Batch:
+    """(question, answer) pairs of token ids as one padded batch; answers start in the same column."""
     before, after = (max(len(row[part]) for row in rows) for part in (0, 1))
-    tokens, real, trained = [], [], []
+    tokens, real, loss_mask = [], [], []
     for question, answer in rows:
         left, right = before - len(question), after - len(answer)
-        tokens.append([filler] * left + question + answer + [filler] * right)
+        tokens.append([pad_id] * left + question + answer + [pad_id] * right)
         real.append([False] * left + [True] * (len(question) + len(answer)) + [False] * right)
-        trained.append([False] * before + [True] * len(answer) + [False] * right)
-    return Batch(torch.tensor(tokens), torch.tensor(real), torch.tensor(trained))
+        loss_mask.append([False] * before + [True] * len(answer) + [False] * right)
+    return Batch(torch.tensor(tokens), torch.tensor(real), torch.tensor(loss_mask))
 
 
-def positions_of(real_BL: Tensor) -> Tensor:
-    """0 at a row's first real token, whatever padding stands before it."""
+def position_ids(real_BL: Tensor) -> Tensor:
+    """Positions that start with 0 at the first token after the padding."""
     return (real_BL.long().cumsum(1) - 1).clamp(min=0)
 
 
@@ -113,91 +113,93 @@ def positions_of(real_BL: Tensor) -> Tensor:
 def sample(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], max_new_tokens: int
 ) -> tuple[Batch, Tensor]:
-    """An answer to every question, and the log-prob of every token of it: the policy that sampled is now on record."""
-    batch = padded([(tokenizer(each).input_ids, []) for each in questions], tokenizer.pad_token_id)
+    """One answer to every question, with the log-prob of every sampled token."""
+    batch = collate([(tokenizer(each).input_ids, []) for each in questions], tokenizer.pad_token_id)
     tokens_BL, real_BL, width = batch.tokens_BL, batch.real_BL, batch.tokens_BL.shape[1]
     logprobs_BL = torch.zeros(tokens_BL.shape)
-    going_B = torch.ones(len(questions), dtype=torch.bool)
-    memory: Any = None
+    running_B = torch.ones(len(questions), dtype=torch.bool)
+    cache: Any = None
     for _ in range(max_new_tokens):
-        seen_BL = tokens_BL if memory is None else tokens_BL[:, -1:]  # what was read before is in the model's memory
-        positions_BL = positions_of(real_BL)[:, -seen_BL.shape[1] :]
+        input_BL = tokens_BL if cache is None else tokens_BL[:, -1:]  # the rest is in the KV cache
+        positions_BL = position_ids(real_BL)[:, -input_BL.shape[1] :]
         out = model(
-            seen_BL, attention_mask=real_BL.long(), position_ids=positions_BL, past_key_values=memory, use_cache=True
+            input_BL, attention_mask=real_BL.long(), position_ids=positions_BL, past_key_values=cache, use_cache=True
         )
-        memory, choice_BV = out.past_key_values, out.logits[:, -1].log_softmax(-1)
-        next_B = torch.multinomial(choice_BV.exp(), 1)[:, 0]
-        said_B = choice_BV.gather(1, next_B[:, None])[:, 0]
-        tokens_BL = torch.cat([tokens_BL, torch.where(going_B, next_B, tokenizer.pad_token_id)[:, None]], 1)
-        logprobs_BL = torch.cat([logprobs_BL, torch.where(going_B, said_B, 0)[:, None]], 1)
-        real_BL = torch.cat([real_BL, going_B[:, None]], 1)
-        going_B = going_B & (next_B != tokenizer.eos_token_id)
-        if not going_B.any():
+        cache, logprobs_BV = out.past_key_values, out.logits[:, -1].log_softmax(-1)
+        next_B = torch.multinomial(logprobs_BV.exp(), 1)[:, 0]
+        next_logprobs_B = logprobs_BV.gather(1, next_B[:, None])[:, 0]
+        tokens_BL = torch.cat([tokens_BL, torch.where(running_B, next_B, tokenizer.pad_token_id)[:, None]], 1)
+        logprobs_BL = torch.cat([logprobs_BL, torch.where(running_B, next_logprobs_B, 0)[:, None]], 1)
+        real_BL = torch.cat([real_BL, running_B[:, None]], 1)
+        running_B = running_B & (next_B != tokenizer.eos_token_id)
+        if not running_B.any():
             break
-    trained_BL = real_BL & (torch.arange(tokens_BL.shape[1]) >= width)
-    return Batch(tokens_BL, real_BL, trained_BL), logprobs_BL
+    loss_mask_BL = real_BL & (torch.arange(tokens_BL.shape[1]) >= width)
+    return Batch(tokens_BL, real_BL, loss_mask_BL), logprobs_BL
 
 
-def logprobs_of(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """The log-prob of every token of an answer, in its own place: the logits before a token are those that chose it."""
-    out = model(batch.tokens_BL, attention_mask=batch.real_BL.long(), position_ids=positions_of(batch.real_BL))
+def token_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The log-prob of every answer token at its own position; the logits that predict it are one position earlier."""
+    out = model(batch.tokens_BL, attention_mask=batch.real_BL.long(), position_ids=position_ids(batch.real_BL))
     logprobs_BLV = out.logits[:, :-1].log_softmax(-1)
-    found_BL = pad(logprobs_BLV.gather(2, batch.tokens_BL[:, 1:, None])[..., 0], (1, 0))
-    return torch.where(batch.trained_BL, found_BL, 0)
+    logprobs_BL = pad(logprobs_BLV.gather(2, batch.tokens_BL[:, 1:, None])[..., 0], (1, 0))
+    return torch.where(batch.loss_mask_BL, logprobs_BL, 0)
 
 
 # --- GRPO ------------------------------------------------------------------------------------------------------------
 
 
-def advantages_of(rewards_B: Tensor, group: int) -> Tensor:
-    """How much better than the other answers to the same question, in standard deviations of that group."""
+def group_advantages(rewards_B: Tensor, group: int) -> Tensor:
+    """Reward minus group mean, divided by the group's standard deviation."""
     rewards_QG = rewards_B.view(-1, group)
-    above_QG = rewards_QG - rewards_QG.mean(1, keepdim=True)
-    scaled_QG = above_QG / (rewards_QG.std(1, keepdim=True) + 1e-4)
-    # All right or all wrong: nothing to compare. Rounding must not be divided by 1e-4 and taken for a signal.
-    flat_Q1 = rewards_QG.amax(1, keepdim=True) - rewards_QG.amin(1, keepdim=True) <= 1e-6
-    return torch.where(flat_Q1, 0, scaled_QG).view(-1)
+    centered_QG = rewards_QG - rewards_QG.mean(1, keepdim=True)
+    scaled_QG = centered_QG / (rewards_QG.std(1, keepdim=True) + 1e-4)
+    # All correct or all wrong: the advantage is exactly 0, not a rounding error divided by 1e-4.
+    equal_Q1 = rewards_QG.amax(1, keepdim=True) - rewards_QG.amin(1, keepdim=True) <= 1e-6
+    return torch.where(equal_Q1, 0, scaled_QG).view(-1)
 
 
 def grpo_loss(
     logprobs_BL: Tensor,
-    old_BL: Tensor,
-    reference_BL: Tensor,
+    old_logprobs_BL: Tensor,
+    ref_logprobs_BL: Tensor,
     advantages_B: Tensor,
-    trained_BL: Tensor,
+    loss_mask_BL: Tensor,
     *,
     clip: float,
     beta: float,
 ) -> Tensor:
-    """The clipped surrogate of PPO plus KL to the reference, averaged over the tokens of an answer, then over answers.
+    """PPO's clipped surrogate plus KL to the reference, averaged over the tokens of an answer, then over answers.
 
-    The ratio is 1 in the first update on fresh answers; its gradient is that of the log-prob all the same.
+    In the first update on new answers the ratio is 1, but its gradient is not 0.
     """
     advantages_B1 = advantages_B[:, None]
-    ratio_BL = (logprobs_BL - old_BL).exp()
-    free_BL, held_BL = ratio_BL * advantages_B1, ratio_BL.clamp(1 - clip, 1 + clip) * advantages_B1
-    # The smaller one: moving further than the clip earns nothing, moving back is never hindered.
-    gain_BL = torch.minimum(free_BL, held_BL)
+    ratio_BL = (logprobs_BL - old_logprobs_BL).exp()
+    unclipped_BL, clipped_BL = ratio_BL * advantages_B1, ratio_BL.clamp(1 - clip, 1 + clip) * advantages_B1
+    # The minimum: moving beyond the clip gains nothing, moving back is never clipped.
+    objective_BL = torch.minimum(unclipped_BL, clipped_BL)
     # k3, an estimate of KL that is never negative: e^x - x - 1 with x = log reference - log policy.
-    x_BL = reference_BL - logprobs_BL
+    x_BL = ref_logprobs_BL - logprobs_BL
     kl_BL = x_BL.exp() - x_BL - 1
-    loss_BL = torch.where(trained_BL, -gain_BL + beta * kl_BL, 0)
-    return (loss_BL.sum(1) / trained_BL.sum(1)).mean()
+    loss_BL = torch.where(loss_mask_BL, -objective_BL + beta * kl_BL, 0)
+    return (loss_BL.sum(1) / loss_mask_BL.sum(1)).mean()
 
 
 def update(
     policy: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
     batch: Batch,
-    old_BL: Tensor,
-    reference_BL: Tensor,
+    old_logprobs_BL: Tensor,
+    ref_logprobs_BL: Tensor,
     advantages_B: Tensor,
     settings: Settings,
 ) -> Tensor:
-    """One step of the optimizer; the loss before it."""
-    logprobs_BL = logprobs_of(policy, batch)
+    """One optimizer step; returns the loss before it."""
+    logprobs_BL = token_logprobs(policy, batch)
     loss = grpo_loss(
-        *(logprobs_BL, old_BL, reference_BL, advantages_B, batch.trained_BL), clip=settings.clip, beta=settings.beta
+        *(logprobs_BL, old_logprobs_BL, ref_logprobs_BL, advantages_B, batch.loss_mask_BL),
+        clip=settings.clip,
+        beta=settings.beta,
     )
     optimizer.zero_grad()
     loss.backward()
@@ -213,41 +215,41 @@ def question_of(prompt: Prompt) -> str:
     return prompt.messages[-1].content
 
 
-def rewards_of(prompts: Sequence[Prompt], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """1 for a right answer, 0 for a wrong one: all that the policy is ever told."""
+def verify(prompts: Sequence[Prompt], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> Tensor:
+    """The reward: 1 for a correct answer, 0 for a wrong one."""
     return torch.tensor(
         [TASK.verify(prompt, batch.text(row, tokenizer))["correct"] for row, prompt in enumerate(prompts)]
     )
 
 
 def accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int = 512) -> tuple[float, list[str]]:
-    """The share of held-out questions that are answered rightly, one sample each; and the answers."""
+    """Share of held-out questions answered correctly, one sample each; and the answers."""
     prompts = TASK.prompts("heldout", count)
     batch, _ = sample(model, tokenizer, [question_of(p) for p in prompts], 8)
     answers = [batch.text(row, tokenizer) for row in range(count)]
-    return float(rewards_of(prompts, batch, tokenizer).mean()), answers
+    return float(verify(prompts, batch, tokenizer).mean()), answers
 
 
 def train(
     policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Settings, *, steps: int, seed: int
 ) -> None:
-    reference = copy.deepcopy(policy)  # stays as it is: where the policy came from
+    reference = copy.deepcopy(policy)  # frozen
     optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, weight_decay=0.0)
-    asked = TASK.prompts("train", settings.questions * steps, seed + 1)
+    all_prompts = TASK.prompts("train", settings.questions * steps, seed + 1)
     for step in range(steps):
         began = time.perf_counter()
-        fresh = asked[settings.questions * step : settings.questions * (step + 1)]
-        prompts = [prompt for prompt in fresh for _ in range(settings.group)]
-        batch, old_BL = sample(policy, tokenizer, [question_of(p) for p in prompts], settings.max_new_tokens)
-        rewards_B = rewards_of(prompts, batch, tokenizer)
-        advantages_B = advantages_of(rewards_B, settings.group)
+        new = all_prompts[settings.questions * step : settings.questions * (step + 1)]
+        prompts = [prompt for prompt in new for _ in range(settings.group)]
+        batch, old_logprobs_BL = sample(policy, tokenizer, [question_of(p) for p in prompts], settings.max_new_tokens)
+        rewards_B = verify(prompts, batch, tokenizer)
+        advantages_B = group_advantages(rewards_B, settings.group)
         with torch.no_grad():
-            reference_BL = logprobs_of(reference, batch)
+            ref_logprobs_BL = token_logprobs(reference, batch)
         for _ in range(settings.epochs):
-            loss = update(policy, optimizer, batch, old_BL, reference_BL, advantages_B, settings)
-        kl = float((old_BL - reference_BL).sum() / batch.trained_BL.sum())
+            loss = update(policy, optimizer, batch, old_logprobs_BL, ref_logprobs_BL, advantages_B, settings)
+        kl = float((old_logprobs_BL - ref_logprobs_BL).sum() / batch.loss_mask_BL.sum())
         print(
-            f"step {step + 1:3d}  right {rewards_B.mean():.2f}  loss {loss:+.4f}  KL to the start {kl:.4f}  "
+            f"step {step + 1:3d}  correct {rewards_B.mean():.2f}  loss {loss:+.4f}  KL to the reference {kl:.4f}  "
             f"{time.perf_counter() - began:.2f} s"
         )
 
@@ -260,14 +262,14 @@ def main(arguments: Sequence[str] | None = None) -> tuple[float, float]:
     given = parser.parse_args(arguments)
     torch.manual_seed(given.seed)
     policy, tokenizer = make_model(given.seed)
-    imitate(policy, tokenizer, steps=given.sft_steps, seed=given.seed)
-    before, said_before = accuracy(policy, tokenizer)
-    print(f"after {given.sft_steps} steps of imitation: {before:.0%} of held-out questions right")
+    finetune(policy, tokenizer, steps=given.sft_steps, seed=given.seed)
+    before, answers_before = accuracy(policy, tokenizer)
+    print(f"after {given.sft_steps} SFT steps: {before:.0%} of held-out questions correct")
     train(policy, tokenizer, Settings(), steps=given.steps, seed=given.seed)
-    after, said_after = accuracy(policy, tokenizer)
+    after, answers_after = accuracy(policy, tokenizer)
     print(f"before {before:.0%}, after {given.steps} steps of GRPO {after:.0%}; for example")
     prompts = TASK.prompts("heldout", 512)
-    changed = [each for each in zip(prompts, said_before, said_after, strict=True) if each[1] != each[2]]
+    changed = [each for each in zip(prompts, answers_before, answers_after, strict=True) if each[1] != each[2]]
     for prompt, first, last in changed[:5]:
         print(f"  {question_of(prompt):22} {first:12} -> {last}")
     return before, after

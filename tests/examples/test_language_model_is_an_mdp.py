@@ -32,8 +32,8 @@ def test_the_score_counts_successors(example):
 def test_reading_a_text_at_once_gives_what_was_sampled_step_by_step(example):
     torch.manual_seed(0)
     model = example.TinyModel().double()
-    episodes = example.roll_out(model, 5, torch.Generator().manual_seed(0))
-    logprobs_T, _, _ = example.read(model, episodes)
+    episodes = example.sample_episodes(model, 5, torch.Generator().manual_seed(0))
+    logprobs_T, _, _ = example.evaluate_actions(model, episodes)
     memory, last, stepwise = None, episodes.prompts_B[:, None], []
     for column in episodes.completions_BL.T:
         logits, _, memory = model(last, memory)
@@ -45,10 +45,10 @@ def test_reading_a_text_at_once_gives_what_was_sampled_step_by_step(example):
 def test_both_views_have_the_gradient_of_reinforce_on_policy(example):
     torch.manual_seed(0)
     model = example.TinyModel().double()
-    episodes = example.roll_out(model, 64, torch.Generator().manual_seed(1))
+    episodes = example.sample_episodes(model, 64, torch.Generator().manual_seed(1))
     episodes = episodes._replace(rewards_B=episodes.rewards_B.double())
-    logprobs_T, _, _ = example.read(model, episodes)
-    # Written out: -(R - b) sum of log-probs, mean over completions; no ratio, no gate, no estimator.
+    logprobs_T, _, _ = example.evaluate_actions(model, episodes)
+    # Written out: -(R - b) sum of log-probs, mean over completions; no ratio, no clip, no estimator.
     by_hand = -((episodes.rewards_B - 0.1) * logprobs_T.reshape(64, -1).sum(1)).mean()
     expected = example.gradient(by_hand, model)
     old_logprobs_T = logprobs_T.detach()

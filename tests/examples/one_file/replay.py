@@ -46,7 +46,7 @@ class Replayed:
         self.samples, self.said = samples, []
 
     def hear(self, batch: Any, cut_B: Sequence[bool]) -> None:
-        rows = zip(batch.tokens_BL, batch.trained_BL, cut_B, strict=True)
+        rows = zip(batch.tokens_BL, batch.loss_mask_BL, cut_B, strict=True)
         self.said = [(tokens[trained].tolist(), bool(cut)) for tokens, trained, cut in rows]
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:

@@ -23,7 +23,7 @@ def test_dpo_is_the_librarys(tmp_path: Path) -> None:
     one = module("dpo")
     settings = one.Settings(pairs=6, learning_rate=1e-3)
     policy, tokenizer = one.make_model(seed=1)
-    one.imitate(policy, tokenizer, steps=50, seed=1)
+    one.finetune(policy, tokenizer, steps=50, seed=1)
     reference = one.copy.deepcopy(policy)
     folder = saved(policy, tokenizer, tmp_path / "start")
     pairs = one.TASK.pairs("train", 24, seed=3)
@@ -39,9 +39,9 @@ def test_dpo_is_the_librarys(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, eps=1e-6, weight_decay=0.0)
     losses = []
     for step in range(4):
-        batch = one.paired(pairs[6 * step : 6 * step + 6], tokenizer)
+        batch = one.collate_pairs(pairs[6 * step : 6 * step + 6], tokenizer)
         with torch.no_grad():
-            ref_logprobs_B = one.logprobs_of(reference, batch).sum(1)
+            ref_logprobs_B = one.token_logprobs(reference, batch).sum(1)
         theirs, _ = one.update(policy, optimizer, batch, ref_logprobs_B, settings)
         batches = [frozen(each) for each in source.next(step)]
         assert len(batches) > 1
