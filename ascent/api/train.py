@@ -21,8 +21,8 @@ from ascent.config.yaml_text import read as read_yaml
 from ascent.plan.resolve import Plan, resolve
 from ascent.protocols import Tracker
 from ascent.runs import trackers
-from ascent.runs.environment import describe
 from ascent.runs.claim import FolderClaim
+from ascent.runs.environment import describe
 from ascent.runs.folder import CHECKPOINTS, CONFIG, Run, RunFolder, read_run, state_of
 from ascent.runs.jsonl import numbers
 from ascent.runs.lock import Lock

@@ -1,1 +1,1 @@
-"""The run folder on disk: configuration, environment, metrics, samples, curves; and where else metrics go."""
+"""The run folder on disk, the terminal, warnings, and trackers."""

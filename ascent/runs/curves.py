@@ -1,4 +1,4 @@
-"""The main curves of a run as one picture."""
+"""The main curves of a run as one image."""
 
 from __future__ import annotations
 
@@ -8,47 +8,46 @@ from pathlib import Path
 
 from ascent.metrics import EVAL, plotted
 
-# What people look at first, in that order; as many as were logged are drawn. Where a number was also measured on
-# held-out data, that is a second line in the same panel.
+# By importance. A held-out value of the same metric is a second line in its panel.
 MAIN = (*plotted(), *(EVAL + name for name in plotted()))
-MOST, ACROSS = 6, 3
+MAX_PANELS, MAX_COLUMNS = 6, 3
 
 Records = Sequence[Mapping[str, float]]
 
 
-def chosen(records: Records) -> list[str]:
-    """The main metrics that have a number somewhere; others in order of appearance where too few are known."""
+def select_metrics(records: Records) -> list[str]:
+    """The main metrics that have a finite value, then others in order of appearance."""
     finite = {name for record in records for name, value in record.items() if math.isfinite(value)}
     known = [name for name in MAIN if name in finite]
     others = [
         name for record in records for name in record if name in finite and name not in ("step", "timestamp", *known)
     ]
     names = list(dict.fromkeys(known + others))
-    own = [name for name in names if not (name.startswith(EVAL) and name.removeprefix(EVAL) in finite)]
-    # A reward that is 1 or 0 for right or wrong need not be drawn twice.
-    seen = [points(records, name) for name in own]
-    return [name for place, name in enumerate(own) if seen[place] not in seen[:place]][:MOST]
+    panels = [name for name in names if not (name.startswith(EVAL) and name.removeprefix(EVAL) in finite)]
+    # Equal curves are drawn once: reward/mean equals reward/correct where the reward is 0 or 1.
+    values = [points(records, name) for name in panels]
+    return [name for index, name in enumerate(panels) if values[index] not in values[:index]][:MAX_PANELS]
 
 
 def points(records: Records, name: str) -> list[tuple[float, float]]:
-    """(step, value) wherever there is a finite one."""
+    """(step, value) of the finite values."""
     return [(record["step"], record[name]) for record in records if math.isfinite(record.get(name, math.nan))]
 
 
 def draw(records: Records, path: Path, *, title: str = "") -> list[str]:
-    """Draw the chosen metrics over steps into a PNG; returns their names."""
+    """Draw the main metrics over steps into a PNG; returns their names."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    names = chosen(records)
+    names = select_metrics(records)
     if not names:
         raise ValueError("there is nothing to draw: no metric has a finite value")
-    across = min(ACROSS, len(names))
-    down = math.ceil(len(names) / across)
-    figure = Figure(figsize=(4 * across, 3 * down), dpi=120, layout="constrained")
+    columns = min(MAX_COLUMNS, len(names))
+    rows = math.ceil(len(names) / columns)
+    figure = Figure(figsize=(4 * columns, 3 * rows), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    for place, name in enumerate(names, start=1):
-        axes = figure.add_subplot(down, across, place)
+    for panel, name in enumerate(names, start=1):
+        axes = figure.add_subplot(rows, columns, panel)
         for each, label in ((name, "training"), (EVAL + name, "held-out")):
             found = points(records, each)
             if found:

@@ -1,7 +1,4 @@
-"""What a run ran on: versions, hardware, the commit of the code, the command.
-
-Environment variables stay out: they hold secrets.
-"""
+"""The environment of a run: versions, hardware, commit, command. No environment variables: they hold secrets."""
 
 from __future__ import annotations
 
@@ -15,21 +12,13 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "ascent",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "datasets",
-    "numpy",
-    "peft",
-    "triton",
-    "vllm",
+    *("ascent", "torch", "transformers", "tokenizers", "safetensors"),
+    *("datasets", "numpy", "peft", "triton", "vllm"),
 )
 
 
 def describe(*, devices: Sequence[str] = (), command: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything known without torch; whoever has torch passes the names of the `devices` in use."""
+    """The environment; the caller passes the names of the `devices`, because this package does not import torch."""
     return {
         "command": list(sys.argv if command is None else command),
         "python": platform.python_version(),
@@ -46,18 +35,18 @@ def describe(*, devices: Sequence[str] = (), command: Sequence[str] | None = Non
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Which versions are others than at the last start, in words: only the same ones promise the same bits."""
+    """A sentence for each package whose version differs: only equal versions give equal bits."""
     then, today = before.get("packages", {}), now.get("packages", {})
     return [
-        f"{name} {then.get(name, '(not installed)')} -> {today.get(name, '(not installed)')} since the last start; the "
-        "same bits are promised by the same versions only"
+        f"{name} {then.get(name, '(not installed)')} -> {today.get(name, '(not installed)')} since the last start; "
+        "only equal versions give equal bits"
         for name in {**then, **today}
         if then.get(name) != today.get(name)
     ]
 
 
 def versions(packages: Sequence[str]) -> Mapping[str, str]:
-    """Of those that are installed."""
+    """Versions of the installed ones."""
     found = {}
     for name in packages:
         try:
@@ -68,16 +57,16 @@ def versions(packages: Sequence[str]) -> Mapping[str, str]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """The commit the folder is at and whether files differ from it; None outside a repository or without git."""
+    """The commit of the folder and whether files differ from it; None outside a repository or without git."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
     return {"commit": commit, "changed": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

@@ -1,16 +1,16 @@
-"""Answers to held-out prompts before and after training: what became right, what became wrong."""
+"""Completions of held-out prompts before and after training: which became right, which became wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-MOST = 5  # rows of each kind in the terminal
-WIDE = 60  # characters of one answer there
+MAX_ROWS = 5  # of each kind in the terminal
+MAX_WIDTH = 60  # characters of an answer there
 
 
 class Change(NamedTuple):
-    """One prompt and its two greedy answers; a score of None could not be had."""
+    """One prompt with its two greedy answers; the score is None where the reward failed."""
 
     prompt: str
     before: str
@@ -26,7 +26,7 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """`changes` has those that gained most first, then those that lost most, then the others."""
+    """Largest gain first, then largest loss, then the unchanged ones."""
 
     first: int
     last: int
@@ -39,15 +39,15 @@ class Changes(NamedTuple):
         return [each for each in self.changes if each.gain < 0]
 
 
-def changes(records: Sequence[Mapping[str, Any]]) -> Changes | None:
-    """The first evaluation against the last; None where there are not two of them."""
+def compare(records: Sequence[Mapping[str, Any]]) -> Changes | None:
+    """The last evaluation compared with the first; None where there are fewer than two."""
     steps = sorted({record["step"] for record in records})
     if len(steps) < 2:
         return None
     first, last = (
         {record["place"]: record for record in records if record["step"] == step} for step in (steps[0], steps[-1])
     )
-    both = [_change(first[place], last[place]) for place in sorted(first.keys() & last.keys())]
+    both = [_change(first[index], last[index]) for index in sorted(first.keys() & last.keys())]
     better = sorted((each for each in both if each.gain > 0), key=lambda each: -each.gain)
     worse = sorted((each for each in both if each.gain < 0), key=lambda each: each.gain)
     return Changes(steps[0], steps[-1], [*better, *worse, *(each for each in both if each.gain == 0)])
@@ -57,14 +57,14 @@ def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
     return Change(before["prompt"], before["completion"], after["completion"], before["correct"], after["correct"])
 
 
-def words(found: Changes) -> tuple[str, str]:
-    """What a gain and a loss are called: right and wrong where every score is 1 or 0."""
+def gain_labels(found: Changes) -> tuple[str, str]:
+    """Labels of a gain and a loss: right and wrong where every score is 1 or 0."""
     scores = {score for each in found.changes for score in (each.score_before, each.score_after)}
     return ("wrong -> right", "right -> wrong") if scores <= {0.0, 1.0, None} else ("better", "worse")
 
 
 def summary(found: Changes) -> str:
-    gained, lost = words(found)
+    gained, lost = gain_labels(found)
     before = _mean([each.score_before for each in found.changes])
     after = _mean([each.score_after for each in found.changes])
     return (
@@ -73,22 +73,22 @@ def summary(found: Changes) -> str:
     )
 
 
-def table(found: Changes, *, most: int = MOST) -> list[str]:
+def table(found: Changes, *, max_rows: int = MAX_ROWS) -> list[str]:
     """The summary and a few rows of each kind, as lines of plain text."""
-    told = [summary(found)]
-    for title, part in zip(words(found), (found.better(), found.worse()), strict=True):
-        told += [f"  {title}:"] if part else []
-        for each in part[:most]:
-            told.append(f"    {_short(each.prompt)}")
-            told.append(f"      before {_short(each.before)}  [{_score(each.score_before)}]")
-            told.append(f"      after  {_short(each.after)}  [{_score(each.score_after)}]")
-        told += [f"    and {len(part) - most} more in answers.md"] if len(part) > most else []
-    return told
+    lines = [summary(found)]
+    for title, part in zip(gain_labels(found), (found.better(), found.worse()), strict=True):
+        lines += [f"  {title}:"] if part else []
+        for each in part[:max_rows]:
+            lines.append(f"    {_short(each.prompt)}")
+            lines.append(f"      before {_short(each.before)}  [{_score(each.score_before)}]")
+            lines.append(f"      after  {_short(each.after)}  [{_score(each.score_after)}]")
+        lines += [f"    and {len(part) - max_rows} more in answers.md"] if len(part) > max_rows else []
+    return lines
 
 
 def markdown(found: Changes) -> str:
-    """All of it, for reading and for keeping."""
-    gained, lost = words(found)
+    """All changes as a Markdown table."""
+    gained, lost = gain_labels(found)
     kinds = [(each, gained if each.gain > 0 else lost if each.gain < 0 else "same") for each in found.changes]
     rows = [
         f"| {kind} | {_cell(each.prompt)} | {_cell(each.before)} | {_score(each.score_before)} | {_cell(each.after)} | "
@@ -110,7 +110,7 @@ def _score(score: float | None) -> str:
 
 def _short(text: str) -> str:
     flat = " ".join(text.split())
-    return flat if len(flat) <= WIDE else f"{flat[: WIDE - 3]}..."
+    return flat if len(flat) <= MAX_WIDTH else f"{flat[: MAX_WIDTH - 3]}..."
 
 
 def _cell(text: str) -> str:

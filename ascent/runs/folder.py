@@ -1,35 +1,35 @@
-"""The run folder: the truth about a run.
+"""The run folder: everything about a run, on disk.
 
 config.yaml        the resolved recipe, as text
 environment.json   versions, hardware, commit, command; one entry per start of the run
 inputs.json        the recipe at the start, and every input with the sha256 of its content (ascent.api.input_changes)
-changes.jsonl      one line for each change of them since, with the first step that it counts for
+changes.jsonl      one line per later change of the recipe or an input, with the first step it applies to
 metrics.jsonl      one line per logged step
-samples.jsonl      one line per kept sample
-answers.jsonl      one line per answer to a held-out prompt, by evaluation
-warnings.jsonl     one line each time a number left its range (ascent.runs.warnings)
-answers.md         answers to held-out prompts before and after training, written at the end
+samples.jsonl      one line per logged rollout
+answers.jsonl      one line per completion of a held-out prompt, for each evaluation
+warnings.jsonl     one line each time a metric leaves its healthy range (ascent.runs.warnings)
+answers.md         held-out completions before and after training, written at the end
 checkpoints/       see ascent.checkpoints
 curves.png         the main curves, drawn at the end
 outcome.json       how the last start of the run ended
-lock               who is writing
+lock               the process that writes
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
+from ascent.metrics import find_metric
 from ascent.runs import environment as environments
 from ascent.runs import jsonl
-from ascent.runs.curves import chosen, draw
+from ascent.runs.curves import draw, select_metrics
+from ascent.runs.jsonl import replace_file
 from ascent.runs.lock import NAME as LOCK
 from ascent.runs.lock import Lock, holder
 
@@ -38,25 +38,25 @@ ANSWERS, WARNINGS, ANSWERS_PAGE = "answers.jsonl", "warnings.jsonl", "answers.md
 INPUTS, CHANGES = "inputs.json", "changes.jsonl"
 CHECKPOINTS, CURVES, OUTCOME = "checkpoints", "curves.png", "outcome.json"
 HISTORY = (METRICS, SAMPLES, ANSWERS, WARNINGS)
-# What one step may add to samples.jsonl, and one evaluation to answers.jsonl.
-STEP_BYTES = 256 * 1024
-# What `RunFolder.create` writes before config.yaml, which makes a folder a run.
-BUILDING = (*(LOCK, ENVIRONMENT, INPUTS), *(f".{name}.writing" for name in (ENVIRONMENT, INPUTS, CONFIG)))
-# How to do without a file that cannot be restored.
-MENDED = {
-    ENVIRONMENT: ", or write [] into it: nothing is lost but what the run ran on",
+STEP_BYTES = 256 * 1024  # limit of one step in samples.jsonl, and of one evaluation in answers.jsonl
+# `RunFolder.create` writes these before config.yaml.
+CREATED_FIRST = (*(LOCK, ENVIRONMENT, INPUTS), *(f".{name}.writing" for name in (ENVIRONMENT, INPUTS, CONFIG)))
+# How to continue without a damaged file.
+REPAIR = {
+    ENVIRONMENT: ", or write [] into it: only the record of the hardware is lost",
     OUTCOME: ", or delete it: the run then counts as killed",
 }
-Ending = Literal["finished", "stopped", "failed"]
+Outcome = Literal["finished", "stopped", "failed"]
 
 
 class RunFolder:
-    """The one writer of a run folder; use `create` or `reopen`, and close it (or use `with`)."""
+    """The writer of a run folder, made by `create` or `reopen`; close it, or use `with`."""
 
-    def __init__(self, path: Path, lock: Lock) -> None:
-        self.path, self._lock = path, lock
+    def __init__(self, path: Path, lock: Lock, say: Callable[[str], None] = print) -> None:
+        self.path, self._lock, self._say = path, lock, say
+        self._checked: set[str] = set()  # metric names that were looked up in the registry
         self._metrics, self._samples = jsonl.JsonlWriter(path / METRICS), jsonl.JsonlWriter(path / SAMPLES)
-        self._opened: dict[str, jsonl.JsonlWriter] = {}  # files that not every run has
+        self._writers: dict[str, jsonl.JsonlWriter] = {}  # opened on first use
 
     @classmethod
     def create(
@@ -69,18 +69,17 @@ class RunFolder:
         lock: Lock | None = None,
         say: Callable[[str], None] = print,
     ) -> RunFolder:
-        """A new run; the folder must not hold one already. `inputs` is the text of its inputs.json; `lock` is the one
-        of a `Claim` on the folder."""
+        """Start a new run. `inputs` is the text of inputs.json; `lock` is that of a `FolderClaim`."""
         path.mkdir(parents=True, exist_ok=True)
         lock = lock or Lock(path, say=say)
         try:
             if (path / CONFIG).exists():
                 raise FileExistsError(f"{path} holds a run already; resume it, or choose another folder")
-            _replace(path / ENVIRONMENT, json.dumps([dict(environment)], indent=1) + "\n")
+            replace_file(path / ENVIRONMENT, json.dumps([dict(environment)], indent=1) + "\n")
             if inputs is not None:
-                _replace(path / INPUTS, inputs)
-            _replace(path / CONFIG, config)  # last: its presence says that this is a run
-            return cls(path, lock)
+                replace_file(path / INPUTS, inputs)
+            replace_file(path / CONFIG, config)  # last: a folder with a config is a run
+            return cls(path, lock, say)
         except BaseException:
             lock.release()
             raise
@@ -96,10 +95,10 @@ class RunFolder:
         lock: Lock | None = None,
         say: Callable[[str], None] = print,
     ) -> RunFolder:
-        """Continue a run from the checkpoint of `step`; what was logged after it is dropped: there is one history.
+        """Continue a run from the checkpoint of `step`. Lines logged after that step are dropped.
 
-        From step 0 all is run again, and so is what was logged before the first step. `changes` are new lines of
-        changes.jsonl, for the next step and those after it. `lock` is the folder's, where the caller has it already.
+        `changes` are new lines of changes.jsonl, from the next step on. `lock` is the folder's lock, if it is held
+        already.
         """
         if not (path / CONFIG).exists():
             raise FileNotFoundError(f"{path} is no run folder: it has no {CONFIG}")
@@ -109,16 +108,16 @@ class RunFolder:
                 note = jsonl.read(path / name).note
                 if note is not None:
                     say(note)
-                dropped = jsonl.keep_until(path / name, step or -1)
+                dropped = jsonl.drop_after(path / name, step or -1)  # from step 0, also the first evaluation
                 if dropped:
                     say(f"{name}: {dropped} lines from after step {step} are dropped; those steps are run again")
             starts = read_json(path / ENVIRONMENT)
             for line in environments.differences(starts[-1] if starts else environment, environment):
                 say(line)
-            _replace(path / ENVIRONMENT, json.dumps([*starts, dict(environment)], indent=1) + "\n")
-            _record(path / CHANGES, step + 1, changes)
+            replace_file(path / ENVIRONMENT, json.dumps([*starts, dict(environment)], indent=1) + "\n")
+            _append_changes(path / CHANGES, step + 1, changes)
             (path / OUTCOME).unlink(missing_ok=True)
-            return cls(path, lock)
+            return cls(path, lock, say)
         except BaseException:
             lock.release()
             raise
@@ -128,46 +127,49 @@ class RunFolder:
         return self.path / CHECKPOINTS
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line of metrics, and when; this makes the folder a Tracker."""
+        """Append one line of metrics with its time. A metric that is not in the registry is reported once."""
+        for name in metrics.keys() - self._checked:
+            if find_metric(name) is None:
+                self._say(f"metric {name} is not in the registry (docs/metrics.md); it is logged and not checked")
+        self._checked |= metrics.keys()
         self._metrics.append({"step": step, "timestamp": round(time.time(), 3), **metrics})
 
-    def samples(self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES) -> int:
-        """Keep what the policy said in a step: as many records, in their order, as `budget` bytes hold (the first in
-        any case). Each says how many there were (`of`). Returns how many were kept."""
-        return _within(self._samples, step, records, of, budget)
+    def log_samples(self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES) -> int:
+        """Append the rollouts of a step, as many as fit into `budget` bytes, at least one. Each line has their total
+        number (`of`). Returns how many were written."""
+        return _append_within(self._samples, step, records, of, budget)
 
-    def answers(self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES) -> int:
-        """The same for answers to held-out prompts."""
-        return _within(self._lines(ANSWERS), step, records, of, budget)
+    def log_answers(self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES) -> int:
+        """The same for completions of held-out prompts."""
+        return _append_within(self._writer(ANSWERS), step, records, of, budget)
 
-    def warning(self, step: int, record: Mapping[str, Any]) -> None:
-        """A number that has left its range."""
-        self._lines(WARNINGS).append({"step": step, **record})
+    def log_warning(self, step: int, record: Mapping[str, Any]) -> None:
+        self._writer(WARNINGS).append({"step": step, **record})
 
     def history(self, name: str = METRICS) -> list[jsonl.Record]:
-        """What was logged so far, in this start of the run and those before."""
+        """All records of a log file, of earlier starts of the run too."""
         return jsonl.read(self.path / name).records
 
-    def _lines(self, name: str) -> jsonl.JsonlWriter:
-        if name not in self._opened:
-            self._opened[name] = jsonl.JsonlWriter(self.path / name)
-        return self._opened[name]
+    def _writer(self, name: str) -> jsonl.JsonlWriter:
+        if name not in self._writers:
+            self._writers[name] = jsonl.JsonlWriter(self.path / name)
+        return self._writers[name]
 
     def write(self, name: str, text: str) -> None:
-        """A file of the run's own, whole or not at all."""
-        _replace(self.path / name, text)
+        """Write a further file atomically."""
+        replace_file(self.path / name, text)
 
-    def end(self, ending: Ending, step: int, message: str = "") -> None:
-        """Say how the run ended, and draw its curves."""
-        outcome = {"ending": ending, "step": step, "message": message, "timestamp": round(time.time(), 3)}
-        _replace(self.path / OUTCOME, json.dumps(outcome, indent=1) + "\n")
+    def finish(self, outcome: Outcome, step: int, message: str = "") -> None:
+        """Record how the run ended, and draw its curves."""
+        content = {"ending": outcome, "step": step, "message": message, "timestamp": round(time.time(), 3)}
+        replace_file(self.path / OUTCOME, json.dumps(content, indent=1) + "\n")
         records = [jsonl.numbers(record) for record in self.history()]
-        if chosen(records):
+        if select_metrics(records):
             draw(records, self.path / CURVES, title=self.path.name)
 
     def close(self) -> None:
-        """Sync the files and give the folder free; closing twice does nothing."""
-        for each in (self._metrics, self._samples, *self._opened.values()):
+        """Sync the files and release the lock; closing twice does nothing."""
+        for each in (self._metrics, self._samples, *self._writers.values()):
             each.close()
         self._lock.release()
 
@@ -178,58 +180,9 @@ class RunFolder:
         self.close()
 
 
-class Claim:
-    """A folder held for a run that is still being built: locked, and left as it was found if that fails.
-
-    `made` are the names that building a run may put there. A process that was killed while building leaves such names
-    and its lock, and no config; such a folder is cleared and used again. Anything else in it, and it is refused.
-    """
-
-    def __init__(self, path: Path, made: Collection[str], *, say: Callable[[str], None] = print) -> None:
-        self.path, self._made, self._new = path, {*made, *BUILDING}, not path.exists()
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"{path} is a file and not an empty folder; name a new folder")
-        if path.is_dir():
-            self._refuse_foreign(path)
-        path.mkdir(parents=True, exist_ok=True)
-        self.lock = Lock(path, say=say)
-        try:
-            self._refuse_foreign(path)  # between looking and locking another process may have made a run of it
-            if self._clear():
-                say(f"{path} is left from a start that was killed before there was a run in it; starting again")
-        except BaseException:
-            self.lock.release()
-            raise
-
-    def _refuse_foreign(self, path: Path) -> None:
-        names = {each.name for each in path.iterdir()}
-        if not names or (names <= self._made and LOCK in names):
-            return
-        fix = "resume it, or name a new folder" if CONFIG in names else "name a new folder"
-        raise ValueError(f"{path} is not an empty folder, and a run never writes over another; {fix}")
-
-    def _clear(self) -> bool:
-        """Delete what a start has left, but the lock; says whether there was anything."""
-        left = [each for each in self.path.iterdir() if each.name != LOCK]
-        for each in left:
-            if each.is_dir():
-                shutil.rmtree(each)
-            else:
-                each.unlink()
-        return bool(left)
-
-    def abandon(self) -> None:
-        """The run could not be built: put the folder back as it was found."""
-        self._clear()
-        (self.path / LOCK).unlink(missing_ok=True)
-        self.lock.release()
-        if self._new:
-            self.path.rmdir()
-
-
 @dataclass(frozen=True)
 class Run:
-    """What a run folder holds, read without touching it. `state` is running, finished, stopped, failed or killed."""
+    """The content of a run folder. `state` is running, finished, stopped, failed or killed."""
 
     path: Path
     config: str
@@ -245,7 +198,7 @@ class Run:
     notes: list[str]
 
 
-class Summary(NamedTuple):
+class RunSummary(NamedTuple):
     """One line of a list of runs; `latest` is the last line of metrics."""
 
     name: str
@@ -256,7 +209,7 @@ class Summary(NamedTuple):
 
 
 def read_run(path: Path) -> Run:
-    """Read everything but the checkpoints' content; safe while the run is being written."""
+    """Read a run folder, except its checkpoints; safe while the run is being written."""
     if not (path / CONFIG).exists():
         raise FileNotFoundError(f"{path} is no run folder: it has no {CONFIG}; ascent runs lists the runs of a folder")
     metrics, samples, answers, warnings = (jsonl.read(path / name) for name in HISTORY)
@@ -279,8 +232,8 @@ def read_run(path: Path) -> Run:
     )
 
 
-def list_runs(folder: Path) -> list[Summary]:
-    """The runs directly inside a folder, by name; `damaged` is one that cannot be read, and `read_run` says why."""
+def list_runs(folder: Path) -> list[RunSummary]:
+    """The runs directly inside a folder, by name. The state `damaged` means that `read_run` fails."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; give the folder that holds the run folders")
     found = []
@@ -291,35 +244,37 @@ def list_runs(folder: Path) -> list[Summary]:
         except ValueError:
             records, state = [], "damaged"
         latest = jsonl.numbers(records[-1]) if records else {}
-        found.append(Summary(path.name, path, state, int(latest.get("step", 0)), latest))
+        found.append(RunSummary(path.name, path, state, int(latest.get("step", 0)), latest))
     return found
 
 
-def _within(file: jsonl.JsonlWriter, step: int, records: Iterable[Mapping[str, Any]], of: int, budget: int) -> int:
-    kept = 0
+def _append_within(
+    file: jsonl.JsonlWriter, step: int, records: Iterable[Mapping[str, Any]], of: int, budget: int
+) -> int:
+    written = 0
     for record in records:
-        whole = jsonl.line({"step": step, **record, "of": of}, compact=True)
-        budget -= len(whole)
-        if kept and budget < 0:
+        line = jsonl.encode_line({"step": step, **record, "of": of}, compact=True)
+        budget -= len(line)
+        if written and budget < 0:
             break
-        file.write(whole)
-        kept += 1
-    return kept
+        file.write(line)
+        written += 1
+    return written
 
 
 def read_json(path: Path) -> Any:
-    """What a file of a run folder holds; ValueError with its name where that is not JSON."""
+    """The content of a JSON file of a run folder; ValueError where it is damaged."""
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(
-            f"{path} is damaged: it is not JSON ({error}); restore it from a copy{MENDED.get(path.name, '')}"
+            f"{path} is damaged: it is not JSON ({error}); restore it from a copy{REPAIR.get(path.name, '')}"
         ) from None
 
 
-def _record(path: Path, step: int, changes: Iterable[Mapping[str, Any]]) -> None:
-    """Changes for this step; those of later steps belong to what is run again."""
-    jsonl.keep_until(path, step)
+def _append_changes(path: Path, step: int, changes: Iterable[Mapping[str, Any]]) -> None:
+    """Append changes that apply from `step` on; those of later steps are dropped."""
+    jsonl.drop_after(path, step)
     new = list(changes)
     if new:
         file = jsonl.JsonlWriter(path)
@@ -338,20 +293,6 @@ def _state(path: Path) -> tuple[str, str]:
     if writer is not None:
         return "running", f"process {writer}"
     if not (path / OUTCOME).exists():
-        return "killed", "the last process ended without a word; ascent resume continues the run"
+        return "killed", "the last process ended without recording an outcome; ascent resume continues the run"
     outcome = read_json(path / OUTCOME)
     return outcome["ending"], outcome["message"]
-
-
-def _replace(path: Path, text: str) -> None:
-    """Whole or not at all: written beside, synced, renamed."""
-    beside = path.with_name(f".{path.name}.writing")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -1,6 +1,6 @@
-"""Files of one JSON object per line that survive being killed in the middle of a line.
+"""JSON lines files that survive a kill in the middle of a write.
 
-JSON has no NaN: a float that is not finite is written as the word "NaN", "Infinity" or "-Infinity".
+JSON has no NaN: a non-finite float is written as the string "NaN", "Infinity" or "-Infinity".
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Record = dict[str, Any]
-WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class JsonlRecords(NamedTuple):
-    """The records of a file, and a note where its last line was dropped."""
+    """The records of a file, and a note if its last line is incomplete."""
 
     records: list[Record]
     note: str | None
 
 
 class JsonlWriter:
-    """Appends records; each is one write of a whole line, handed to the system before `append` returns."""
+    """Appends records; each is one unbuffered write of a line."""
 
     def __init__(self, path: Path) -> None:
-        """Open for appending; half a line that a killed process left at the end is cut off first."""
+        """Open for appending; an incomplete last line, left by a killed process, is removed first."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            _cut_half_line(path)
+            _drop_incomplete_line(path)
         self.path = path
         self._file = path.open("ab", buffering=0)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        self.write(line(record))
+        self.write(encode_line(record))
 
-    def write(self, whole: bytes) -> None:
-        """Append a line that `line` has made; OSError where there is no room for all of it."""
+    def write(self, line: bytes) -> None:
+        """Append an encoded line; OSError if the disk is full."""
         try:
-            written = self._file.write(whole)
+            written = self._file.write(line)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
-        if written != len(whole):  # the beginning of it is cut off when the file is opened again
+        if written != len(line):  # the next open removes the incomplete line
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def close(self) -> None:
@@ -54,46 +54,52 @@ class JsonlWriter:
             self._file.close()
 
 
-def line(record: Mapping[str, Any], *, compact: bool = False) -> bytes:
-    """A record as its line; `compact` leaves out the spaces, which counts where most of it is numbers."""
+def encode_line(record: Mapping[str, Any], *, compact: bool = False) -> bytes:
+    """A record as one line; `compact` omits the spaces."""
     separators = (",", ":") if compact else None
-    text = json.dumps(_plain(record), allow_nan=False, ensure_ascii=False, separators=separators)
+    text = json.dumps(_encode_floats(record), allow_nan=False, ensure_ascii=False, separators=separators)
     return text.encode(errors="replace") + b"\n"
 
 
 def read(path: Path) -> JsonlRecords:
-    """All whole lines; a last line without its end is dropped with a note, a bad line before it is an error."""
+    """All complete lines. An incomplete last line is dropped with a note; an invalid line is a ValueError."""
     if not path.exists():
         return JsonlRecords([], None)
-    whole, _, rest = path.read_bytes().rpartition(b"\n")
-    records = [_parsed(path, number, line) for number, line in enumerate(whole.split(b"\n"), 1)] if whole else []
-    note = f"{path.name}: the last line is only half written ({len(rest)} bytes) and was left out" if rest else None
+    content, _, rest = path.read_bytes().rpartition(b"\n")
+    records = [_parse(path, number, line) for number, line in enumerate(content.split(b"\n"), 1)] if content else []
+    note = f"{path.name}: the last line is incomplete ({len(rest)} bytes) and was left out" if rest else None
     return JsonlRecords(records, note)
 
 
-def keep_until(path: Path, step: int) -> int:
-    """Drop the records of later steps, so that a resumed run has one history; how many were dropped.
-
-    What stays keeps its bytes. The file is replaced by a rename: killed at any instant, it is the old one or the new.
-    """
+def drop_after(path: Path, step: int) -> int:
+    """Drop the records of later steps, atomically; returns how many."""
     if not path.exists():
         return 0
-    whole = path.read_bytes().rpartition(b"\n")[0]
-    found = whole.split(b"\n") if whole else []
-    kept = [each for number, each in enumerate(found, 1) if _parsed(path, number, each)["step"] <= step]
-    if len(kept) < len(found):
-        beside = path.with_name(f".{path.name}.writing")
-        beside.unlink(missing_ok=True)
-        lines = JsonlWriter(beside)
-        lines.write(b"".join(each + b"\n" for each in kept))
-        lines.close()
-        os.replace(beside, path)
-    return len(found) - len(kept)
+    content = path.read_bytes().rpartition(b"\n")[0]
+    lines = content.split(b"\n") if content else []
+    kept = [line for number, line in enumerate(lines, 1) if _parse(path, number, line)["step"] <= step]
+    if len(kept) < len(lines):
+        replace_file(path, b"".join(line + b"\n" for line in kept))
+    return len(lines) - len(kept)
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write a file atomically: to a temporary name, synced, renamed."""
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numeric entries of a record, words for non-finite ones turned back."""
-    found = {name: WORDS.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
+    """The numbers of a record, non-finite ones decoded."""
+    found = {name: NON_FINITE.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
     return {
         name: float(value)
         for name, value in found.items()
@@ -101,7 +107,7 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _parsed(path: Path, number: int, line: bytes) -> Record:
+def _parse(path: Path, number: int, line: bytes) -> Record:
     try:
         record = json.loads(line)
     except ValueError as error:
@@ -113,16 +119,16 @@ def _parsed(path: Path, number: int, line: bytes) -> Record:
     return record
 
 
-def _cut_half_line(path: Path) -> None:
+def _drop_incomplete_line(path: Path) -> None:
     content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(path, whole)
+    end = content.rfind(b"\n") + 1
+    if end < len(content):
+        os.truncate(path, end)
 
 
-def _plain(value: Any) -> Any:
+def _encode_floats(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _encode_floats(each) for key, each in value.items()}
+    return [_encode_floats(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,7 +1,6 @@
 """One writer per run folder.
 
-The lock is the operating system's (`flock`), so it ends with its process, however that ends. The file also names the
-process, for messages only.
+The lock is an `flock`, so the system releases it when the process ends. The file names the process, for messages only.
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ from types import TracebackType
 NAME = "lock"
 
 
-class Locked(RuntimeError):
+class FolderLockedError(RuntimeError):
     """Another process writes to this run folder."""
 
 
 class Lock:
-    """Held from construction until `release`, or until the process is gone."""
+    """Held from construction until `release`, or until the process ends."""
 
     def __init__(self, folder: Path, *, say: Callable[[str], None] = print) -> None:
         path = folder / NAME
         self._handle: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        if not _taken(self._handle) or not _still_at(path, self._handle):
-            self._forget()
-            raise Locked(
+        if not _acquire(self._handle) or not _is_same_file(path, self._handle):
+            self._close()
+            raise FolderLockedError(
                 f"{folder} is being written by process {_owner(path)}; two processes cannot write one run: wait for "
                 "it, stop it, or choose another folder"
             )
-        left = _owner(path)
-        if left is not None:
-            say(f"the run folder was left locked by process {left}, which is gone; taking it over")
+        previous = _owner(path)
+        if previous is not None:
+            say(f"the run folder was left locked by process {previous}, which is gone; taking it over")
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         _close_in_children(self)
 
     def release(self) -> None:
-        """Give the folder free; doing it twice does nothing."""
+        """Release the folder; releasing twice does nothing."""
         if self._handle is not None:
             os.ftruncate(self._handle, 0)
             os.close(self._handle)
@@ -55,14 +54,14 @@ class Lock:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.release()
 
-    def _forget(self) -> None:
+    def _close(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
 
-def _taken(handle: int) -> bool:
-    """Try for half a second: whoever asks for the `holder` has the lock for an instant."""
+def _acquire(handle: int) -> bool:
+    """Try for half a second, because `holder` takes a shared lock for a moment."""
     for attempt in range(6):
         time.sleep(0.1 if attempt else 0.0)
         try:
@@ -73,8 +72,8 @@ def _taken(handle: int) -> bool:
     return False
 
 
-def _still_at(path: Path, handle: int) -> bool:
-    """A file that was deleted while we waited for it locks nothing."""
+def _is_same_file(path: Path, handle: int) -> bool:
+    """False where the file was deleted in the meantime."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(handle))
     except FileNotFoundError:
@@ -82,7 +81,7 @@ def _still_at(path: Path, handle: int) -> bool:
 
 
 def holder(folder: Path) -> str | None:
-    """The live process that writes to the folder, if there is one."""
+    """The process that writes to the folder, or None."""
     path = folder / NAME
     if not path.exists():
         return None
@@ -105,12 +104,12 @@ def _owner(path: Path) -> str | None:
 
 
 def _close_in_children(lock: Lock) -> None:
-    """A forked worker must not keep the folder locked after the run itself has died."""
-    alive = weakref.ref(lock)
+    """Otherwise a forked worker keeps the lock after the run has died."""
+    reference = weakref.ref(lock)
 
-    def forget() -> None:
-        held = alive()
-        if held is not None:
-            held._forget()
+    def close() -> None:
+        inherited = reference()
+        if inherited is not None:
+            inherited._close()
 
-    os.register_at_fork(after_in_child=forget)
+    os.register_at_fork(after_in_child=close)

@@ -1,77 +1,73 @@
-"""Trackers that keep more of a run than its metrics: what the policy said, held-out answers, warnings."""
+"""Trackers that log rollouts, held-out completions and warnings into the run folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ascent.metrics import EVAL
 from ascent.runs import jsonl
 from ascent.runs.folder import RunFolder
-from ascent.runs.warnings import Watch
+from ascent.runs.warnings import Monitor
 
-EVALUATED, REWARD_FAILED = "eval/", "reward_failed"
+REWARD_FAILED = "reward_failed"
 
 
-class SampleRecorder(NamedTuple):
-    """Records that are made when they are asked for, and how many there are."""
+class SampleBatch(NamedTuple):
+    """Records, generated lazily, and their total number."""
 
     records: Iterable[Mapping[str, Any]]
-    number: int
+    total: int
 
 
 class SampleTracker:
-    """Keeps what the policy said in every step, within the folder's budget."""
+    """Logs the rollouts of every step, within the folder's budget."""
 
-    def __init__(self, run: RunFolder, said: Callable[[], SampleRecorder]) -> None:
-        self._run, self._said = run, said
+    def __init__(self, run: RunFolder, samples: Callable[[], SampleBatch]) -> None:
+        self._run, self._samples = run, samples
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        found = self._said()
-        self._run.samples(step, found.records, of=found.number)
+        batch = self._samples()
+        self._run.log_samples(step, batch.records, of=batch.total)
 
     def close(self) -> None:
         """The run closes its own files."""
 
 
-class EvalTracker:
-    """Keeps the answers to held-out prompts of every evaluation."""
-
-    def __init__(self, run: RunFolder, said: Callable[[], SampleRecorder]) -> None:
-        self._run, self._said = run, said
+class EvalTracker(SampleTracker):
+    """Logs the completions of held-out prompts after every evaluation."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        if any(name.startswith(EVALUATED) for name in metrics):
-            found = self._said()
-            self._run.answers(step, found.records, of=found.number)
-
-    def close(self) -> None:
-        """The run closes its own files."""
+        if any(name.startswith(EVAL) for name in metrics):
+            batch = self._samples()
+            self._run.log_answers(step, batch.records, of=batch.total)
 
 
 class WarningTracker:
-    """Says and keeps it when a number leaves its range. What an earlier start of the run has said is not said again."""
+    """Prints and logs warnings. The history of a resumed run is replayed first, so no warning is repeated.
+
+    `reward_failures` returns new reasons why a reward failed. `expected` names rules that do not apply to the run.
+    """
 
     def __init__(
         self,
         run: RunFolder,
         say: Callable[[str], None],
-        complaints: Callable[[], Iterable[str]] = tuple,
+        reward_failures: Callable[[], Iterable[str]] = tuple,
         expected: Iterable[str] = (),
     ) -> None:
-        """`complaints` are sentences of others, each told once: why a reward could not score something. `expected`
-        are rules whose numbers are out of range by design."""
-        self._run, self._say, self._complaints = run, say, complaints
-        self._watch = Watch(expected=tuple(expected))
+        self._run, self._say, self._reward_failures = run, say, reward_failures
+        self._monitor = Monitor(expected=tuple(expected))
         for record in run.history():
-            self._watch.see(record["step"], jsonl.numbers(record))
+            self._monitor.update(record["step"], jsonl.numbers(record))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        for text in self._complaints():
-            self._run.warning(step, {"name": REWARD_FAILED, "why": text})
+        for text in self._reward_failures():
+            self._run.log_warning(step, {"name": REWARD_FAILED, "why": text})
             self._say(f"warning {REWARD_FAILED} (step {step}): {text}")
-        for each in self._watch.see(step, metrics):
-            self._run.warning(step, each.record())
-            self._say(each.text())
+        for warning in self._monitor.update(step, metrics):
+            self._run.log_warning(step, warning.record())
+            self._say(warning.text())
 
     def close(self) -> None:
         """The run closes its own files."""

@@ -1,4 +1,4 @@
-"""Stopping: the first SIGTERM or SIGINT asks for it, the second does it."""
+"""Graceful stop: the first SIGTERM or SIGINT finishes the step and saves, the second exits."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-WATCHED = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Stop:
-    """While entered, `requested` turns true at the first signal; the loop looks at it between steps.
+class GracefulStop:
+    """A context in which the first signal sets `requested`, which the loop checks between steps.
 
-    A second signal ends the process at once with status 128 + its number. Handlers are put back on leaving.
+    A second signal exits with status 128 + its number. Leaving the context restores the previous handlers.
     """
 
     def __init__(self) -> None:
         self.received: str | None = None
-        self._before: dict[signal.Signals, Any] = {}
+        self._previous: dict[signal.Signals, Any] = {}
 
     @property
     def requested(self) -> bool:
         return self.received is not None
 
-    def __enter__(self) -> Stop:
+    def __enter__(self) -> GracefulStop:
         if threading.current_thread() is not threading.main_thread():
-            _say("signals are not watched: Python delivers them to the main thread only, and this is another one")
+            _say("signals are not handled: Python delivers them to the main thread only, and this is another one")
             return self
-        self._before = {each: signal.signal(each, self._handle) for each in WATCHED}
+        self._previous = {each: signal.signal(each, self._handle) for each in SIGNALS}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for each, before in self._before.items():
-            signal.signal(each, before)
-        self._before = {}
+        for each, handler in self._previous.items():
+            signal.signal(each, handler)
+        self._previous = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name

@@ -10,12 +10,12 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 16) -> str:
-    """All values from first to last in at most `width` blocks, each the mean of its share; a gap has no finite value.
+    """At most `width` blocks, each the mean of its part of the values, scaled from the smallest to the largest mean.
 
-    The lowest block is the smallest mean and the highest the largest; where all are equal, all are in the middle.
+    A part without a finite value is blank. Equal means are drawn in the middle.
     """
     count = min(width, len(values))
-    edges = [place * len(values) // count for place in range(count + 1)] if count else []
+    edges = [index * len(values) // count for index in range(count + 1)] if count else []
     means = [_mean(values[start:end]) for start, end in itertools.pairwise(edges)]
     known = [mean for mean in means if mean is not None]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)

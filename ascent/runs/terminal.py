@@ -1,6 +1,6 @@
-"""Progress in the terminal: one line a step at a rate that can be read, and below them a live bar.
+"""Progress in the terminal: one line per step, at a limited rate, and a live progress bar.
 
-Where the stream is no terminal the same lines are plain text, without the bar, the colors and the small curve.
+A stream that is not a terminal gets the same lines as plain text, without bar, colors and sparkline.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from rich.text import Text
 from ascent.metrics import EVAL, labels
 from ascent.runs.sparkline import sparkline
 
-# Shown in this order, where logged, under these words.
+# Metrics that are shown for held-out data too.
 HELDOUT = ("loss/total", "reward/mean", "reward/correct", "preference/accuracy", "steps/accuracy")
-SHOWN = {**labels(), **{EVAL + name: f"held-out {labels()[name]}" for name in HELDOUT}}
-QUIET = ("completion/truncated_frac", "optim/skipped")  # shown where they are not 0
-SAME = {"reward/correct": "reward/mean", "eval/reward/correct": "eval/reward/mean"}  # left out where equal
-MAIN = ("reward/correct", "reward/mean", "loss/total")  # the first that is logged is the small curve
+SHOWN = {
+    key: text
+    for name, label in labels().items()
+    for key, text in ((name, label), (EVAL + name, f"held-out {label}"))
+    if key == name or name in HELDOUT
+}
+HIDDEN_IF_ZERO = ("completion/truncated_frac", "optim/skipped")
+HIDDEN_IF_EQUAL = {"reward/correct": "reward/mean", "eval/reward/correct": "eval/reward/mean"}
+SPARKLINE = ("reward/correct", "reward/mean", "loss/total")  # the first one that is logged
 SMOOTHING = 0.9
 SECONDS_BETWEEN_LINES = 0.5
 
@@ -41,12 +46,12 @@ class Pace:
         self._step, self._at = step, now
         if steps <= 0 or elapsed <= 0:
             return
-        self._seconds = _smoothed(self._seconds, elapsed / steps)
+        self._seconds = _smooth(self._seconds, elapsed / steps)
         if tokens is not None:
-            self.tokens_per_second = _smoothed(self.tokens_per_second, tokens * steps / elapsed)
+            self.tokens_per_second = _smooth(self.tokens_per_second, tokens * steps / elapsed)
 
-    def left(self, total: int) -> str:
-        """The time to the last step, in words."""
+    def time_left(self, total: int) -> str:
+        """The time to the last step, as h:mm:ss."""
         if self._seconds is None:
             return "?"
         seconds = round(self._seconds * (total - self._step))
@@ -54,7 +59,7 @@ class Pace:
 
 
 class Terminal:
-    """A Tracker for people. `done` is the step a resumed run starts from, `history` its metrics until then."""
+    """The tracker that prints. `done` is the last finished step of a resumed run, `history` its metrics."""
 
     def __init__(
         self,
@@ -67,7 +72,7 @@ class Terminal:
     ) -> None:
         self._total, self._stream, self._clock = total, sys.stderr if stream is None else stream, clock
         self._pace = Pace(done, clock)
-        self._printed: float | None = None
+        self._last_print: float | None = None
         self._curve: list[float] = []
         for metrics in history:
             self._remember(metrics)
@@ -86,45 +91,45 @@ class Terminal:
         self._pace.tick(step, metrics.get("tokens/run"))
         self._remember(metrics)
         if self._bar is not None:
-            small = f"{sparkline(self._curve)}  " if self._curve else ""
-            self._bar.update(self._task, completed=step, description=f"{small}{self._pace.left(self._total)} left")
-        if self._due(step, metrics):
-            self._print(f"step {step}/{self._total}  {self.words(metrics)}")
+            curve = f"{sparkline(self._curve)}  " if self._curve else ""
+            self._bar.update(self._task, completed=step, description=f"{curve}{self._pace.time_left(self._total)} left")
+        if self._should_print(step, metrics):
+            self._print(f"step {step}/{self._total}  {self.format_line(metrics)}")
 
     def note(self, text: str) -> None:
-        """A warning, above the bar."""
+        """Print a warning above the bar."""
         self._print(text, "yellow")
 
-    def words(self, metrics: Mapping[str, float]) -> str:
-        """The shown metrics, tokens/s and time left, as one line."""
+    def format_line(self, metrics: Mapping[str, float]) -> str:
+        """The shown metrics, tokens/s and time left."""
         shown = [
-            f"{word} {metrics[name]:.4g}"
-            for name, word in SHOWN.items()
+            f"{label} {metrics[name]:.4g}"
+            for name, label in SHOWN.items()
             if name in metrics
-            and not (name in QUIET and metrics[name] == 0)
-            and not (name in SAME and metrics[name] == metrics.get(SAME[name]))
+            and not (name in HIDDEN_IF_ZERO and metrics[name] == 0)
+            and not (name in HIDDEN_IF_EQUAL and metrics[name] == metrics.get(HIDDEN_IF_EQUAL[name]))
         ]
         speed = self._pace.tokens_per_second
         pace = [] if speed is None else [f"{speed:,.0f} tokens/s"]
-        small = [sparkline(self._curve)] if self._curve and self._bar is not None else []
-        return "  ".join([*small, *shown, *pace, f"{self._pace.left(self._total)} left"])
+        curve = [sparkline(self._curve)] if self._curve and self._bar is not None else []
+        return "  ".join([*curve, *shown, *pace, f"{self._pace.time_left(self._total)} left"])
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
 
     def _remember(self, metrics: Mapping[str, float]) -> None:
-        main = next((metrics[name] for name in MAIN if name in metrics), None)
+        main = next((metrics[name] for name in SPARKLINE if name in metrics), None)
         if main is not None:
             self._curve.append(main)
 
-    def _due(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Lines may be left out where steps are fast, never the first, the last, or one with an evaluation."""
+    def _should_print(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """The first line, the last, those with an evaluation, and others at a limited rate."""
         now = self._clock()
-        told = step == self._total or any(name.startswith("eval/") for name in metrics)
-        if not told and self._printed is not None and now - self._printed < SECONDS_BETWEEN_LINES:
+        important = step == self._total or any(name.startswith(EVAL) for name in metrics)
+        if not important and self._last_print is not None and now - self._last_print < SECONDS_BETWEEN_LINES:
             return False
-        self._printed = now
+        self._last_print = now
         return True
 
     def _print(self, text: str, style: str = "") -> None:
@@ -134,5 +139,5 @@ class Terminal:
             print(text, file=self._stream, flush=True)
 
 
-def _smoothed(before: float | None, now: float) -> float:
-    return now if before is None else SMOOTHING * before + (1 - SMOOTHING) * now
+def _smooth(previous: float | None, value: float) -> float:
+    return value if previous is None else SMOOTHING * previous + (1 - SMOOTHING) * value

@@ -1,4 +1,4 @@
-"""Where metrics go besides the run folder. Each is imported when it is chosen, and missing packages are named."""
+"""Trackers: TensorBoard and Weights & Biases, imported when chosen, and the fan-out to all trackers."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ def to_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Fanout:
-    """Logs to the record (the run folder), then to the others.
+class MultiTracker:
+    """Logs to the run folder, then to the other trackers.
 
-    A failure of the record ends the run. Another tracker that fails (a server that is away) is reported and left out
-    from then on: a training run does not die of its plots.
+    An error of the run folder ends the run. Another tracker that fails is reported and removed.
     """
 
-    def __init__(self, record: Tracker, others: Sequence[Tracker], *, say: Callable[[str], None] = to_stderr) -> None:
-        self._record, self._others, self._say = record, list(others), say
+    def __init__(
+        self, run_folder: Tracker, others: Sequence[Tracker], *, say: Callable[[str], None] = to_stderr
+    ) -> None:
+        self._run_folder, self._others, self._say = run_folder, list(others), say
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._record.log(step, metrics)
+        self._run_folder.log(step, metrics)
         for each in list(self._others):
             try:
                 each.log(step, metrics)
             except Exception as error:
                 self._others.remove(each)
                 self._say(
-                    f"{type(each).__name__} failed at step {step} ({type(error).__name__}: {error}) and gets nothing "
-                    "from now on; the run goes on, and its metrics are all in the run folder"
+                    f"{type(each).__name__} failed at step {step} ({type(error).__name__}: {error}) and is "
+                    "removed; the run continues, and all metrics are in the run folder"
                 )
 
     def add(self, other: Tracker) -> None:
         self._others.append(other)
 
     def close_others(self) -> None:
-        """Close all but the record, which may have more to say; doing it twice does nothing."""
+        """Close all but the run folder; closing twice does nothing."""
         while self._others:
             each = self._others.pop()
             try:
@@ -53,19 +54,19 @@ class Fanout:
 
     def close(self) -> None:
         self.close_others()
-        self._record.close()
+        self._run_folder.close()
 
 
 class TensorBoard:
     """Event files for TensorBoard, written without torch or TensorFlow.
 
-    `resumed_at` tells TensorBoard to forget what an earlier start of the run wrote after that step.
+    `resumed_at` makes TensorBoard drop the points that an earlier start of the run wrote after that step.
     """
 
     def __init__(self, folder: Path, *, resumed_at: int | None = None) -> None:
-        writer = _wanted("tensorboard.summary.writer.event_file_writer", "TensorBoard", "tensorboard")
-        self._events = _wanted("tensorboard.compat.proto.event_pb2", "TensorBoard", "tensorboard")
-        self._summaries = _wanted("tensorboard.compat.proto.summary_pb2", "TensorBoard", "tensorboard")
+        writer = _import("tensorboard.summary.writer.event_file_writer", "TensorBoard", "tensorboard")
+        self._events = _import("tensorboard.compat.proto.event_pb2", "TensorBoard", "tensorboard")
+        self._summaries = _import("tensorboard.compat.proto.summary_pb2", "TensorBoard", "tensorboard")
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = writer.EventFileWriter(str(folder))
         if resumed_at is not None:
@@ -84,10 +85,10 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run on Weights & Biases. A resumed run continues under the same id; steps it has seen already it ignores."""
+    """A run on Weights & Biases. A resumed run continues under the same id; W&B ignores repeated steps."""
 
     def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any]) -> None:
-        wandb = _wanted("wandb", "Weights & Biases", "wandb")
+        wandb = _import("wandb", "Weights & Biases", "wandb")
         self._run = wandb.init(
             dir=str(folder), project=project, name=name, id=name, resume="allow", config=dict(config)
         )
@@ -103,13 +104,13 @@ NEEDS = {"tensorboard": ("TensorBoard", "tensorboard"), "wandb": ("Weights & Bia
 
 
 def require(names: Iterable[str]) -> None:
-    """ImportError, before anything is trained, for a tracker whose package is missing."""
+    """ImportError for a tracker whose package is missing."""
     for name in names:
         title, package = NEEDS[name]
-        _wanted(package, title, package)
+        _import(package, title, package)
 
 
-def _wanted(module: str, title: str, package: str) -> Any:
+def _import(module: str, title: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -15,7 +15,7 @@ from ascent.data.sources import FileSource, single_pass
 from ascent.maths.batch import PackedBatch
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.plan.resolve import Plan
-from ascent.runs.sample_log import SampleRecorder
+from ascent.runs.sample_log import SampleBatch
 from ascent.setup import evaluation
 from ascent.setup.data import prepare_records, refuse_shorter, within_context
 from ascent.setup.on_policy_distillation import OnPolicyAnswers
@@ -46,8 +46,8 @@ class Training:
     longest: int
     demonstrations: Sequence[Batch] = ()
     evaluate: Callable[[int], dict[str, float]] | None = None  # by sampling, where there are no held-out batches
-    samples: Callable[[], SampleRecorder] | None = None  # the rollouts of the last step
-    answers: Callable[[], SampleRecorder] | None = None  # the completions of the last evaluation
+    samples: Callable[[], SampleBatch] | None = None  # the rollouts of the last step
+    answers: Callable[[], SampleBatch] | None = None  # the completions of the last evaluation
     reward_failures: Callable[[], list[str]] = list  # why rewards could not score something, each reason once
     others: tuple[loop.TrainedModel, ...] = ()  # trained besides the policy: a critic with weights of its own
     saved: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)  # their folders of a checkpoint

@@ -23,7 +23,7 @@ def trackers_of(plan: Plan, run: RunFolder, *, resumed_at: int | None) -> Iterat
 
 def compared(run: RunFolder) -> list[str]:
     """Answers to held-out prompts before and after, in words; all of them go to a file of the run folder."""
-    found = eval_diff.changes(run.history(ANSWERS))
+    found = eval_diff.compare(run.history(ANSWERS))
     if found is None:
         return []
     run.write(ANSWERS_PAGE, eval_diff.markdown(found))

@@ -248,7 +248,7 @@ def test_a_second_process_is_refused_and_the_first_unharmed(tmp_path: Path, undi
     crashing.wait_for((tmp_path / "waiting").exists)
     before = digest(folder)
     assert finish(folder, None, crashing.log_to, second) == 1
-    assert f"Locked: {folder} is being written by process {child.pid}" in second.read_text()
+    assert f"FolderLockedError: {folder} is being written by process {child.pid}" in second.read_text()
     assert digest(folder) == before
     go.touch()
     assert crashing.ended(child) == 0, said(folder)

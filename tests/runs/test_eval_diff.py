@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascent.runs.eval_diff import changes, markdown, table
+from ascent.runs.eval_diff import compare, markdown, table
 
 
 def record(step: int, place: int, said: str, correct: float | None) -> dict[str, Any]:
@@ -17,7 +17,7 @@ AFTER = [record(9, 0, "x", 0.0), record(9, 1, "w|\n", 0.0), record(9, 2, "good",
 
 
 def test_the_first_against_the_last_with_gains_first_then_losses() -> None:
-    found = changes([*BEFORE, *MIDDLE, *AFTER])
+    found = compare([*BEFORE, *MIDDLE, *AFTER])
     assert found is not None
     assert (found.first, found.last) == (0, 9)
     assert [each.prompt for each in found.changes] == ["p2", "p1", "p0", "p3"]
@@ -33,7 +33,7 @@ def test_the_first_against_the_last_with_gains_first_then_losses() -> None:
 def test_scores_that_are_no_verdicts_are_better_or_worse_by_how_much() -> None:
     first = [record(0, 0, "a", 0.5), record(0, 1, "b", 0.1), record(0, 2, "c", 2.0)]
     last = [record(3, 0, "a", 0.6), record(3, 1, "b", 0.9), record(3, 2, "c", 1.0)]
-    found = changes([*first, *last])
+    found = compare([*first, *last])
     assert found is not None
     assert [each.prompt for each in found.changes] == ["p1", "p0", "p2"]
     assert "2 better, 1 worse" in table(found)[0]
@@ -41,12 +41,12 @@ def test_scores_that_are_no_verdicts_are_better_or_worse_by_how_much() -> None:
 
 def test_long_tables_are_cut_and_say_so() -> None:
     many = [record(step, place, "long " * 50, float(step > 0)) for step in (0, 4) for place in range(9)]
-    found = changes(many)
+    found = compare(many)
     assert found is not None
     assert "    and 4 more in answers.md" in table(found)
     assert max(map(len, table(found)[1:])) < 90
 
 
 def test_one_evaluation_is_no_comparison() -> None:
-    assert changes(BEFORE) is None
-    assert changes([]) is None
+    assert compare(BEFORE) is None
+    assert compare([]) is None

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ascent.protocols import Tracker
-from ascent.runs.folder import Claim, RunFolder, list_runs, read_run
-from ascent.runs.lock import Locked
+from ascent.runs.folder import RunFolder, list_runs, read_run
+from ascent.runs.lock import FolderLockedError
 
 CONFIG = "algorithm: sft\n"
 
@@ -23,14 +23,14 @@ def created(path: Path) -> RunFolder:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     with created(tmp_path / "one") as folder:
         tracker: Tracker = folder
-        tracker.log(1, {"loss": 2.0, "accuracy": math.nan})
-        tracker.log(2, {"loss": 1.0})
-        folder.samples(2, [{"prompt": "1+1", "completion": "2", "reward": 1.0}], of=4)
+        tracker.log(1, {"loss/total": 2.0, "preference/accuracy": math.nan})
+        tracker.log(2, {"loss/total": 1.0})
+        folder.log_samples(2, [{"prompt": "1+1", "completion": "2", "reward": 1.0}], of=4)
         assert read_run(tmp_path / "one").state == "running"
         folder.checkpoints.mkdir()
         (folder.checkpoints / "2").mkdir()
         (folder.checkpoints / ".3.writing").mkdir()
-        folder.end("finished", 2, "all steps done")
+        folder.finish("finished", 2, "all steps done")
     run = read_run(tmp_path / "one")
     assert (run.config, run.environment) == (CONFIG, [{"python": "3.11"}])
     assert [record["step"] for record in run.metrics] == [1.0, 2.0]
@@ -45,31 +45,31 @@ def test_a_killed_run_is_resumed_with_one_history(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with created(path) as folder:
         for step in range(1, 8):
-            folder.log(step, {"loss": float(step)})
-            folder.samples(step, [{"text": "x"}], of=1)
+            folder.log(step, {"loss/total": float(step)})
+            folder.log_samples(step, [{"text": "x"}], of=1)
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 8, "lo')  # killed in the middle of a line
     before = read_run(path)
     assert before.state == "killed" and "resume" in before.message
-    assert len(before.notes) == 1 and "metrics.jsonl: the last line is only half written" in before.notes[0]
+    assert len(before.notes) == 1 and "metrics.jsonl: the last line is incomplete" in before.notes[0]
     said: list[str] = []
     with RunFolder.reopen(path, 5, {"python": "3.12"}, say=said.append) as folder:
-        folder.log(6, {"loss": 60.0})
-        folder.end("stopped", 6)
+        folder.log(6, {"loss/total": 60.0})
+        folder.finish("stopped", 6)
     run = read_run(path)
-    assert [(record["step"], record["loss"]) for record in run.metrics] == [
+    assert [(record["step"], record["loss/total"]) for record in run.metrics] == [
         *((step, float(step)) for step in range(1, 6)),
         (6, 60.0),
     ]
     assert [record["step"] for record in run.samples] == [1, 2, 3, 4, 5]
     assert [each["python"] for each in run.environment] == ["3.11", "3.12"]
     assert run.state == "stopped" and run.notes == []
-    assert any("half written" in text for text in said)
+    assert any("incomplete" in text for text in said)
     assert any("metrics.jsonl: 2 lines from after step 5 are dropped" in text for text in said)
 
 
 def test_a_folder_has_one_run_and_one_writer(tmp_path: Path) -> None:
-    with created(tmp_path), pytest.raises(Locked):
+    with created(tmp_path), pytest.raises(FolderLockedError):
         RunFolder.reopen(tmp_path, 0, {})
     with pytest.raises(FileExistsError, match="holds a run already; resume it, or choose another folder"):
         created(tmp_path)
@@ -82,8 +82,8 @@ def test_a_folder_has_one_run_and_one_writer(tmp_path: Path) -> None:
 
 def test_runs_are_listed_with_their_state_and_last_metrics(tmp_path: Path) -> None:
     with created(tmp_path / "b") as folder:
-        folder.log(3, {"loss": 0.5})
-        folder.end("failed", 3, "boom")
+        folder.log(3, {"loss/total": 0.5})
+        folder.finish("failed", 3, "boom")
     with created(tmp_path / "a"):
         pass
     (tmp_path / "no run").mkdir()
@@ -93,7 +93,7 @@ def test_runs_are_listed_with_their_state_and_last_metrics(tmp_path: Path) -> No
     assert [(each.name, each.state, each.step) for each in found] == [
         ("a", "killed", 0), ("b", "failed", 3), ("c", "damaged", 0)
     ]  # fmt: skip
-    assert found[1].latest["loss"] == 0.5
+    assert found[1].latest["loss/total"] == 0.5
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 1 is not JSON"):
         read_run(tmp_path / "c")
     with pytest.raises(FileNotFoundError, match="is no folder"):
@@ -117,7 +117,7 @@ def test_changes_are_kept_as_far_as_the_run_goes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["environment.json", "outcome.json"])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     with created(tmp_path / "run") as folder:
-        folder.end("stopped", 1)
+        folder.finish("stopped", 1)
     (tmp_path / "run" / name).write_text('[{"pyth')
     with pytest.raises(ValueError, match=rf"{tmp_path / 'run' / name} is damaged: it is not JSON .*restore it from a"):
         read_run(tmp_path / "run")
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (5, hard))
         try:
             with pytest.raises(OSError, match=rf"File too large: '{tmp_path / 'run/outcome.json'}'"):
-                folder.end("stopped", 1)
+                folder.finish("stopped", 1)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert not (tmp_path / "run/.outcome.json.writing").exists()
@@ -151,49 +151,6 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_run_without_one_number_ends_without_a_picture(tmp_path: Path) -> None:
     with created(tmp_path / "r") as folder:
-        folder.end("failed", 0, "before the first step")
+        folder.finish("failed", 0, "before the first step")
     assert not (tmp_path / "r/curves.png").exists()
     assert json.loads((tmp_path / "r/outcome.json").read_text())["ending"] == "failed"
-
-
-def test_a_claim_becomes_a_run_or_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    claim = Claim(path, ["initial"], say=lambda text: None)
-    with pytest.raises(Locked):
-        Claim(path, ["initial"], say=lambda text: None)
-    (path / "initial").mkdir()
-    claim.abandon()
-    assert not path.exists()
-    claim = Claim(path, ["initial"], say=lambda text: None)
-    with RunFolder.create(path, CONFIG, {}, lock=claim.lock):
-        pass
-    assert read_run(path).config == CONFIG
-    with pytest.raises(ValueError, match="never writes over another; resume it, or name a new folder"):
-        Claim(path, ["initial"])
-
-
-def test_only_what_a_killed_start_leaves_is_cleared(tmp_path: Path) -> None:
-    def left(name: str, *files: str) -> Path:
-        for file in files:
-            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name / file).write_text("x")
-        return tmp_path / name
-
-    said: list[str] = []
-    ours = left("ours", "lock", "initial/config.json", "environment.json", ".config.yaml.writing")
-    claim = Claim(ours, ["initial"], say=said.append)
-    assert [path.name for path in ours.iterdir()] == ["lock"]
-    assert any("killed before there was a run in it" in line for line in said)
-    claim.lock.release()
-    for foreign in (
-        left("no-lock", "initial/config.json"),
-        left("theirs", "lock", "initial/config.json", "thesis.txt"),
-        left("config", "lock", "config.yaml"),
-    ):
-        before = sorted(foreign.rglob("*"))
-        with pytest.raises(ValueError, match="never writes over another"):
-            Claim(foreign, ["initial"], say=said.append)
-        assert sorted(foreign.rglob("*")) == before
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="is a file and not an empty folder"):
-        Claim(tmp_path / "file", [])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.runs.jsonl import JsonlWriter, keep_until, numbers, read
+from ascent.runs.jsonl import JsonlWriter, drop_after, numbers, read
 
 
 def write(path: Path, steps: int) -> None:
@@ -46,7 +46,7 @@ def test_cut_anywhere_the_whole_lines_survive_and_appending_goes_on(tmp_path: Pa
         assert [record["step"] for record in records] == list(range(1, expected + 1))
         half = length > 0 and whole[length - 1 : length] != b"\n"
         assert (note is not None) == half
-        assert not half or "half written" in str(note)
+        assert not half or "incomplete" in str(note)
         lines = JsonlWriter(path)
         lines.append({"step": 9})
         lines.close()
@@ -84,8 +84,8 @@ def test_later_steps_are_cut_and_earlier_ones_keep_their_bytes(tmp_path: Path) -
     write(path, 5)
     first = path.read_bytes().splitlines(keepends=True)[:3]
     path.write_bytes(path.read_bytes() + b'{"step": 6, "lo')
-    assert keep_until(path, 3) == 2
+    assert drop_after(path, 3) == 2
     assert path.read_bytes() == b"".join(first)
-    assert keep_until(path, 3) == 0
-    assert keep_until(tmp_path / "none.jsonl", 3) == 0
+    assert drop_after(path, 3) == 0
+    assert drop_after(tmp_path / "none.jsonl", 3) == 0
     assert [each.name for each in tmp_path.iterdir()] == ["m.jsonl"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.runs.lock import Lock, Locked, holder
+from ascent.runs.lock import FolderLockedError, Lock, holder
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -46,7 +46,9 @@ def end(child: subprocess.Popen[str]) -> None:
 def test_another_process_is_refused_until_this_one_is_killed(tmp_path: Path) -> None:
     child, _ = hold(tmp_path)
     try:
-        with pytest.raises(Locked, match=rf"is being written by process {child.pid} on .*; two processes cannot"):
+        with pytest.raises(
+            FolderLockedError, match=rf"is being written by process {child.pid} on .*; two processes cannot"
+        ):
             Lock(tmp_path)
         assert str(holder(tmp_path)).startswith(str(child.pid))
     finally:
@@ -72,7 +74,7 @@ def test_a_worker_that_outlives_the_run_does_not_hold_the_folder(tmp_path: Path)
 def test_the_same_process_cannot_take_it_twice_and_a_clean_release_says_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     lock = Lock(tmp_path, say=said.append)
-    with pytest.raises(Locked):
+    with pytest.raises(FolderLockedError):
         Lock(tmp_path)
     lock.release()
     lock.release()
@@ -88,6 +90,6 @@ def test_a_lock_that_was_deleted_while_we_waited_for_it_locks_nothing(
         (tmp_path / "lock").unlink()
         return True
 
-    monkeypatch.setattr("ascent.runs.lock._taken", too_late)
-    with pytest.raises(Locked):
+    monkeypatch.setattr("ascent.runs.lock._acquire", too_late)
+    with pytest.raises(FolderLockedError):
         Lock(tmp_path)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ascent.runs.folder import RunFolder, read_run
-from ascent.runs.sample_log import EvalTracker, SampleRecorder, SampleTracker, WarningTracker
+from ascent.runs.sample_log import EvalTracker, SampleBatch, SampleTracker, WarningTracker
 
-CUT = {"truncated": 0.9}
+CUT = {"completion/truncated_frac": 0.9}
 
 
 def created(path: Path) -> RunFolder:
@@ -29,7 +29,7 @@ def test_samples_that_do_not_fit_are_left_out_and_counted(tmp_path: Path) -> Non
             yield {"text": "x" * 1000, "number": number}
 
     with created(tmp_path / "run") as run:
-        kept = run.samples(3, records(), of=1000, budget=10_000)
+        kept = run.log_samples(3, records(), of=1000, budget=10_000)
     samples = read_run(tmp_path / "run").samples
     assert [each["number"] for each in samples] == list(range(kept))
     assert kept == 9 and len(made) == 10  # nothing was made that could not be kept
@@ -39,14 +39,14 @@ def test_samples_that_do_not_fit_are_left_out_and_counted(tmp_path: Path) -> Non
 
 def test_one_sample_is_kept_whatever_its_size(tmp_path: Path) -> None:
     with created(tmp_path / "run") as run:
-        assert run.samples(1, [{"text": "x" * 100}, {"text": "y"}], of=2, budget=10) == 1
+        assert run.log_samples(1, [{"text": "x" * 100}, {"text": "y"}], of=2, budget=10) == 1
 
 
 def test_every_step_has_samples_and_every_evaluation_answers(tmp_path: Path) -> None:
     with created(tmp_path / "run") as run:
-        samples = SampleTracker(run, lambda: SampleRecorder(iter([{"a": 1}]), 1))
-        answers = EvalTracker(run, lambda: SampleRecorder(iter([{"place": 0}]), 1))
-        for step, metrics in enumerate([{"eval/reward/mean": 0.0}, {"reward": 1.0}, {"eval/reward/mean": 1.0}]):
+        samples = SampleTracker(run, lambda: SampleBatch(iter([{"a": 1}]), 1))
+        answers = EvalTracker(run, lambda: SampleBatch(iter([{"place": 0}]), 1))
+        for step, metrics in enumerate([{"eval/reward/mean": 0.0}, {"reward/mean": 1.0}, {"eval/reward/mean": 1.0}]):
             samples.log(step, metrics)
             answers.log(step, metrics)
     found = read_run(tmp_path / "run")
@@ -57,9 +57,9 @@ def test_every_step_has_samples_and_every_evaluation_answers(tmp_path: Path) -> 
 def test_a_resumed_run_drops_what_came_later_to_the_same_bytes(tmp_path: Path) -> None:
     def work(run: RunFolder, steps: range) -> None:
         for step in steps:
-            run.samples(step, [{"x": [0.1234, -5.0], "text": "ü"}], of=1)
-            run.answers(step, [{"place": step}], of=1)
-            run.warning(step, {"name": "n", "why": "w"})
+            run.log_samples(step, [{"x": [0.1234, -5.0], "text": "ü"}], of=1)
+            run.log_answers(step, [{"place": step}], of=1)
+            run.log_warning(step, {"name": "n", "why": "w"})
 
     for name in ("one", "two"):
         with created(tmp_path / name) as run:

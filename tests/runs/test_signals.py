@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ascent.runs.signals import Stop
+from ascent.runs.signals import GracefulStop
 
 ROOT = Path(__file__).parents[2]
 LOOP = """
 import time
-from ascent.runs.signals import Stop
-with Stop() as stop:
+from ascent.runs.signals import GracefulStop
+with GracefulStop() as stop:
     print("ready", flush=True)
     while not stop.requested:
         time.sleep(0.01)
@@ -58,7 +58,7 @@ def test_the_second_signal_exits_at_once() -> None:
 
 def test_handlers_are_put_back() -> None:
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
-    with Stop() as stop:
+    with GracefulStop() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.requested and stop.received == "SIGTERM"
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
@@ -68,11 +68,11 @@ def test_outside_the_main_thread_it_says_that_it_cannot_watch(capfd: pytest.Capt
     seen: list[bool] = []
 
     def work() -> None:
-        with Stop() as stop:
+        with GracefulStop() as stop:
             seen.append(stop.requested)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     assert seen == [False]
-    assert "signals are not watched" in capfd.readouterr().err
+    assert "signals are not handled" in capfd.readouterr().err

@@ -23,9 +23,18 @@ def test_plain_lines_tell_metrics_speed_and_time_left() -> None:
     stream, clock = io.StringIO(), Clock()
     terminal = Terminal(100, done=10, stream=stream, clock=clock)
     clock.now = 2.0
-    terminal.log(11, {"loss": 1.23456, "tokens": 3000.0, "skipped": 0.0, "other": 1.0})
+    terminal.log(11, {"loss/total": 1.23456, "tokens/run": 3000.0, "optim/skipped": 0.0, "other": 1.0})
     clock.now = 4.0
-    terminal.log(12, {"loss": 1.0, "tokens": 3000.0, "skipped": 1.0, "eval/preference/accuracy": 0.5, "eval/odd": 1.0})
+    terminal.log(
+        12,
+        {
+            "loss/total": 1.0,
+            "tokens/run": 3000.0,
+            "optim/skipped": 1.0,
+            "eval/preference/accuracy": 0.5,
+            "eval/odd": 1.0,
+        },
+    )
     terminal.note("warning x")
     terminal.close()
     assert stream.getvalue().splitlines() == [
@@ -38,17 +47,26 @@ def test_plain_lines_tell_metrics_speed_and_time_left() -> None:
 def test_a_reward_of_right_or_wrong_is_told_once_and_nothing_cut_is_not_told() -> None:
     stream = io.StringIO()
     terminal = Terminal(1, stream=stream, clock=Clock())
-    terminal.log(1, {"reward": 0.5, "correct": 0.5, "truncated": 0.0, "length": 12.0, "policy/ref_kl": 0.01})
-    assert stream.getvalue() == "step 1/1  reward 0.5  length 12  kl 0.01  ? left\n"
+    terminal.log(
+        1,
+        {
+            "reward/mean": 0.5,
+            "reward/correct": 0.5,
+            "completion/truncated_frac": 0.0,
+            "completion/length_mean": 12.0,
+            "policy/ref_kl": 0.01,
+        },
+    )
+    assert stream.getvalue() == "step 1/1  reward 0.5  kl 0.01  length 12  ? left\n"
 
 
 def test_speed_is_smoothed_over_steps_and_a_clock_that_stands_still_does_no_harm() -> None:
     stream, clock = io.StringIO(), Clock()
     terminal = Terminal(10, stream=stream, clock=clock)
-    terminal.log(1, {"tokens": 10.0})
+    terminal.log(1, {"tokens/run": 10.0})
     for step, now in ((2, 1.0), (3, 11.0)):
         clock.now = now
-        terminal.log(step, {"tokens": 10.0})
+        terminal.log(step, {"tokens/run": 10.0})
     first, second, third = stream.getvalue().splitlines()
     assert first == "step 1/10  ? left"
     assert second == "step 2/10  10 tokens/s  0:00:08 left"
@@ -60,7 +78,7 @@ def test_fast_steps_are_not_all_told_but_the_first_the_last_and_evaluations_are(
     terminal = Terminal(100, stream=stream, clock=clock)
     for step in range(1, 101):
         clock.now = step * 0.1
-        terminal.log(step, {"loss": 1.0, **({"eval/loss/total": 2.0} if step == 42 else {})})
+        terminal.log(step, {"loss/total": 1.0, **({"eval/loss/total": 2.0} if step == 42 else {})})
     told = [int(line.split("/")[0].removeprefix("step ")) for line in stream.getvalue().splitlines()]
     assert told[0] == 1 and told[-1] == 100 and 42 in told
     assert 18 <= len(told) <= 24  # ten seconds, two lines in each
@@ -68,10 +86,10 @@ def test_fast_steps_are_not_all_told_but_the_first_the_last_and_evaluations_are(
 
 def test_on_a_screen_there_are_a_curve_of_the_main_quantity_a_bar_and_colors() -> None:
     stream, clock = Screen(), Clock()
-    terminal = Terminal(4, done=1, history=[{"reward": 0.0}], stream=stream, clock=clock)
+    terminal = Terminal(4, done=1, history=[{"reward/mean": 0.0}], stream=stream, clock=clock)
     for step in (2, 3, 4):
         clock.now = float(step)
-        terminal.log(step, {"loss": 9.0, "reward": step / 4})
+        terminal.log(step, {"loss/total": 9.0, "reward/mean": step / 4})
     terminal.note("warning truncation")
     terminal.close()
     shown = stream.getvalue()
@@ -83,6 +101,6 @@ def test_on_a_screen_there_are_a_curve_of_the_main_quantity_a_bar_and_colors() -
 def test_plain_text_has_no_curve_and_no_colors() -> None:
     stream = io.StringIO()
     terminal = Terminal(2, stream=stream, clock=Clock())
-    terminal.log(1, {"loss": 0.25})
+    terminal.log(1, {"loss/total": 0.25})
     terminal.note("warning x")
     assert stream.getvalue().isascii() and "\x1b" not in stream.getvalue()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ascent.runs.trackers import NEEDS, Fanout, TensorBoard, WeightsAndBiases, require
+from ascent.runs.trackers import NEEDS, MultiTracker, TensorBoard, WeightsAndBiases, require
 
 
 class Seen:
@@ -32,7 +32,7 @@ class Seen:
 def test_a_tracker_that_fails_is_told_and_left_out_while_the_rest_goes_on() -> None:
     said: list[str] = []
     record, good, bad = Seen(), Seen(), Seen(fails=True)
-    tracker = Fanout(record, [bad, good], say=said.append)
+    tracker = MultiTracker(record, [bad, good], say=said.append)
     for step in (1, 2):
         tracker.log(step, {})
     tracker.close()
@@ -44,10 +44,10 @@ def test_a_tracker_that_fails_is_told_and_left_out_while_the_rest_goes_on() -> N
 
 def test_a_failing_record_ends_the_run_and_a_failing_close_is_told() -> None:
     with pytest.raises(ConnectionError):
-        Fanout(Seen(fails=True), []).log(1, {})
+        MultiTracker(Seen(fails=True), []).log(1, {})
     said: list[str] = []
     record = Seen()
-    Fanout(record, [Seen(fails=True)], say=said.append).close()
+    MultiTracker(record, [Seen(fails=True)], say=said.append).close()
     assert record.closed and "could not be closed" in said[0]
 
 
@@ -110,7 +110,7 @@ def test_a_missing_package_can_be_found_out_beforehand(name: str, monkeypatch: p
 
 def test_others_are_closed_once_and_the_record_stays_open() -> None:
     record, other = Seen(), Seen()
-    tracker = Fanout(record, [])
+    tracker = MultiTracker(record, [])
     tracker.add(other)
     tracker.close_others()
     tracker.close_others()
