@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from ascent.feedback.agreement import Agreement, agreement
 from ascent.feedback.comparisons import Answer, Comparison, Form, ShownComparison, make_comparisons, shown_to
@@ -26,6 +26,7 @@ CHUNK = 64  # prompts sampled between two writes to the file of samples
 Say = Callable[[str], None]
 
 
+@runtime_checkable
 class Person(Protocol):
     """Asks a person. `undo` takes back the last verdict, `quit` ends the session."""
 
@@ -126,28 +127,34 @@ def collect(
     if judge == PERSON and person is None:
         raise ValueError("judge is a person, but nobody is there to be asked; run ascent collect, or pass person=")
     names = (models,) if isinstance(models, str) else tuple(models)
-    sampling = SamplingParams(max_new_tokens, seed, temperature, top_p)
-    asked = _Questions(names, prompts, form, samples, per_prompt, limit, sampling)
-    opened = judge_of(judge, seed=seed) if isinstance(judge, str) and judge != PERSON else judge
-    if annotator is None:
-        annotator = getpass.getuser() if opened == PERSON else judge if isinstance(judge, str) else judge.name
+    questions = _Questions(
+        names, prompts, form, samples, per_prompt, limit, SamplingParams(max_new_tokens, seed, temperature, top_p)
+    )
+    if person is not None and judge == PERSON:
+        return _collect(questions, out, annotator or getpass.getuser(), person, repeat, say)
+    opened, name = (judge_of(judge, seed=seed), judge) if isinstance(judge, str) else (judge, judge.name)
     try:
-        with PreferenceLog(out) as log:
-            questions, left_out = _make_questions(asked, beside(out), say)
-            shown = shown_to(annotator, questions, seed=seed, repeat=repeat)
-            todo = _unanswered(log, annotator, shown, say)
-            session = _Session(log, form, annotator, len(shown))
-            unjudged: Counter[str] = Counter()
-            if isinstance(opened, str):
-                assert person is not None
-                session.ask_person(person, todo)
-            else:
-                unjudged = session.ask_judge(opened, todo)
-            done = len(log.done_by(annotator))
-            return CollectResult(out, annotator, len(shown), done, left_out, unjudged, agreement(log.rows))
+        return _collect(questions, out, annotator or name, opened, repeat, say)
     finally:
-        if isinstance(judge, str) and not isinstance(opened, str):
+        if isinstance(judge, str):
             opened.close()
+
+
+def _collect(
+    asked: _Questions, out: Path, annotator: str, source: Judge | Person, repeat: float, say: Say
+) -> CollectResult:
+    with PreferenceLog(out) as log:
+        questions, left_out = _make_questions(asked, beside(out), say)
+        shown = shown_to(annotator, questions, seed=asked.sampling.seed, repeat=repeat)
+        todo = _unanswered(log, annotator, shown, say)
+        session = _Session(log, asked.form, annotator, len(shown))
+        unjudged: Counter[str] = Counter()
+        if isinstance(source, Person):
+            session.ask_person(source, todo)
+        else:
+            unjudged = session.ask_judge(source, todo)
+        done = len(log.done_by(annotator))
+        return CollectResult(out, annotator, len(shown), done, left_out, unjudged, agreement(log.rows))
 
 
 def _unanswered(
