@@ -23,7 +23,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> Config:
     """The recipe with the overrides on top, checked against the schema (`ascent.plan.resolve` checks the rest)."""
     base, over = read_recipe(recipe), parse_overrides(overrides)
     if ROUNDS in base:
-        raise ValueError(f"{recipe} is a recipe of rounds; run it with ascent rounds {recipe} --run DIR")
+        raise ValueError(f"{recipe} is a recipe of rounds; run it with ascent iterate {recipe} --run DIR")
     if base.get("cells") and over.get("algorithm", base.get("algorithm")) != base.get("algorithm"):
         raise ValueError(
             f"algorithm={over['algorithm']} on top of {recipe} would keep the cells that {recipe} sets for "

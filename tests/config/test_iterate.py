@@ -31,7 +31,7 @@ def test_wrong_keys_are_named(change, words):
 
 
 def test_the_two_kinds_of_recipe_are_not_confused():
-    with pytest.raises(ValueError, match="rlhf_iterated is a recipe of rounds; run it with ascent rounds"):
+    with pytest.raises(ValueError, match="rlhf_iterated is a recipe of rounds; run it with ascent iterate"):
         load_config("rlhf_iterated")
     with pytest.raises(ValueError, match="sft is no recipe of rounds"):
         iterate_config(read_recipe("sft"), "sft")
