@@ -70,13 +70,10 @@ def main() -> None:
     heldout = write(data / "heldout.jsonl", prompts(given.heldout, 1, seen))
     train = write(data / "train.jsonl", prompts(4096, 0, seen))
     run = ascent.train(
-        "rlvr",
-        model=given.model,
-        data=train,
-        run=given.run,
-        settings={
-            "data.evaluate": heldout,
-            "model.dtype": given.dtype,
+        {
+            "algorithm": "rlvr",
+            "model": {"policy": given.model, "dtype": given.dtype},
+            "data": {"train": train, "evaluate": heldout},
             "rewards": [{"use": f"{Path(__file__).resolve()}:in_order"}],
             "rollouts.prompts_per_step": given.prompts,
             "rollouts.group_size": 8,
@@ -87,6 +84,7 @@ def main() -> None:
             "run.evaluate_every": 20,
             "run.save_every": given.steps,
         },
+        run=given.run,
     )
     accuracies = [
         (int(each["step"]), each["eval/reward/correct"]) for each in run.metrics if "eval/reward/correct" in each
