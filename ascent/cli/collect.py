@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascent.cli.completion import run_folders
-from ascent.cli.train import plain_errors, say
+from ascent.cli.options import INTERRUPTED, Limit, MaxNewTokens, Seed, Temperature, TopP, plain_errors, say
 
 if TYPE_CHECKING:
     from ascent.api.collect import CollectResult
-
-INTERRUPTED = 130
 
 
 def collect(
@@ -39,11 +37,11 @@ def collect(
     samples: Annotated[int, typer.Option(help="Completions of each model for each prompt.")] = 2,
     per_prompt: Annotated[int, typer.Option(help="Pairs to ask about for each prompt.")] = 1,
     repeat: Annotated[float, typer.Option(help="Share of questions asked again in the other order.")] = 0.1,
-    limit: Annotated[int | None, typer.Option(help="At most this many prompts.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Token budget of a completion.")] = 256,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus sampling: keep this much probability mass.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same completions and questions.")] = 0,
+    limit: Limit = None,
+    max_new_tokens: MaxNewTokens = 256,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
 ) -> None:
     """Sample answers and collect preferences about them.
 

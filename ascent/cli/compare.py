@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascent.cli.train import ModelArgument, plain_errors
+from ascent.cli.options import AsJson, Limit, MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors
 
 if TYPE_CHECKING:
     from ascent.api.compare import CompareResult
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def compare(
-    a: ModelArgument,
-    b: ModelArgument,
+    a: Model,
+    b: Model,
     prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help="A built-in task (held-out split), or prompts.")],
     judge: Annotated[
         str, typer.Option(metavar="JUDGE", help="A reward model, an endpoint, simulated:TASK, or a reward.")
     ],
     samples: Annotated[int, typer.Option(help="Sampled completions of each prompt; 0: one greedy.")] = 0,
-    limit: Annotated[int | None, typer.Option(help="At most this many prompts; a task has 256 otherwise.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Token budget of a completion.")] = 256,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus sampling: keep this much probability mass.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same completions and verdicts.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    limit: Limit = None,
+    max_new_tokens: MaxNewTokens = 256,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two models by the verdicts of a judge.
 

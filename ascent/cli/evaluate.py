@@ -7,20 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from ascent.cli.train import ModelArgument, plain_errors
+from ascent.cli.options import AsJson, Limit, MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors
 
 
 def evaluate(
-    model: ModelArgument,
+    model: Model,
     data: Annotated[
         str, typer.Argument(metavar="TASK|FILE", help="A built-in task (held-out split), or prompts with answers.")
     ],
     samples: Annotated[int, typer.Option(help="Sampled completions of each prompt, besides the greedy one.")] = 4,
-    limit: Annotated[int | None, typer.Option(help="At most this many prompts; a task has 256 otherwise.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Token budget of a completion.")] = 256,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus sampling: keep this much probability mass.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same completions and intervals.")] = 0,
+    limit: Limit = None,
+    max_new_tokens: MaxNewTokens = 256,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
     reward: Annotated[
         str | None, typer.Option(metavar="NAME", help="Scores a file: exact, mathematics, file.py:function, ...")
     ] = None,
@@ -28,7 +28,7 @@ def evaluate(
         str | None, typer.Option(metavar="NAME", help="A multi-turn environment: tools, maze, or '{use: ..., ...}'.")
     ] = None,
     invalid_rows: Annotated[str, typer.Option(help="Rows that cannot be read: fail or skip.")] = "fail",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure accuracy, mean@k, pass@k, ROUGE-L and lengths."""
     policy: Any = invalid_rows

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ascent.cli.collect import INTERRUPTED
-from ascent.cli.train import Overrides, Recipe, plain_errors, say
+from ascent.cli.options import INTERRUPTED, Overrides, Recipe, plain_errors, say
 
 
 def iterate(

@@ -10,12 +10,10 @@ from typing import Annotated
 
 import typer
 
-from ascent.cli.train import ModelArgument, plain_errors, say
+from ascent.cli.options import MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors, say
 
 
-def export(
-    model: ModelArgument, target: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")]
-) -> None:
+def export(model: Model, target: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")]) -> None:
     """Write a run's newest model as a plain Hugging Face folder."""
     with plain_errors():
         from ascent.api.export import export
@@ -24,7 +22,7 @@ def export(
 
 
 def score(
-    model: ModelArgument,
+    model: Model,
     data: Annotated[str, typer.Argument(metavar="DATA", help="Records as for training, or a built-in task.")],
     tokens_per_microbatch: Annotated[int, typer.Option(help="The longest record, in tokens.")] = 16384,
 ) -> None:
@@ -40,16 +38,16 @@ def score(
 
 
 def sample(
-    model: ModelArgument,
+    model: Model,
     prompts: Annotated[
         list[str] | None, typer.Argument(metavar="PROMPT", help="What to complete; without any, lines of stdin.")
     ] = None,
     samples: Annotated[int, typer.Option(help="Completions of each prompt.")] = 1,
-    max_new_tokens: Annotated[int, typer.Option(help="Token budget of a completion.")] = 128,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus sampling: keep this much probability mass.")] = 1.0,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token every time.")] = False,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same completions.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Sample completions of prompts."""
     texts = prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]

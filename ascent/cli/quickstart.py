@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascent.cli.collect import INTERRUPTED
-from ascent.cli.train import plain_errors, say
+from ascent.cli.options import INTERRUPTED, Seed, plain_errors, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +22,7 @@ def quickstart(
     run: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The folder; runs/quickstart or runs/quickstart-rlhf.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same bits.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Train a small policy from random weights, in minutes.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ascent.cli.train import RunArgument, plain_errors
+from ascent.cli.options import AsJson, Run, plain_errors
 
 SHOWN = ("loss/total", "reward/mean", "reward/correct", "preference/accuracy")
 
@@ -27,7 +27,7 @@ def runs(
         typer.echo(f"{each.name:<30} {each.state:<9} step {each.step:<7} {numbers}")
 
 
-def show_run(run: RunArgument) -> None:
+def show_run(run: Run) -> None:
     """Print a run: state, config, last metrics, warnings."""
     with plain_errors():
         from ascent.runs.folder import read_run
@@ -65,13 +65,13 @@ def _change_text(change: dict[str, Any]) -> str:
 
 
 def show_samples(
-    run: RunArgument,
+    run: Run,
     step: Annotated[int | None, typer.Option(help="The step; by default the last one.")] = None,
     best: Annotated[bool, typer.Option("--best", help="Highest reward first, over all steps.")] = False,
     worst: Annotated[bool, typer.Option("--worst", help="Lowest reward first, over all steps.")] = False,
     prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="Only prompts with this text, any step.")] = None,
     limit: Annotated[int, typer.Option(help="How many to print.")] = 8,
-    as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print samples of a run, tokens colored by advantage.
 

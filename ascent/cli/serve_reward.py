@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from ascent.cli.train import ModelArgument, plain_errors
+from ascent.cli.options import Model, plain_errors
 
 
 def serve_reward(
-    model: ModelArgument,
+    model: Model,
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8765,
     host: Annotated[
         str, typer.Option(help="The address to listen on; any other than loopback needs a token.")

@@ -10,7 +10,7 @@ import typer
 from ascent.cli import runs
 from ascent.cli.completion import algorithm_names
 from ascent.cli.help import SectionedGroup, add
-from ascent.cli.train import Overrides, Recipe
+from ascent.cli.options import Overrides, Recipe
 
 app = typer.Typer(
     help="Print algorithms, metrics, a config, the schema, or a run.",

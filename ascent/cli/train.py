@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ascent.cli.completion import recipe_names, run_folders
-
-Recipe = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A shipped recipe or a .yaml file.", autocompletion=recipe_names)
-]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Dotted keys to set, such as rollouts.group_size=16.")
-]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)]
-ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A run, a model folder or a hub name.", autocompletion=run_folders)
-]
+from ascent.cli.options import Overrides, Recipe, Run, plain_errors, say
 
 
 def train(
@@ -40,7 +27,7 @@ def train(
 
 
 def resume(
-    run: RunArgument,
+    run: Run,
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Continue although inputs have changed; it is recorded.")
     ] = False,
@@ -62,24 +49,3 @@ def check(recipe: Recipe, overrides: Overrides = None) -> None:
         from ascent.cli.check_table import print_check
 
         print_check(check(recipe, overrides or ()))
-
-
-def say(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turn errors that the user can fix into ValueError, which is printed without a traceback."""
-    try:
-        yield
-    except (OSError, ImportError) as error:
-        raise ValueError(str(error)) from error
-    except RuntimeError as error:
-        from ascent.checkpoints.manifest import CheckpointError
-        from ascent.runs.lock import FolderLockedError
-        from ascent.update.learner import Diverged
-
-        if isinstance(error, CheckpointError | FolderLockedError | Diverged):
-            raise ValueError(str(error)) from error
-        raise
