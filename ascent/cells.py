@@ -13,9 +13,11 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ascent.parameter_ranges import Number, Rule, check_number, check_order, number_rules, rare_numbers
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,29 @@ def step_statistic(**statistics: Callable[..., Any]) -> Callable[[Callable[..., 
         return function
 
     return mark
+
+
+def from_inputs(bundle: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """State that a function's first parameter is a `bundle`, built from inputs that several functions share.
+
+    To a cell and to whoever calls it, the function takes the parameters of `bundle` in its place.
+    """
+    shared = list(inspect.signature(bundle).parameters.values())
+
+    def wrap(function: Callable[..., R]) -> Callable[..., R]:
+        rest = list(inspect.signature(function).parameters.values())[1:]
+        signature = inspect.Signature([*shared, *rest])
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> R:
+            given = signature.bind(*args, **kwargs).arguments
+            first = bundle(**{each.name: given.pop(each.name) for each in shared if each.name in given})
+            return function(first, **given)
+
+        call.__dict__["__signature__"] = signature
+        return call
+
+    return wrap
 
 
 def cell_numbers(function: Callable[..., Any]) -> dict[str, tuple[type, Rule | None, Any]]:

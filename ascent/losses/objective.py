@@ -72,10 +72,10 @@ def policy_terms(
     known |= {"old_logprobs_T": correction.anchor_T, "correction_T": correction.weight_T}
     known["log_ratio_T"] = ratio(known)
     clipped = policy_loss(known)
-    marks = {**clipped.clip_masks, **correction.clip_masks, **dropped}
+    masks = {**clipped.clip_masks, **correction.clip_masks, **dropped}
     # A policy loss that takes the correction's weight as an input applies it itself.
     weight_T = token_weight_T if "correction_T" in policy_loss.inputs else token_weight_T * correction.weight_T
-    terms = {"policy": over_sequences(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, marks))}
+    terms = {"policy": over_sequences(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, masks))}
     if kl is not None:
         kl_T = kl(known)
         terms["kl"] = over_sequences(kl_T, {"policy/kl_loss": mean_of(kl_T, loss_mask_T)})
@@ -192,11 +192,11 @@ def mismatched_score(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Te
     return torch.stack([masked.total(score_B, counted_B), counted_B.sum().to(score_B.dtype)])
 
 
-def _ratio_metrics(known: Mapping[str, Any], own_T: Tensor, marks: Mapping[str, Tensor]) -> dict[str, Accumulator]:
+def _ratio_metrics(known: Mapping[str, Any], own_T: Tensor, masks: Mapping[str, Tensor]) -> dict[str, Accumulator]:
     loss_mask_T = known["loss_mask_T"]
     ratio_T = known["log_ratio_T"].detach().exp()
     logprobs_T = known["logprobs_T"].detach()
-    metrics: dict[str, Accumulator] = {name: mean_of(mark_T, loss_mask_T) for name, mark_T in marks.items()}
+    metrics: dict[str, Accumulator] = {name: mean_of(mask_T, loss_mask_T) for name, mask_T in masks.items()}
     metrics["policy/approx_kl"] = mean_of(
         estimators.to_old(logprobs_T, known["old_logprobs_T"], loss_mask_T), loss_mask_T
     )

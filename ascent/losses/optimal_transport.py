@@ -1,8 +1,8 @@
 """Alignment by optimal transport: the distribution of good log-ratios must lie above the distribution of bad ones.
 
 Axes: B sequences, P pairs. Both losses compare order statistics of the whole optimizer step: the k-th smallest on one
-side with the k-th smallest on the other (AOT, arXiv 2406.05882). Who meets whom is settled before any micro-batch is
-trained: the statistics below give every sequence the number it is compared with, so that cutting changes nothing.
+side with the k-th smallest on the other (AOT, arXiv 2406.05882). The step statistics below give every sequence the
+number that it is compared with, so micro-batches change nothing.
 
 Worked example, two pairs, beta .1: log pi differences (4, -1), log ref differences (1, 2). Sorted they are (-1, 4) and
 (1, 2), so z = (-2, 2) and the loss is .698139.
@@ -13,85 +13,69 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascent.cells import step_statistic
+from ascent.cells import from_inputs, step_statistic
 from ascent.losses.loss import ItemLosses
-from ascent.losses.preferences import paired, smoothed
+from ascent.losses.pairs import ReferencePairs
+from ascent.losses.preferences import smoothed
 from ascent.parameter_ranges import BelowHalf, Positive, checked
 
 
-def matched_margins(
-    logprobs_B: Tensor, ref_logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor
-) -> Tensor:
+@from_inputs(ReferencePairs)
+def matched_margins(pairs: ReferencePairs) -> Tensor:
     """For each pair, at its chosen sequence: the reference's margin of the same rank as the policy's; 0 elsewhere."""
-    whole_P = _whole(lengths_B, chosen_P, rejected_P)
-    chosen_P, rejected_P = chosen_P[whole_P], rejected_P[whole_P]
-    matched_B = torch.zeros_like(logprobs_B)
-    ours_P = logprobs_B[chosen_P] - logprobs_B[rejected_P]
-    theirs_P = ref_logprobs_B[chosen_P] - ref_logprobs_B[rejected_P]
-    matched_B[chosen_P[ours_P.argsort(stable=True)]] = theirs_P.sort().values.to(matched_B)
+    pairs = _counted(pairs)
+    matched_B = torch.zeros_like(pairs.logprobs_B)
+    order_P = pairs.margin(pairs.logprobs_B).argsort(stable=True)
+    matched_B[pairs.chosen_P[order_P]] = pairs.margin(pairs.ref_logprobs_B).sort().values.to(matched_B)
     return matched_B.detach()
 
 
 @step_statistic(matched_margin_B=matched_margins)
 @checked
+@from_inputs(ReferencePairs)
 def aot(
-    logprobs_B: Tensor,
-    ref_logprobs_B: Tensor,
-    lengths_B: Tensor,
-    chosen_P: Tensor,
-    rejected_P: Tensor,
-    matched_margin_B: Tensor,
-    *,
-    beta: Positive = 0.1,
-    label_smoothing: BelowHalf = 0.0,
+    pairs: ReferencePairs, matched_margin_B: Tensor, *, beta: Positive = 0.1, label_smoothing: BelowHalf = 0.0
 ) -> ItemLosses:
     """-log sigmoid(beta z), z = the policy's margin minus the reference's margin of the same rank in the step.
 
     With one pair it is DPO. Paired AOT, arXiv 2406.05882.
     """
-    margin_P = logprobs_B[chosen_P] - logprobs_B[rejected_P]
-    losses_P = smoothed(beta * (margin_P - matched_margin_B[chosen_P].detach()), label_smoothing)
-    return paired(losses_P, beta * (logprobs_B - ref_logprobs_B), logprobs_B, lengths_B, chosen_P, rejected_P)
+    margin_P = pairs.margin(pairs.logprobs_B) - matched_margin_B[pairs.chosen_P].detach()
+    return pairs.losses(smoothed(beta * margin_P, label_smoothing), beta * pairs.log_ratio_B)
 
 
-def matched_scores(
-    logprobs_B: Tensor, ref_logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor
-) -> Tensor:
+@from_inputs(ReferencePairs)
+def matched_scores(pairs: ReferencePairs) -> Tensor:
     """For each sequence of a pair: the log-ratio of the same rank on the other side; 0 for sequences in no pair."""
-    whole_P = _whole(lengths_B, chosen_P, rejected_P)
-    chosen_P, rejected_P = chosen_P[whole_P], rejected_P[whole_P]
-    score_B, matched_B = (logprobs_B - ref_logprobs_B).detach(), torch.zeros_like(logprobs_B)
-    won, lost = score_B[chosen_P].sort(stable=True), score_B[rejected_P].sort(stable=True)
-    matched_B[chosen_P[won.indices]] = lost.values
-    matched_B[rejected_P[lost.indices]] = won.values
+    pairs = _counted(pairs)
+    matched_B = torch.zeros_like(pairs.logprobs_B)
+    chosen, rejected = (each_P.sort(stable=True) for each_P in pairs.sides(pairs.log_ratio_B.detach()))
+    matched_B[pairs.chosen_P[chosen.indices]] = rejected.values
+    matched_B[pairs.rejected_P[rejected.indices]] = chosen.values
     return matched_B.detach()
 
 
 @step_statistic(matched_score_B=matched_scores)
 @checked
+@from_inputs(ReferencePairs)
 def aot_unpaired(
-    logprobs_B: Tensor,
-    ref_logprobs_B: Tensor,
-    lengths_B: Tensor,
-    chosen_P: Tensor,
-    rejected_P: Tensor,
-    matched_score_B: Tensor,
-    *,
-    beta: Positive = 0.1,
-    label_smoothing: BelowHalf = 0.0,
+    pairs: ReferencePairs, matched_score_B: Tensor, *, beta: Positive = 0.1, label_smoothing: BelowHalf = 0.0
 ) -> ItemLosses:
-    """-log sigmoid(beta (u_w - u_l)) between chosen and rejected responses of the same rank, whoever's they are.
+    """-log sigmoid(beta (u_w - u_l)) between chosen and rejected responses of the same rank, of any prompt.
 
     Each side is trained against the frozen value of the other; the two gradients together are that of the joint loss.
     """
-    score_B = logprobs_B - ref_logprobs_B.detach()
-    other_B = matched_score_B.detach()
-    losses_P = smoothed(beta * (score_B[chosen_P] - other_B[chosen_P]), label_smoothing)
-    mirrored_P = smoothed(beta * (other_B[rejected_P] - score_B[rejected_P]), label_smoothing)
+    chosen_P, rejected_P = pairs.sides(pairs.log_ratio_B)
+    below_P, above_P = pairs.sides(matched_score_B.detach())
+    losses_P = smoothed(beta * (chosen_P - below_P), label_smoothing)
+    mirrored_P = smoothed(beta * (above_P - rejected_P), label_smoothing)
     losses_P = losses_P + mirrored_P - mirrored_P.detach()  # the value is counted once, on the chosen side
-    return paired(losses_P, beta * score_B, logprobs_B, lengths_B, chosen_P, rejected_P)
+    return pairs.losses(losses_P, beta * pairs.log_ratio_B)
 
 
-def _whole(lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor) -> Tensor:
-    """Pairs without an empty member: the others are not counted, so they take no rank either."""
-    return (lengths_B[chosen_P] > 0) & (lengths_B[rejected_P] > 0)
+def _counted(pairs: ReferencePairs) -> ReferencePairs:
+    """Without pairs that are not counted: they take no rank."""
+    counted_P = pairs.counted_P
+    return ReferencePairs(
+        pairs.logprobs_B, pairs.ref_logprobs_B, pairs.lengths_B, pairs.chosen_P[counted_P], pairs.rejected_P[counted_P]
+    )

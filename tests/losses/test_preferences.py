@@ -119,7 +119,7 @@ def test_phi_has_the_slope_of_the_reverse_kl_at_the_reference() -> None:
     """All of them are tangent to u at u = 0, but for Jensen-Shannon, whose slope is a half."""
     u = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     slopes = {
-        name: float(torch.autograd.grad(p.diverged(u, name, 0.5), u)[0])
+        name: float(torch.autograd.grad(p.phi(u, name, 0.5), u)[0])
         for name in ("reverse_kl", "forward_kl", "jensen_shannon", "alpha")
     }
     assert slopes == pytest.approx({"reverse_kl": 1, "forward_kl": 1, "jensen_shannon": 0.5, "alpha": 1})
