@@ -121,13 +121,13 @@ def ours(folder: Path) -> dict[str, Any]:
     import torch
 
     from ascent.api.train import assemble
-    from ascent.config.load import nested
+    from ascent.config.load import nest_keys
     from ascent.config.validate import validate
     from ascent.plan.resolve import resolve
 
     torch.set_num_threads(1)
     asked = json.loads((folder / "work.json").read_text())
-    config = nested(
+    config = nest_keys(
         {
             "algorithm": "grpo", "cells.kl": False, "cells.kl_controller": False, "model.policy": asked["model"],
             "data.train": str(folder / "prompts.jsonl"), "data.shuffle": False,

@@ -97,13 +97,13 @@ def side(folder: Path, shape: str, name: str) -> dict[str, Any]:
 
     from ascent import loop
     from ascent.api.train import assemble
-    from ascent.config.load import nested
+    from ascent.config.load import nest_keys
     from ascent.config.validate import validate
     from ascent.plan.resolve import resolve
 
     torch.set_num_threads(1)
     work, idle = WORK[shape], peak_bytes()
-    config = nested(
+    config = nest_keys(
         {
             **SIDES[name], "model.policy": str(folder / "model"), "model.dtype": work["dtype"],
             "data.train": str(folder / "prompts.jsonl"), "data.shuffle": False,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ascent.algorithms import TABLE
-from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Config, leaves
+from ascent.config.schema import MULTI_CELL_SLOTS, TERM_SLOTS, Config, leaves
 from ascent.config.validate import validate
 from ascent.plan import resolve
 from ascent.plan.cell_schema import cell_schema
@@ -32,7 +32,7 @@ def known(word: str) -> bool:
     if first == "cells":
         slot, functions = rest[0], VOCABULARY.get(rest[0], {})
         numbers = {name for each in functions.values() for name in each["numbers"]}
-        inner = {*functions} if slot in SEVERAL_SLOTS else numbers | ({"weight"} if slot in TERM_SLOTS else set())
+        inner = {*functions} if slot in MULTI_CELL_SLOTS else numbers | ({"weight"} if slot in TERM_SLOTS else set())
         return bool(functions) and len(rest) <= 2 and (len(rest) == 1 or rest[1] in inner)
     return len(rest) == 1 and rest[0] in VOCABULARY.get(first, {})
 

@@ -20,7 +20,7 @@ from ascent.advantages import reward_shaping
 from ascent.algorithms import TABLE, VOCABULARY, Row
 from ascent.algorithms.row import EXTRAS
 from ascent.cells import Cell, cell, cell_numbers
-from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS
+from ascent.config.schema import MULTI_CELL_SLOTS, TERM_SLOTS
 from ascent.config.validate import validate
 from ascent.losses import kl
 from ascent.parameter_ranges import OneOf
@@ -78,7 +78,7 @@ def allowed(slot: str, function: Function) -> Row:
 def recipe(row: Row, slot: str, function: Function) -> dict[str, Any]:
     made = cell(function, **NUMBERS.get(function.__name__, {}))
     numbers = NUMBERS.get(function.__name__, {}) | ({"weight": 0.5} if slot in (*TERM_SLOTS, "extra_losses") else {})
-    section = {function.__name__: numbers} if slot in SEVERAL_SLOTS else {"use": function.__name__, **numbers}
+    section = {function.__name__: numbers} if slot in MULTI_CELL_SLOTS else {"use": function.__name__, **numbers}
     found = {**least(row.name), **BESIDE.get(function.__name__, {}), "cells": {slot: section}}
     needs = {EXTRAS[name] for name in made.required if name in EXTRAS}
     if needs & {"teacher", "teacher_distribution"}:

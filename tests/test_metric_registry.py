@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ascent.api.train import train_plan
-from ascent.config.load import merged, nested
+from ascent.config.load import merge_configs, nest_keys
 from ascent.config.validate import validate
 from ascent.metrics import EVAL, REGISTRY, find_metric, plotted
 from ascent.plan import resolve
@@ -72,13 +72,13 @@ def check(names: set[str], said: list[str]) -> None:
 def test_every_metric_of_a_run_is_in_the_registry(name, world, tmp_path):
     kind, changes = RUNS[name]
     recipe = {key: value for key, value in (KINDS[kind](world) | changes).items() if value is not None}
-    check(*logged(tmp_path / "run", nested(recipe)))
+    check(*logged(tmp_path / "run", nest_keys(recipe)))
 
 
 @pytest.mark.slow
 def test_every_metric_of_a_process_reward_model_is_in_the_registry(tmp_path):
     data = {"train": "running_sum:16", "evaluate": "running_sum@heldout:8"}
-    check(*logged(tmp_path / "run", merged(TINY, {"algorithm": "prm", "data": data, "run": {"steps": 2}})))
+    check(*logged(tmp_path / "run", merge_configs(TINY, {"algorithm": "prm", "data": data, "run": {"steps": 2}})))
 
 
 def test_a_metric_outside_the_registry_is_reported_once(tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ascent.config import changes as recipes
-from ascent.config.changes import Change, Flat, flat
+from ascent.config.changes import Change, Flat, flatten
 from ascent.config.validate import validate
 from ascent.plan.resolve import Plan
 from ascent.runs import jsonl
@@ -37,7 +37,7 @@ def record_inputs(plan: Plan, folder: Path, *, say: Say) -> tuple[Plan, str]:
     found = [reader(each) for each in find_inputs(plan)]
     for line in reader.hashing.words():
         say(line)
-    content = {"format": FORMAT, "recipe": flat(plan.config), "inputs": [each.record() for each in found]}
+    content = {"format": FORMAT, "recipe": flatten(plan.config), "inputs": [each.record() for each in found]}
     return pin_models(plan, found, say=say), json.dumps(content, indent=1) + "\n"
 
 
@@ -49,9 +49,9 @@ def check_inputs(
     Raises ValueError where the recipe changed in a way that is not allowed, or where inputs changed and `accept` is
     False. `started` means that there is a checkpoint, so inputs that only a start reads are not compared.
     """
-    before, now = read(folder, done + 1), flat(plan.config)
-    edits = recipes.changes(before.recipe, now)
-    recipes.refuse(edits, before.recipe, str(folder / CONFIG))
+    before, now = read(folder, done + 1), flatten(plan.config)
+    edits = recipes.find_changes(before.recipe, now)
+    recipes.check_changes(edits, before.recipe, str(folder / CONFIG))
     names = find_inputs(plan)
     skipped = {each.key for each in names if started and each.start_only}
     if started:
@@ -66,7 +66,7 @@ def check_inputs(
     changed = [(*pair, words) for pair in pairs if (words := difference(*pair))]
     if changed and not accept:
         raise ValueError(_refusal([words for *_, words in changed], folder, done + 1))
-    for line in (*(each.words(done + 1) for each in edits), *_schedules(edits, now), *reader.hashing.words()):
+    for line in (*(each.describe(done + 1) for each in edits), *_schedules(edits, now), *reader.hashing.words()):
         say(line)
     for *_, words in changed:
         say(f"{words}: accepted, from step {done + 1} on")

@@ -29,7 +29,7 @@ from ascent.api.stages import Say, StageStopped, stage
 from ascent.api.train import Overrides, override_strings
 from ascent.config import yaml_text
 from ascent.config.iterate import IterateConfig, iterate_config
-from ascent.config.load import merged, nested, parse_overrides, read_recipe
+from ascent.config.load import merge_configs, nest_keys, parse_overrides, read_recipe
 from ascent.config.validate import validate
 from ascent.feedback.comparisons import Form
 from ascent.plan.resolve import Plan, resolve
@@ -117,9 +117,9 @@ def iterate(
 
 
 def _read(recipe: str | Path | Mapping[str, Any], overrides: Overrides) -> IterateConfig:
-    tree = nested(recipe) if isinstance(recipe, Mapping) else read_recipe(str(recipe))
+    tree = nest_keys(recipe) if isinstance(recipe, Mapping) else read_recipe(str(recipe))
     name = "the recipe" if isinstance(recipe, Mapping) else str(recipe)
-    return iterate_config(merged(tree, parse_overrides(override_strings(overrides))), name)
+    return iterate_config(merge_configs(tree, parse_overrides(override_strings(overrides))), name)
 
 
 def _plans(folders: Folders, number: int) -> dict[str, Plan]:
@@ -149,7 +149,7 @@ def _plan(owner: str, tree: Tree, own: list[Tree]) -> Plan:
         if name in (tree.get(section) or {} if section else tree):
             raise ValueError(f"{owner}.{key} is set by the rounds; remove it")
     for each in own:
-        tree = merged(tree, each)
+        tree = merge_configs(tree, each)
     with _errors_of(owner):
         return resolve(validate(tree))
 

@@ -14,7 +14,7 @@ from ascent.api.input_changes import check_inputs, record_inputs
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import ResumePoint, newest, read_state
 from ascent.checkpoints.save import RetentionPolicy, best, save
-from ascent.config.load import load_config, merged, nested, parse_overrides
+from ascent.config.load import load_config, merge_configs, nest_keys, parse_overrides
 from ascent.config.show import as_yaml
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read as read_yaml
@@ -48,13 +48,16 @@ Recipe = str | Path | Mapping[str, Any] | Plan
 Overrides = Sequence[str] | Mapping[str, Any]
 
 
-def train(recipe: Recipe, overrides: Overrides = (), *, run: str | Path, say: Say = print) -> Run:
+def train(
+    recipe: Recipe, overrides: Overrides = (), *, run: str | Path, progress: bool = True, say: Say = print
+) -> Run:
     """Train from a recipe into a new run folder.
 
     recipe: the name of a shipped recipe, a .yaml file, or a mapping of keys, nested or dotted.
     overrides: keys to set on top, as "KEY=VALUE" strings or as a mapping of dotted keys.
     run: the run folder to create; it must be new or empty.
-    say: receives notes, one line each. Progress goes to standard error.
+    progress: show progress on standard error.
+    say: receives notes, one line each.
 
     Returns the run, read back from its folder: `state`, `metrics`, `samples`, `checkpoints`.
 
@@ -63,22 +66,23 @@ def train(recipe: Recipe, overrides: Overrides = (), *, run: str | Path, say: Sa
     """
     origin = recipe if isinstance(recipe, str | Path) else "Python"
     header = f"# Resolved by ascent {__version__} from {origin}; itself a recipe.\n"
-    train_plan(plan_of(recipe, overrides), Path(run), say=say, header=header)
+    train_plan(plan_of(recipe, overrides), Path(run), progress=progress, say=say, header=header)
     return read_run(Path(run))
 
 
-def resume(run: str | Path, *, accept_changes: bool = False, say: Say = print) -> Run:
+def resume(run: str | Path, *, accept_changes: bool = False, progress: bool = True, say: Say = print) -> Run:
     """Continue a run from its newest valid checkpoint, bit for bit.
 
     run: the run folder.
     accept_changes: continue although inputs of the run have changed; the change is recorded.
+    progress: show progress on standard error.
     say: receives notes, one line each.
 
     Returns the run, read back from its folder.
 
         ascent.resume("runs/sft")
     """
-    resume_run(Path(run), accept_changes=accept_changes, say=say)
+    resume_run(Path(run), accept_changes=accept_changes, progress=progress, say=say)
     return read_run(Path(run))
 
 
@@ -89,7 +93,7 @@ def plan_of(recipe: Recipe, overrides: Overrides = ()) -> Plan:
             raise ValueError("overrides apply to a recipe, but a plan is resolved already; override its recipe")
         return recipe
     if isinstance(recipe, Mapping):
-        return resolve(validate(merged(nested(recipe), parse_overrides(override_strings(overrides)))))
+        return resolve(validate(merge_configs(nest_keys(recipe), parse_overrides(override_strings(overrides)))))
     return resolve(load_config(str(recipe), override_strings(overrides)))
 
 
@@ -100,7 +104,7 @@ def override_strings(overrides: Overrides) -> Sequence[str]:
     return [f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items()]
 
 
-def train_plan(plan: Plan, folder: Path, *, say: Say = print, header: str = "") -> int:
+def train_plan(plan: Plan, folder: Path, *, progress: bool = True, say: Say = print, header: str = "") -> int:
     """A new run in `folder`, from the first step to the last; returns the last finished step."""
     claim = FolderClaim(folder, LEFTOVERS, say=say)
     with ExitStack() as stack:
@@ -115,10 +119,10 @@ def train_plan(plan: Plan, folder: Path, *, say: Say = print, header: str = "") 
             claim.abandon()
             raise
         with run:
-            return _drive(plan, training, run, done=0, say=say)
+            return _drive(plan, training, run, done=0, progress=progress, say=say)
 
 
-def resume_run(folder: Path, *, accept_changes: bool = False, say: Say = print) -> int:
+def resume_run(folder: Path, *, accept_changes: bool = False, progress: bool = True, say: Say = print) -> int:
     """Continue a run from its newest valid checkpoint, bit for bit; returns the last finished step."""
     if not (folder / CONFIG).is_file():
         raise ValueError(
@@ -144,7 +148,7 @@ def resume_run(folder: Path, *, accept_changes: bool = False, say: Say = print) 
         environment = describe(devices=[device()])
         run = RunFolder.reopen(folder, done, environment, changes=changes, lock=lock, say=say)
         stack.enter_context(run)
-        return _drive(plan, training, run, done=done, say=say, found=found)
+        return _drive(plan, training, run, done=done, progress=progress, say=say, found=found)
 
 
 def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> Training:
@@ -194,7 +198,14 @@ def _close(training: Training, say: Say) -> None:
 
 
 def _drive(
-    plan: Plan, training: Training, run: RunFolder, *, done: int, say: Say, found: ResumePoint | None = None
+    plan: Plan,
+    training: Training,
+    run: RunFolder,
+    *,
+    done: int,
+    progress: bool,
+    say: Say,
+    found: ResumePoint | None = None,
 ) -> int:
     """Run the loop from step `done` to the end, write everything that is reported, and note how the run ended."""
     settings = plan.config.run
@@ -211,8 +222,8 @@ def _drive(
             scores.update(evaluation.evaluated(training.learner, training.heldout, training.objective))
         return dict(scores)
 
-    terminal = Terminal(settings.steps, done=done, history=map(numbers, run.history()))
-    tracker = MultiTracker(run, [terminal], say=say)
+    terminal = Terminal(settings.steps, done=done, history=map(numbers, run.history())) if progress else None
+    tracker = MultiTracker(run, [terminal] if terminal else [], say=say)
     parts = loop.LoopParts(
         source=training.source,
         trained=training.trained,
@@ -227,7 +238,7 @@ def _drive(
     schedule = loop.Schedule(settings.steps, settings.save_every, settings.evaluate_every)
     try:
         outside = trackers_of(plan, run, resumed_at=done if found else None)
-        for each in chain(outside, _recorders(plan, training, run, terminal.note)):
+        for each in chain(outside, _recorders(plan, training, run, terminal.note if terminal else say)):
             tracker.add(each)
         with GracefulStop() as stop:
             if training.evaluate is not None and done == 0:  # the baseline; no checkpoint is ranked by it
@@ -240,12 +251,7 @@ def _drive(
         raise
     finally:
         tracker.close_others()
-    reason = ""
-    if last < settings.steps:
-        reason = f"asked by {stop.received}" if stop.received else training.halted()
-        if not stop.received:
-            say(reason)
-    _finish(plan, run, last, reason, say)
+    _finish(plan, run, last, f"asked by {stop.received}" if stop.received else training.halted(), say)
     return last
 
 
@@ -257,11 +263,14 @@ def _record_failure(run: RunFolder, done: int, error: BaseException, say: Say) -
 
 
 def _finish(plan: Plan, run: RunFolder, last: int, reason: str, say: Say) -> None:
+    """Report and note the end of a run; `reason` is why it stopped before its last step."""
     settings = plan.config.run
     stopped = last < settings.steps
+    if stopped:
+        say(reason)
     for line in compared(run):  # before the end is noted: a run killed later is not continued
         say(line)
-    run.finish("stopped" if stopped else "finished", last, reason)
+    run.finish("stopped" if stopped else "finished", last, reason if stopped else "")
     for step in best(run.checkpoints, _retention(plan)):
         say(f"kept for eval/{settings.best_metric}: {run.checkpoints / str(step)}")
     say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")

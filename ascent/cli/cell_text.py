@@ -1,4 +1,4 @@
-"""A row or a cell in words: the same for the terminal and for docs/algorithms.md."""
+"""Rows and cells as text, for the terminal and for docs/algorithms.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ascent.algorithms import VOCABULARY, Row
 from ascent.cells import Cell, cell_numbers, recipe_numbers
-from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS
+from ascent.config.schema import MULTI_CELL_SLOTS, TERM_SLOTS
 from ascent.parameter_ranges import OneOf, Rule
 
 ROLLOUT_COLUMNS = ("name", "advantage", "advantage_norm", "ratio", "policy_loss", "aggregation", "KL", "needs")
@@ -18,7 +18,7 @@ FILE_COLUMNS = ("name", "source", "loss", "extra_losses", "needs")
 
 
 class Choice(NamedTuple):
-    """A cell that recipes may choose: its slot, and the rest in words."""
+    """A cell that a recipe may choose, as text."""
 
     slot: str
     name: str
@@ -28,7 +28,7 @@ class Choice(NamedTuple):
 
 
 def split(rows: Iterable[Row]) -> list[tuple[str, tuple[str, ...], list[Row]]]:
-    """The summary tables: a title, columns, and the rows of one way to learn."""
+    """The summary tables: title, columns and rows, by what the rows learn from."""
     every = list(rows)
     return [
         ("Learning from rollouts", ROLLOUT_COLUMNS, [row for row in every if row.source == "rollouts"]),
@@ -38,14 +38,14 @@ def split(rows: Iterable[Row]) -> list[tuple[str, tuple[str, ...], list[Row]]]:
 
 
 def summary(row: Row) -> dict[str, str]:
-    """One short text for each column of the summary tables; empty where the row has nothing to say."""
+    """One short text for each column of the summary tables; empty where a cell does nothing."""
     return {
         "name": row.name,
         "source": row.source,
         "advantage": _name(row.advantage),
-        "advantage_norm": _name(row.advantage_norm, quiet="none"),
-        "ratio": _name(row.ratio, quiet="none"),
-        "policy_loss": _name(row.policy_loss, quiet="plain"),
+        "advantage_norm": _name(row.advantage_norm, omit="none"),
+        "ratio": _name(row.ratio, omit="none"),
+        "policy_loss": _name(row.policy_loss, omit="plain"),
         "aggregation": _name(row.aggregation),
         "KL": kl(row),
         "loss": _name(row.loss),
@@ -55,7 +55,7 @@ def summary(row: Row) -> dict[str, str]:
 
 
 def kl(row: Row) -> str:
-    """Where KL enters and how much it counts: a loss term with its weight, or the reward with its beta."""
+    """The KL terms: in the loss with their weight, in the reward with their beta."""
     found = [] if row.kl is None else [f"{row.kl.name} {number(row.kl.weight)}"]
     found += [
         f"reward {number(each.numbers['beta'])}" for each in row.reward_shaping if "ref_logprobs_T" in each.required
@@ -73,7 +73,7 @@ def cells(row: Row) -> list[tuple[str, str, str, str]]:
 
 
 def choices() -> list[Choice]:
-    """Every cell of the vocabulary, slot by slot, whether some row uses it or not."""
+    """Every cell by slot, whether a row uses it or not."""
     return [
         Choice(slot, name, _in_a_recipe(slot, name, function), _ranges(slot, function), Cell(function).summary)
         for slot, known in VOCABULARY.items()
@@ -82,8 +82,8 @@ def choices() -> list[Choice]:
 
 
 def _in_a_recipe(slot: str, name: str, function: Callable[..., Any]) -> str:
-    """How a recipe sets the cell: in slots of several by its own key, with whatever it cannot do without."""
-    if slot not in SEVERAL_SLOTS:
+    """How a recipe sets the cell, with all numbers that have no default."""
+    if slot not in MULTI_CELL_SLOTS:
         return f"cells.{slot}.use: {name}"
     needed = ["weight"] if slot == "extra_losses" else []
     needed += [each for each, (_, _, default) in recipe_numbers(function).items() if default is inspect.Parameter.empty]
@@ -91,7 +91,7 @@ def _in_a_recipe(slot: str, name: str, function: Callable[..., Any]) -> str:
 
 
 def _ranges(slot: str, function: Callable[..., Any]) -> str:
-    """The numbers with their defaults and bounds; last, behind "from Python", those that recipes leave alone."""
+    """The numbers with defaults and bounds; those that no recipe can set come last, after "from Python"."""
     known, open_to_recipes = cell_numbers(function), recipe_numbers(function)
     texts = {name: _ranged(name, bound, default) for name, (_, bound, default) in known.items()}
     weight = ["weight (at least 0)"] if slot in (*TERM_SLOTS, "extra_losses") else []
@@ -101,7 +101,7 @@ def _ranges(slot: str, function: Callable[..., Any]) -> str:
 
 
 def _ranged(name: str, bound: Rule | None, default: object) -> str:
-    """'low 0.2 (at least 0)'; a number without a default must be given, and an empty word is no word."""
+    """Such as 'low 0.2 (at least 0)'; empty strings are left out."""
     value = "" if default is inspect.Parameter.empty or default == "" else f" {number(default)}"
     return f"{name}{value}" + (f" ({rule(bound)})" if bound is not None else "")
 
@@ -125,5 +125,5 @@ def number(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _name(cell: Cell | None, quiet: str = "") -> str:
-    return "" if cell is None or cell.name == quiet else cell.name
+def _name(cell: Cell | None, omit: str = "") -> str:
+    return "" if cell is None or cell.name == omit else cell.name

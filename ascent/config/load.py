@@ -1,4 +1,4 @@
-"""A recipe (a YAML file, or the name of one that ships with Ascent) plus dotted overrides becomes a Config.
+"""Load a recipe (a YAML file, or the name of a shipped one) with dotted overrides.
 
 `load_config("rlvr", ["rollouts.group_size=16", "cells.policy_loss.high=0.25"])`
 """
@@ -14,26 +14,26 @@ from ascent.cells import nearest
 from ascent.config import yaml_text
 from ascent.config.iterate import KEY as ROUNDS
 from ascent.config.schema import Config
-from ascent.config.validate import shown, validate
+from ascent.config.validate import format_value, validate
 
-DEEPEST_KEY = 20  # enough for a slip to be told by name
+MAX_DEPTH = 20  # names in a dotted key
 
 
 def load_config(recipe: str, overrides: Sequence[str] = ()) -> Config:
-    """The recipe with the overrides on top, checked against the schema (`ascent.plan.resolve` checks the rest)."""
+    """The recipe with overrides, validated against the schema (`ascent.plan.resolve` checks the rest)."""
     base, over = read_recipe(recipe), parse_overrides(overrides)
     if ROUNDS in base:
-        raise ValueError(f"{recipe} is a recipe of rounds; run it with ascent iterate {recipe} --run DIR")
+        raise ValueError(f"{recipe} is a recipe of ascent iterate; run ascent iterate {recipe} --run DIR")
     if base.get("cells") and over.get("algorithm", base.get("algorithm")) != base.get("algorithm"):
         raise ValueError(
             f"algorithm={over['algorithm']} on top of {recipe} would keep the cells that {recipe} sets for "
             f"{base.get('algorithm')}; start from a recipe without a cells section"
         )
-    return validate(merged(base, over))
+    return validate(merge_configs(base, over))
 
 
 def shipped_recipes() -> dict[str, str]:
-    """Name -> first comment line of every recipe inside the package."""
+    """Name -> first comment line of every shipped recipe."""
     found = {}
     for entry in sorted(resources.files("ascent").joinpath("recipes").iterdir(), key=lambda entry: entry.name):
         if entry.name.endswith(".yaml"):
@@ -43,7 +43,7 @@ def shipped_recipes() -> dict[str, str]:
 
 
 def read_recipe(recipe: str) -> dict[str, Any]:
-    """The mapping in a recipe: a path when it has a slash or ends in .yaml or .yml, a shipped name otherwise."""
+    """The mapping of a recipe: a path if it has a slash or ends in .yaml or .yml, else a shipped name."""
     if "/" in recipe or recipe.endswith((".yaml", ".yml")):
         text = _read_file(Path(recipe))
     else:
@@ -67,15 +67,15 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         parts = key.strip().split(".")
         if not equals or not all(parts):
-            raise ValueError(f"override {shown(text)} must look like key=value, such as rollouts.group_size=16")
+            raise ValueError(f"override {format_value(text)} must look like key=value, such as rollouts.group_size=16")
         if key.strip() in seen:
             raise ValueError(f"override {key.strip()} is given twice; keep one")
         seen.add(key.strip())
-        _put(tree, parts, yaml_text.read(value, f"override {shown(text)}"), text)
+        _put(tree, parts, yaml_text.read(value, f"override {format_value(text)}"), text)
     return tree
 
 
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+def nest_keys(flat: Mapping[str, Any]) -> dict[str, Any]:
     """{'a.b': 1, 'a.c': 'x'} -> {'a': {'b': 1, 'c': 'x'}}."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
@@ -83,41 +83,47 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, section by section; anything that is not a section is replaced whole."""
+def merge_configs(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` merged into `base`, section by section; other values are replaced."""
     if over.get("use", base.get("use")) != base.get("use"):
-        return dict(over)  # another function in a cell: the old one's numbers mean nothing to it
+        return dict(over)  # another function: the parameters of the old one do not apply
     result = dict(base)
     for key, value in over.items():
         under = result.get(key)
-        result[key] = merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+        result[key] = (
+            merge_configs(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+        )
     return result
 
 
 def _put(tree: dict[str, Any], parts: list[str], value: Any, text: str) -> None:
-    if len(parts) > DEEPEST_KEY:
-        raise ValueError(f"override {shown(text)} has {len(parts)} names with dots between; no key has more than 4")
+    if len(parts) > MAX_DEPTH:
+        raise ValueError(
+            f"override {format_value(text)} has {len(parts)} names with dots between; no key has more than 4"
+        )
     for depth, part in enumerate(parts[:-1], start=1):
         if parts[depth].isdigit():
             raise ValueError(
-                f"override {shown(text)}: {'.'.join(parts[:depth])} is a list; give it whole, as in {part}='[...]'"
+                f"override {format_value(text)}: {'.'.join(parts[:depth])} is a list; give all of it: {part}='[...]'"
             )
         tree = tree.setdefault(part, {})
         if not isinstance(tree, dict):
             raise ValueError(
-                f"override {shown(text)} clashes with another override of {'.'.join(parts[:depth])}; keep one"
+                f"override {format_value(text)} clashes with another override of {'.'.join(parts[:depth])}; keep one"
             )
     clash = tree.get(parts[-1])
     if clash is not None and not (isinstance(clash, dict) and isinstance(value, dict)):
-        raise ValueError(f"override {shown(text)} clashes with another override inside {'.'.join(parts)}; keep one")
-    tree[parts[-1]] = merged(clash, value) if isinstance(clash, dict) else value
+        raise ValueError(
+            f"override {format_value(text)} clashes with another override inside {'.'.join(parts)}; keep one"
+        )
+    tree[parts[-1]] = merge_configs(clash, value) if isinstance(clash, dict) else value
 
 
 def _read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ValueError(f"no recipe file at {path}; ascent recipes lists those that need no file") from None
+        raise ValueError(f"no recipe file at {path}; ascent recipes lists the shipped ones") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{path}, line {line}, is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
@@ -126,4 +132,4 @@ def _read_file(path: Path) -> str:
 
 
 def _kind(value: Any) -> str:
-    return "a list" if isinstance(value, list) else f"the single value {shown(value)}"
+    return "a list" if isinstance(value, list) else f"the single value {format_value(value)}"

@@ -1,4 +1,4 @@
-"""A config as YAML, and the JSON Schema of recipes for editors."""
+"""A config as YAML, and the JSON Schema of recipes."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ascent.config import yaml_text
-from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Config
+from ascent.config.schema import MULTI_CELL_SLOTS, TERM_SLOTS, Config
 
-# slot -> function -> {"description": ..., "numbers": {name: JSON Schema}}; `ascent.plan.cell_schema` makes it
+# slot -> function -> {"description": ..., "numbers": {name: JSON Schema}}, from `ascent.plan.cell_schema`
 Vocabulary = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
-
-OWN_ROW = r"\.py:"  # a row in a file of one's own, file.py:ROW
+USER_ROW = r"\.py:"  # file.py:ROW
 
 
 def as_yaml(config: Config) -> str:
-    """The keys that are set, in the schema's order; reading it back gives the same config."""
+    """The set keys, in the order of the schema; reading it gives the same config."""
     return yaml_text.write(config.model_dump(mode="json", exclude_unset=True))
 
 
 def json_schema(algorithms: Iterable[str], vocabulary: Vocabulary) -> dict[str, Any]:
-    """JSON Schema of a recipe, with the names of algorithms, functions and numbers filled in."""
+    """JSON Schema of a recipe, with the names of algorithms, functions and parameters."""
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Ascent recipe"
-    schema["properties"]["algorithm"]["anyOf"] = [{"enum": sorted(algorithms)}, {"pattern": OWN_ROW}]
+    schema["properties"]["algorithm"]["anyOf"] = [{"enum": sorted(algorithms)}, {"pattern": USER_ROW}]
     slots = schema["$defs"]["Cells"]["properties"]
     for slot, functions in vocabulary.items():
-        words = {"title": slots[slot].get("title", slot), "description": slots[slot]["description"]}
-        slots[slot] = words | (_several(slot, functions) if slot in SEVERAL_SLOTS else _one(slot, functions))
-    for leftover in ("CellOverride", "TermOverride"):
-        schema["$defs"].pop(leftover, None)
+        texts = {"title": slots[slot].get("title", slot), "description": slots[slot]["description"]}
+        slots[slot] = texts | (
+            _multi_cell_slot(slot, functions) if slot in MULTI_CELL_SLOTS else _single_cell_slot(slot, functions)
+        )
+    for unused in ("CellOverride", "TermOverride"):
+        schema["$defs"].pop(unused, None)
     return schema
 
 
-def _one(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """A function's name with its own numbers, or numbers alone for the function that the row already has."""
+def _single_cell_slot(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A function with its parameters, or parameters alone for the function of the row."""
     weight = {"weight": WEIGHT} if slot in TERM_SLOTS else {}
     choices = [
         _object({"use": {"const": name}, **weight, **each["numbers"]}, ["use"]) for name, each in functions.items()
@@ -45,7 +46,7 @@ def _one(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
     return {"anyOf": [*choices, _object({**weight, **{name: {} for name in numbers}}, []), {"const": False}]}
 
 
-def _several(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _multi_cell_slot(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     weight = {"weight": WEIGHT} if slot == "extra_losses" else {}
     entries = {}
     for name, each in functions.items():

@@ -1,4 +1,4 @@
-"""A mapping becomes a Config, or an error that says the key, the value, the rule and what to write instead."""
+"""Validation of recipes: a Config, or an error with the key, the value, the rule and the fix."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from ascent.config.renamed import check_renamed
-from ascent.config.schema import LARGEST, TERM_SLOTS, Cells, Config, MixEntry, Reward, leaves
+from ascent.config.schema import MAX_FLOAT, TERM_SLOTS, Cells, Config, MixEntry, Reward, leaves
 
-LONGEST_SHOWN = 100  # characters of a value in an error message
+MAX_SHOWN = 100  # characters of a value in an error message
 
 KINDS = {
     "int_type": "a whole number",
@@ -35,7 +35,7 @@ BOUNDS = {
 
 
 def validate(mapping: Mapping[str, Any]) -> Config:
-    """The Config a mapping stands for; ValueError with one line for each thing that is wrong."""
+    """The Config of a mapping; ValueError with one line per problem."""
     check_renamed(mapping)
     try:
         return Config.model_validate(dict(mapping))
@@ -45,29 +45,29 @@ def validate(mapping: Mapping[str, Any]) -> Config:
 
 
 def explain(problem: Any) -> str:
-    """One of pydantic's findings in a line: the key, the value, the rule, and what to write."""
+    """A pydantic error as one line: the key, the value, the rule, the fix."""
     path, kind, value = _dotted(problem["loc"]), problem["type"], problem["input"]
     if kind == "extra_forbidden":
         return _unknown(path, value)
-    about = _sentence(path)
+    about = _description(path)
     if kind == "missing":
         return f"{path} is missing{about}"
-    return f"{path}={shown(value)}, but it must be {_rule(kind, problem)}{about}"
+    return f"{path}={format_value(value)}, but it must be {_rule(kind, problem)}{about}"
 
 
-def shown(value: Any) -> str:
-    """A value as YAML would have it, for error messages: whole, or its beginning where it is long."""
+def format_value(value: Any) -> str:
+    """A value as in YAML, for error messages; a long one is truncated."""
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value).lower()
-    if isinstance(value, int) and abs(value) >= 10**LONGEST_SHOWN:
-        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"  # repr refuses over 4300 of them
+    if isinstance(value, int) and abs(value) >= 10**MAX_SHOWN:
+        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"  # repr is limited to 4300 digits
     text = repr(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def _rule(kind: str, problem: Any) -> str:
-    if kind == "float_type" and type(problem["input"]) is int:  # more digits than a float can hold
-        return f"at most {LARGEST:g}"
+    if kind == "float_type" and type(problem["input"]) is int:  # too large for a float
+        return f"at most {MAX_FLOAT:g}"
     if kind in KINDS:
         return KINDS[kind]
     context = problem.get("ctx", {})
@@ -82,7 +82,7 @@ def _rule(kind: str, problem: Any) -> str:
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:
-    """('rewards', 0, 'use') -> 'rewards[0].use'; the union tags in a pydantic location are left out."""
+    """('rewards', 0, 'use') -> 'rewards[0].use'; without pydantic's union tags."""
     text = ""
     for part in location:
         if isinstance(part, int):
@@ -93,27 +93,27 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _unknown(path: str, value: Any) -> str:
-    while isinstance(value, dict) and value:  # the section itself is unknown: name the key inside it that was meant
+    while isinstance(value, dict) and value:  # the section is unknown: name the key inside it
         name, value = next(iter(value.items()))
         path = f"{path}.{name}"
     close = nearest_keys(path)
     hint = "did you mean " + " or ".join(close) + "?" if close else "ascent show schema lists every key"
-    return f"{path[:LONGEST_SHOWN]} is not a key; {hint}"
+    return f"{path[:MAX_SHOWN]} is not a key; {hint}"
 
 
 def nearest_keys(path: str) -> list[str]:
-    """Known keys that look like `path`, best first: alike as a whole, in the last word, or by initials (lr)."""
+    """Known keys similar to `path`, best first: by the full path, the last word, or its initials (lr)."""
     if path.partition(".")[0] in Cells.model_fields:  # a slot without its section
         return [f"cells.{path}"]
     known = [*leaves(), *(f"rewards[].{name}" for name in Reward.model_fields)]
     known += [f"data.mix[].{name}" for name in MixEntry.model_fields]
     known += [f"cells.{slot}.weight" for slot in TERM_SLOTS]
-    likeness = {key: _likeness(path, key) for key in known}
-    ranked = sorted(known, key=lambda key: -likeness[key])
-    return [key for key in ranked[:3] if likeness[key] > max(0.75, likeness[ranked[0]] - 0.15)]
+    scores = {key: _similarity(path, key) for key in known}
+    ranked = sorted(known, key=lambda key: -scores[key])
+    return [key for key in ranked[:3] if scores[key] > max(0.75, scores[ranked[0]] - 0.15)]
 
 
-def _likeness(path: str, key: str) -> float:
+def _similarity(path: str, key: str) -> float:
     last, word = path.rpartition(".")[2], key.rpartition(".")[2]
     initials = "".join(part[0] for part in word.split("_"))
     whole = difflib.SequenceMatcher(None, path, key).ratio()
@@ -121,8 +121,8 @@ def _likeness(path: str, key: str) -> float:
     return max(whole, same_word) + whole / 10
 
 
-def _sentence(path: str) -> str:
-    """The key's own sentence from the schema, as an aside."""
+def _description(path: str) -> str:
+    """The sentence of the key in the schema, in brackets."""
     field: FieldInfo | None = leaves().get(path)
     if field is None or not field.description:
         return ""

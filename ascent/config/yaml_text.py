@@ -1,8 +1,7 @@
-"""YAML as people expect it: the 1.2 core rules for plain scalars. Duplicate keys and bombs of aliases are errors.
+"""YAML with the 1.2 core rules for plain scalars. Duplicate keys and alias bombs are errors.
 
-PyYAML follows YAML 1.1, where `1e-6` is a word, `on` is true, `1:30` is ninety and `2026-01-01` is a date. Here a plain
-scalar is null, true, false, a whole number, a number or a word. Reading and writing share these rules, so what is
-written reads back as the same value.
+PyYAML follows YAML 1.1, where `1e-6` is a string, `on` is true, `1:30` is ninety and `2026-01-01` is a date. Here a
+plain scalar is null, a boolean, an integer, a float or a string. Reading and writing share these rules.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ CORE_RULES = (
     ),
 )
 
-
-# No recipe comes near either. The second counts what aliases stand for each time they are used.
-DEEPEST, MOST_VALUES = 100, 100_000
+MAX_DEPTH, MAX_VALUES = 100, 100_000  # an alias counts with all its values each time it is used
 
 
 class Reader(yaml.SafeLoader):
@@ -40,18 +37,18 @@ class Reader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         mark = self.peek_event().start_mark
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise yaml.composer.ComposerError(None, None, f"nested more than {DEEPEST} deep; write it flat", mark)
+        if self._depth > MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"nested more than {MAX_DEPTH} deep; write it flat", mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
-        if node is not None and self._size(node) > MOST_VALUES:
+        if node is not None and self._size(node) > MAX_VALUES:
             raise yaml.composer.ComposerError(
-                None, None, f"its aliases stand for more than {MOST_VALUES} values; write out what is meant", mark
+                None, None, f"its aliases expand to more than {MAX_VALUES} values; write them out", mark
             )
         return node
 
     def _size(self, node: yaml.Node) -> int:
-        """Values in a node. One that is not whole yet is its own alias, which the constructor refuses."""
+        """Number of values in a node. A node that contains itself is refused by the constructor later."""
         if id(node) not in self._sizes and isinstance(node, yaml.CollectionNode):
             self._sizes[id(node)] = 1
             inside = [part for each in node.value for part in (each if isinstance(each, tuple) else (each,))]
@@ -74,12 +71,12 @@ class Reader(yaml.SafeLoader):
             mapping[key] = self.construct_object(value_node, deep=True)
         return mapping
 
-    def construct_whole(self, node: yaml.ScalarNode) -> int:
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
         try:
-            return int(node.value)  # YAML 1.1 would read 010 as eight
-        except ValueError:  # Python reads no more than some thousand digits
-            words = f"a number of {len(node.value)} digits; no key takes one so large"
-            raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from None
+            return int(node.value)  # YAML 1.1 reads 010 as eight
+        except ValueError:  # Python limits the number of digits
+            message = f"a number of {len(node.value)} digits; no key takes one so large"
+            raise yaml.constructor.ConstructorError(None, None, message, node.start_mark) from None
 
 
 class Writer(yaml.SafeDumper):
@@ -88,8 +85,8 @@ class Writer(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
-    def represent_words(self, text: str) -> yaml.ScalarNode:
-        """PyYAML folds the rarer line breaks into spaces unless they are escaped between double quotes."""
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Double quotes escape the rarer line breaks, which PyYAML folds into spaces otherwise."""
         rare = any(sign in text for sign in "\x85\u2028\u2029")
         return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if rare else None)
 
@@ -97,8 +94,8 @@ class Writer(yaml.SafeDumper):
 for _tag, _pattern, _starts in CORE_RULES:
     for _kind in (Reader, Writer):
         _kind.add_implicit_resolver(_tag, re.compile(_pattern), _starts)
-Reader.add_constructor("tag:yaml.org,2002:int", Reader.construct_whole)
-Writer.add_representer(str, Writer.represent_words)
+Reader.add_constructor("tag:yaml.org,2002:int", Reader.construct_integer)
+Writer.add_representer(str, Writer.represent_text)
 
 
 def read(text: str, origin: str) -> Any:

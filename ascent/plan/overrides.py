@@ -8,7 +8,7 @@ from typing import Any
 
 from ascent.algorithms import VOCABULARY, Row
 from ascent.cells import Cell, cell, cell_numbers, nearest, recipe_numbers
-from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, CellOverride, Cells
+from ascent.config.schema import MULTI_CELL_SLOTS, TERM_SLOTS, CellOverride, Cells
 from ascent.losses import aggregation
 
 # Slots that may stay empty; every other slot of a row's kind must hold a function, if only one that does nothing.
@@ -22,7 +22,7 @@ def with_cells(row: Row, cells: Cells) -> Row:
     for slot in [slot for slot in VOCABULARY if slot in cells.model_fields_set]:
         override = getattr(cells, slot)
         _check_slot(row, slot)
-        changes[slot] = _several(row, slot, override) if slot in SEVERAL_SLOTS else _one(row, slot, override)
+        changes[slot] = _several(row, slot, override) if slot in MULTI_CELL_SLOTS else _one(row, slot, override)
     return dataclasses.replace(row, **changes)
 
 
@@ -41,7 +41,7 @@ def resolved_cells(row: Row, base: Row) -> dict[str, Any]:
     section: dict[str, Any] = {}
     for slot in VOCABULARY:
         now, before = getattr(row, slot), getattr(base, slot)
-        if slot in SEVERAL_SLOTS:
+        if slot in MULTI_CELL_SLOTS:
             removed = {each.name: False for each in before if each.name not in {other.name for other in now}}
             entries = {each.name: _numbers(each, weighted=slot == "extra_losses") for each in now} | removed
             section |= {slot: entries} if entries else {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from ascent.algorithms import Row
 from ascent.config.schema import Config, leaves
-from ascent.config.validate import shown, validate
+from ascent.config.validate import format_value, validate
 from ascent.plan.compatibility import check_compatibility
 from ascent.plan.overrides import resolved_cells, with_budget, with_cells
 from ascent.plan.rows import find_row
@@ -39,7 +39,7 @@ def resolve(config: Config) -> Plan:
     values = _defaults() | dict(base.defaults) | given
     row = with_budget(row, config.cells, values["rollouts.max_new_tokens"])
     idle = unused_keys(row, values)
-    wrong = [f"{key}={shown(given[key])} has no effect: {idle[key]}" for key in given if key in idle]
+    wrong = [f"{key}={format_value(given[key])} has no effect: {idle[key]}" for key in given if key in idle]
     if wrong:
         raise ValueError("\n".join(wrong))
     effective = {key: value for key, value in values.items() if key not in idle}

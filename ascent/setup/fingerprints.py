@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from ascent.algorithms import TABLE
 from ascent.checkpoints.manifest import sha256
-from ascent.config.changes import DATA, MODELS, flat
+from ascent.config.changes import DATA, MODELS, flatten
 from ascent.data.load import files_of
 from ascent.data.schemas import RecordKind
 from ascent.envs.registry import BUILT_IN as ENVS
@@ -98,7 +98,7 @@ class HashProgress:
 
 def find_inputs(plan: Plan) -> list[InputName]:
     """Every input of a run, by the key of the recipe that names it."""
-    values, row = flat(plan.config), plan.row
+    values, row = flatten(plan.config), plan.row
     found = [InputName(key, values[key], "model", None, _start_only(plan, key)) for key in MODELS if values.get(key)]
     want: Any = "prompts" if row.samples else row.source
     mixed = [f"data.mix[{place}].use" for place in range(len(plan.config.data.mix))]

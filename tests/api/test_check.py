@@ -12,7 +12,7 @@ import torch
 
 from ascent.api.check import check, memory_of
 from ascent.api.train import assemble
-from ascent.config.load import load_config, nested
+from ascent.config.load import load_config, nest_keys
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
 from tests.end_to_end import rewarded
@@ -51,7 +51,7 @@ SAMPLED: dict[str, Any] = {
 @pytest.mark.parametrize("more", [{}, {"model.dtype": "bfloat16"}, {"model.lora": 4}])
 def test_a_separate_critic_is_counted_as_it_is(tmp_path: Path, more: dict[str, Any]) -> None:
     """Against the bytes of its weights, masters and moments after a step; and the policy's beside it."""
-    plan = resolve(validate(nested({**SAMPLED, "algorithm": "ppo", **more})))
+    plan = resolve(validate(nest_keys({**SAMPLED, "algorithm": "ppo", **more})))
     training = assemble(plan, tmp_path)
     batches = training.source.next(1)
     for each in training.trained:
@@ -64,7 +64,7 @@ def test_a_separate_critic_is_counted_as_it_is(tmp_path: Path, more: dict[str, A
     ):
         state = {name: each for name, each in learner.optimizer.state().items() if not name.startswith("count.")}
         assert kept == bytes_of(module.parameters()) + bytes_of(state.values())
-    head = check(resolve(validate(nested({**SAMPLED, "algorithm": "ppo", **more, "model.critic": "head"}))))
+    head = check(resolve(validate(nest_keys({**SAMPLED, "algorithm": "ppo", **more, "model.critic": "head"}))))
     assert head.memory.critic == 0
     reference = bytes_of(training.source.models.reference.model.module.parameters()) if "model.lora" not in more else 0
     assert said.reference == reference
@@ -76,7 +76,7 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
 
 def test_a_small_step_of_rollouts_is_what_counts() -> None:
     small, large = (
-        check(resolve(validate(nested({**SAMPLED, "algorithm": "grpo", "rollouts.group_size": size})))).memory
+        check(resolve(validate(nest_keys({**SAMPLED, "algorithm": "grpo", "rollouts.group_size": size})))).memory
         for size in (4, 8)
     )
     assert large.activations == 2 * small.activations

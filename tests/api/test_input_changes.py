@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ascent.api.train import resume_run, train_plan
-from ascent.config.load import merged, nested
+from ascent.config.load import merge_configs, nest_keys
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
 from tests.setup.world import INPUTS, KINDS, furnished, other
@@ -40,7 +40,7 @@ def killed(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
     def of(kind: str) -> tuple[Path, bytes]:
         if kind not in known:
             folder = tmp_path_factory.mktemp("killed") / "run"
-            train_plan(resolve(validate(nested(KINDS[kind](world)))), folder, say=quiet)
+            train_plan(resolve(validate(nest_keys(KINDS[kind](world)))), folder, say=quiet)
             final = (folder / "checkpoints/2/model/model.safetensors").read_bytes()
             shutil.rmtree(folder / "checkpoints/2")
             (folder / "outcome.json").unlink()
@@ -168,9 +168,9 @@ def test_a_run_as_policy_is_held_to_the_checkpoint_that_it_was(world: Path, tmp_
     settings = {key: value for key, value in KINDS["sft"](world).items() if key != "data.evaluate"}
     settings = {**settings, "run.keep": 9}
     settings.pop("run.evaluate_every")
-    train_plan(resolve(validate(nested(settings))), tmp_path / "sft", say=quiet)
+    train_plan(resolve(validate(nest_keys(settings))), tmp_path / "sft", say=quiet)
     said: list[str] = []
-    plan = resolve(validate(nested({**KINDS["grpo"](world), "model.policy": str(tmp_path / "sft")})))
+    plan = resolve(validate(nest_keys({**KINDS["grpo"](world), "model.policy": str(tmp_path / "sft")})))
     train_plan(plan, tmp_path / "whole", say=said.append)
     held = tmp_path / "sft/checkpoints/2/model"
     assert f"model.policy {tmp_path / 'sft'} is {held}" in said
@@ -192,7 +192,7 @@ def _edit(folder: Path, changes: dict[str, Any]) -> None:
     recipe = yaml.safe_load(path.read_text())
     if "rewards[0].weight" in changes:
         recipe["rewards"][0]["weight"] = changes.pop("rewards[0].weight")
-    path.write_text(yaml.safe_dump(merged(recipe, nested(changes))))
+    path.write_text(yaml.safe_dump(merge_configs(recipe, nest_keys(changes))))
 
 
 EDITS: list[tuple[str, dict[str, Any], str]] = [
@@ -225,7 +225,7 @@ def test_an_edit_of_the_recipe_is_said_written_down_and_has_an_effect(
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("grpo", {"algorithm": "rloo"}, r"algorithm 'grpo' -> 'rloo' cannot be changed on resume"),
-    ("grpo", {"seed": 1}, r"seed 0 -> 1 cannot be changed on resume: everything so far was drawn from the other one"),
+    ("grpo", {"seed": 1}, r"seed 0 -> 1 cannot be changed on resume: all random numbers so far depend on the old one"),
     (
         "grpo",
         {"cells.policy_loss": {"use": "cispo"}},

@@ -14,7 +14,7 @@ import pytest
 
 from ascent.algorithms import TABLE
 from ascent.api.train import assemble, resume_run, train_plan
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
 from ascent.runs.folder import read_run
@@ -275,7 +275,7 @@ def test_rewards_and_environments_are_closed_once_however_a_run_ends(tmp_path, o
         "rewards": [{"use": f"{tmp_path / 'held.py'}:Held", **options}], "rollouts.prompts_per_step": 2,
         "rollouts.group_size": 4, "rollouts.max_new_tokens": 5, "env": {"use": f"{tmp_path / 'held.py'}:Talking"},
     }  # fmt: skip
-    plan, said = resolve(validate(nested({**settings, **more}))), []
+    plan, said = resolve(validate(nest_keys({**settings, **more}))), []
     if ends == "finished":
         train_plan(plan, tmp_path / "run", say=said.append)
     else:
@@ -309,14 +309,14 @@ def test_what_samples_refuses_a_best_by_that_it_does_not_report_before_anything_
 ) -> None:
     named = {} if best_metric is None else {"run.best_metric": best_metric}
     with pytest.raises(ValueError, match=words):
-        train_plan(resolve(validate(nested({**SAMPLING, **named}))), tmp_path / "run", say=quiet)
+        train_plan(resolve(validate(nest_keys({**SAMPLING, **named}))), tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("best_metric", ["reward/verifier", "reward/verifier/corect"])
 def test_a_part_that_no_reward_gives_is_refused_before_a_step_is_trained(tmp_path: Path, best_metric: str) -> None:
     """Which parts a reward has is known once it has scored something: the evaluation before the first step."""
-    plan = resolve(validate(nested({**SAMPLING, "run.best_metric": best_metric})))
+    plan = resolve(validate(nest_keys({**SAMPLING, "run.best_metric": best_metric})))
     with pytest.raises(
         ValueError, match=rf"run\.best_metric='{best_metric}' is no number .*, reward/verifier/correct, "
     ):
@@ -329,7 +329,7 @@ def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_metric: str
     talking = {"env": {"use": "single_turn"}} if best_metric.startswith("env") else {}
     said: list[str] = []
     train_plan(
-        resolve(validate(nested({**SAMPLING, **talking, "run.best_metric": best_metric}))),
+        resolve(validate(nest_keys({**SAMPLING, **talking, "run.best_metric": best_metric}))),
         tmp_path / "run",
         say=said.append,
     )

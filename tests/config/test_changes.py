@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from ascent.config.changes import ABSENT, DATA, MODELS, ON_RESUME, Change, changes, flat, reason, refuse
+from ascent.config.changes import (
+    DATA,
+    MODELS,
+    NOT_SET,
+    ON_RESUME,
+    Change,
+    check_changes,
+    find_changes,
+    flatten,
+    refusal_reason,
+)
 from ascent.config.schema import leaves
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
@@ -21,7 +31,7 @@ def recipe(algorithm: str, **more: Any) -> dict[str, Any]:
             tree.setdefault(section, {})[name] = value
         else:
             tree[section] = value
-    return flat(resolve(validate(tree)).config)
+    return flatten(resolve(validate(tree)).config)
 
 
 def test_every_key_of_the_schema_is_classified_and_no_other() -> None:
@@ -31,7 +41,7 @@ def test_every_key_of_the_schema_is_classified_and_no_other() -> None:
 
 @pytest.mark.parametrize("algorithm", ["sft", "dpo", "grpo", "ppo"])
 def test_a_recipe_that_did_not_change_has_no_changes(algorithm: str) -> None:
-    assert changes(recipe(algorithm), recipe(algorithm)) == []
+    assert find_changes(recipe(algorithm), recipe(algorithm)) == []
 
 
 def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
@@ -51,30 +61,30 @@ def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
         ({}, {"cells": {"filter": {"not_truncated": {}}}}, {"cells.filter.not_truncated": "another function makes"}),
         ({}, {"cells": {"policy_loss": {"use": "cispo"}}}, {"cells.policy_loss.use": "another function makes"}),
         ({}, {"rollouts__temperature": 0.9}, {"rollouts.temperature": ""}),
-        ({}, {"rollouts__max_staleness": 1}, {"rollouts.max_staleness": "the checkpoint holds as many waiting"}),
+        ({}, {"rollouts__max_staleness": 1}, {"rollouts.max_staleness": "the checkpoint holds a rollout buffer"}),
         (
             {"rollouts__max_staleness": 1},
             {"rollouts__max_staleness": 1, "rollouts__temperature": 0.9},
-            {"rollouts.temperature": "rollouts that were sampled before wait"},
+            {"rollouts.temperature": "the checkpoint holds rollouts"},
         ),
         (
             {"cells": {"kl_controller": {"use": "ziegler_sequence"}}},
             {"cells": {"kl_controller": {"use": "ziegler_sequence"}, "kl": {"weight": 0.1}}},
-            {"cells.kl.weight": "its controller has moved it"},
+            {"cells.kl.weight": "the KL controller has changed"},
         ),
     ],
 )
 def test_reasons(was: dict[str, Any], now: dict[str, Any], expected: dict[str, str]) -> None:
     before, after = recipe("grpo", **was), recipe("grpo", **now)
-    found = {each.key: reason(each, before) for each in changes(before, after)}
+    found = {each.key: refusal_reason(each, before) for each in find_changes(before, after)}
     for key, words in expected.items():
         assert found[key].startswith(words) and bool(found[key]) == bool(words), found
     refused = [key for key, why in found.items() if why]
     if refused:
-        with pytest.raises(ValueError, match=r"cannot be changed on resume: .*\nput it back in config.yaml, or start"):
-            refuse(changes(before, after), before, "config.yaml")
+        with pytest.raises(ValueError, match=r"cannot be changed on resume: .*\nrestore it in config.yaml, or start"):
+            check_changes(find_changes(before, after), before, "config.yaml")
     else:
-        refuse(changes(before, after), before, "config.yaml")
+        check_changes(find_changes(before, after), before, "config.yaml")
 
 
 def test_shares_of_data_cannot_change_but_data_that_moved_can() -> None:
@@ -82,24 +92,24 @@ def test_shares_of_data_cannot_change_but_data_that_moved_can() -> None:
     moved = recipe("sft", data__mix=[{"use": "data/more.jsonl", "share": 0.25}])
     shared = recipe("sft", data__mix=[{"use": "more.jsonl", "share": 0.5}])
     longer = recipe("sft", data__mix=[{"use": each, "share": 0.25} for each in ("more.jsonl", "most.jsonl")])
-    assert [reason(each, before) for each in changes(before, moved)] == [""]
-    assert [bool(reason(each, before)) for each in changes(before, shared)] == [True]
-    assert all(reason(each, before) for each in changes(before, longer))
+    assert [refusal_reason(each, before) for each in find_changes(before, moved)] == [""]
+    assert [bool(refusal_reason(each, before)) for each in find_changes(before, shared)] == [True]
+    assert all(refusal_reason(each, before) for each in find_changes(before, longer))
 
 
 def test_a_row_of_ones_own_may_move_but_not_become_another() -> None:
-    assert reason(Change("algorithm", "a/rows.py:MINE", "b/rows.py:MINE"), {}) == ""
-    assert reason(Change("algorithm", "a/rows.py:MINE", "a/rows.py:OTHER"), {})
-    assert reason(Change("algorithm", "a/rows.py:MINE", "sft"), {})
+    assert refusal_reason(Change("algorithm", "a/rows.py:MINE", "b/rows.py:MINE"), {}) == ""
+    assert refusal_reason(Change("algorithm", "a/rows.py:MINE", "a/rows.py:OTHER"), {})
+    assert refusal_reason(Change("algorithm", "a/rows.py:MINE", "sft"), {})
 
 
 def test_the_best_by_another_number_cannot_be_compared_with_those_kept() -> None:
-    assert reason(Change("run.best_metric", "correct", "reward"), {})
-    assert reason(Change("run.best_metric", ABSENT, "reward"), {}) == ""
+    assert refusal_reason(Change("run.best_metric", "correct", "reward"), {})
+    assert refusal_reason(Change("run.best_metric", NOT_SET, "reward"), {}) == ""
 
 
 def test_words_and_records() -> None:
-    change = Change("run.best_metric", ABSENT, "reward")
-    assert change.words(41) == "run.best_metric (not set) -> 'reward', from step 41 on"
+    change = Change("run.best_metric", NOT_SET, "reward")
+    assert change.describe(41) == "run.best_metric (not set) -> 'reward', from step 41 on"
     assert change.record() == {"key": "run.best_metric", "now": "reward"}
-    assert Change("env", None, ABSENT).record() == {"key": "env", "was": None}
+    assert Change("env", None, NOT_SET).record() == {"key": "env", "was": None}

@@ -1,7 +1,7 @@
 import pytest
 
 from ascent.config.iterate import KEY as ROUNDS
-from ascent.config.load import load_config, merged, parse_overrides, read_recipe, shipped_recipes
+from ascent.config.load import load_config, merge_configs, parse_overrides, read_recipe, shipped_recipes
 
 LEAST = "algorithm: rlvr\nmodel: {policy: p}\ndata: {train: t}\n"
 
@@ -92,7 +92,7 @@ def test_overrides_become_a_tree():
         (["a=1", "a=2"], "override a is given twice"),
         (["a=1", "a.b=2"], "override 'a.b=2' clashes with another override of a"),
         (["a.b=2", "a=1"], "override 'a=1' clashes with another override inside a"),
-        (["rewards.0.use=x"], "override 'rewards.0.use=x': rewards is a list; give it whole"),
+        (["rewards.0.use=x"], "override 'rewards.0.use=x': rewards is a list; give all of it"),
         (["a=[1"], "override 'a=[1', line 1: not valid YAML"),
         (["a=" + "9" * 5000], "override 'a=999"),
         (["a=" + "[" * 3000], "override 'a=[[["),
@@ -109,15 +109,17 @@ def test_bad_overrides_are_refused(overrides, words):
 def test_merging_goes_section_by_section():
     base = {"model": {"policy": "p", "dtype": "float32"}, "rewards": [{"use": "a"}]}
     over = {"model": {"dtype": "bfloat16"}, "rewards": [{"use": "b"}]}
-    assert merged(base, over) == {"model": {"policy": "p", "dtype": "bfloat16"}, "rewards": [{"use": "b"}]}
+    assert merge_configs(base, over) == {"model": {"policy": "p", "dtype": "bfloat16"}, "rewards": [{"use": "b"}]}
     assert base["model"]["dtype"] == "float32"
 
 
 def test_another_function_leaves_the_old_ones_numbers_behind():
     base = {"policy_loss": {"use": "clip", "low": 0.2, "high": 0.2}}
-    assert merged(base, {"policy_loss": {"use": "sapo"}}) == {"policy_loss": {"use": "sapo"}}
-    assert merged(base, {"policy_loss": {"use": "clip", "low": 0.1}}) == {
+    assert merge_configs(base, {"policy_loss": {"use": "sapo"}}) == {"policy_loss": {"use": "sapo"}}
+    assert merge_configs(base, {"policy_loss": {"use": "clip", "low": 0.1}}) == {
         "policy_loss": {"use": "clip", "low": 0.1, "high": 0.2}
     }
-    assert merged(base, {"policy_loss": {"low": 0.1}}) == {"policy_loss": {"use": "clip", "low": 0.1, "high": 0.2}}
-    assert merged(base, {"policy_loss": False}) == {"policy_loss": False}
+    assert merge_configs(base, {"policy_loss": {"low": 0.1}}) == {
+        "policy_loss": {"use": "clip", "low": 0.1, "high": 0.2}
+    }
+    assert merge_configs(base, {"policy_loss": False}) == {"policy_loss": False}

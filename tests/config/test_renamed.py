@@ -13,9 +13,9 @@ import yaml
 from ascent.api.iterate import iterate
 from ascent.api.train import resume_run, train_plan
 from ascent.config.iterate import STAGES, iterate_config
-from ascent.config.load import load_config, merged, nested
+from ascent.config.load import load_config, merge_configs, nest_keys
 from ascent.config.renamed import KEYS, REWARD_OPTIONS, VALUES
-from ascent.config.schema import SEVERAL_SLOTS, Cells, leaves
+from ascent.config.schema import MULTI_CELL_SLOTS, Cells, leaves
 from ascent.config.validate import validate
 from ascent.plan import resolve
 from tests.end_to_end.test_rounds import recipe as rounds_recipe
@@ -31,8 +31,8 @@ def with_key(key: str, value: Any) -> dict[str, Any]:
     if key.startswith("rewards[]."):
         use = REWARD_OPTIONS.get(key, ("exact_match",))[0]
         return {"rewards": [{"use": "exact_match"}, {"use": use, key.removeprefix("rewards[]."): value}]}
-    found = nested({key: value})
-    return merged({"env": ENV}, found) if key.startswith("env.") else found
+    found = nest_keys({key: value})
+    return merge_configs({"env": ENV}, found) if key.startswith("env.") else found
 
 
 def message(key: str, new: str, value: Any) -> str:
@@ -44,13 +44,13 @@ def message(key: str, new: str, value: Any) -> str:
 @pytest.mark.parametrize(("key", "new", "value"), [*ONE_KEY, *ONE_VALUE])
 def test_a_recipe_is_refused(key, new, value):
     with pytest.raises(ValueError) as caught:
-        validate(merged(TINY, with_key(key, value)))
+        validate(merge_configs(TINY, with_key(key, value)))
     assert str(caught.value) == message(key, new, value)
 
 
 @pytest.mark.parametrize(("key", "new", "value"), [*ONE_KEY, *ONE_VALUE])
 def test_an_override_is_refused(tmp_path, key, new, value):
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(merged(TINY, {"env": ENV})))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(merge_configs(TINY, {"env": ENV})))
     override = f"{key}={value}"
     if "[]" in key:
         override = f"rewards={json.dumps(with_key(key, value)['rewards'])}"
@@ -64,13 +64,13 @@ def test_an_override_is_refused(tmp_path, key, new, value):
 def test_a_stage_of_a_recipe_of_rounds_is_refused(stage, key, new, value):
     stages = rounds_recipe()
     with pytest.raises(ValueError) as caught:
-        iterate_config(stages | {stage: merged(stages[stage], with_key(key, value))}, "r.yaml")
+        iterate_config(stages | {stage: merge_configs(stages[stage], with_key(key, value))}, "r.yaml")
     assert str(caught.value) == f"r.yaml: {stage}: {message(key, new, value)}"
 
 
 def test_a_recipe_of_rounds_made_in_python_is_refused_before_the_first_stage(tmp_path):
     config = iterate_config(rounds_recipe(), "r.yaml")
-    old = config.model_copy(update={"policy": merged(config.policy, {"cells": {"gate": {"high": 0.3}}})})
+    old = config.model_copy(update={"policy": merge_configs(config.policy, {"cells": {"gate": {"high": 0.3}}})})
     with pytest.raises(ValueError, match=r"^policy: cells.gate is now called cells.policy_loss$"):
         iterate(old, run=tmp_path / "r")
     assert not (tmp_path / "r").exists()
@@ -79,7 +79,7 @@ def test_a_recipe_of_rounds_made_in_python_is_refused_before_the_first_stage(tmp
 def test_every_old_name_below_an_old_name_gets_its_line():
     cells = {"credit": {"use": "centre"}, "focus": {"shared_length": {"alpha": 0.5}}, "filter": {"varied": {}}}
     with pytest.raises(ValueError) as caught:
-        validate(merged(TINY, {"cells": cells, "model": {"recompute": True}}))
+        validate(merge_configs(TINY, {"cells": cells, "model": {"recompute": True}}))
     assert str(caught.value).splitlines() == [
         "model.recompute is now called model.gradient_checkpointing",
         "cells.credit is now called cells.advantage",
@@ -92,14 +92,14 @@ def test_every_old_name_below_an_old_name_gets_its_line():
 
 def test_an_option_of_ones_own_reward_keeps_its_name():
     mine = {"rewards": [{"use": "mine.py:f", "patience": 3}]}
-    assert validate(merged(TINY, mine)).rewards[0].options == {"patience": 3}
+    assert validate(merge_configs(TINY, mine)).rewards[0].options == {"patience": 3}
 
 
 def test_no_old_name_is_a_key_and_every_new_one_is():
     known = set(leaves())
     for old, new in KEYS.items():
         section = new.rpartition(".")[0]
-        in_slot = section.removeprefix("cells.") in SEVERAL_SLOTS
+        in_slot = section.removeprefix("cells.") in MULTI_CELL_SLOTS
         assert old not in known
         assert new in known or in_slot or new.startswith(("rewards[].", "env."))
     assert {key.rpartition(".use")[0] for key, _ in VALUES} <= {f"cells.{slot}" for slot in Cells.model_fields}
@@ -109,7 +109,7 @@ def test_no_old_name_is_a_key_and_every_new_one_is():
 def run_folder(tmp_path: Path) -> Path:
     """A run that was killed after its first checkpoint."""
     short = {"run": {"steps": 2, "save_every": 1, "evaluate_every": 2}, "data": {"train": "arithmetic:16"}}
-    train_plan(resolve(validate(merged(TINY, short))), tmp_path / "run", say=lambda text: None)
+    train_plan(resolve(validate(merge_configs(TINY, short))), tmp_path / "run", say=lambda text: None)
     (tmp_path / "run/outcome.json").unlink()
     return tmp_path / "run"
 
@@ -141,7 +141,9 @@ def test_resuming_a_run_of_before_is_refused(run_folder):
     )
 
     config = run_folder / "config.yaml"
-    old = merged(yaml.safe_load(config.read_text()), {"model": {"recompute": False}, "data": {"bad_rows": "skip"}})
+    old = merge_configs(
+        yaml.safe_load(config.read_text()), {"model": {"recompute": False}, "data": {"bad_rows": "skip"}}
+    )
     config.write_text(yaml.safe_dump(old))
     assert "data.bad_rows is now called data.invalid_rows" in refusal(run_folder)
     assert "model.recompute is now called model.gradient_checkpointing" in refusal(run_folder)

@@ -5,7 +5,7 @@ from annotated_types import Le, Lt
 from pydantic import BaseModel
 
 from ascent.config import iterate, schema
-from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, Config, Section, leaves
+from ascent.config.schema import MULTI_CELL_SLOTS, TERM_SLOTS, Cells, Config, Section, leaves
 
 SECTIONS = [each for each in vars(schema).values() if isinstance(each, type) and issubclass(each, BaseModel)]
 
@@ -47,7 +47,7 @@ def test_leaves_are_dotted_keys_down_to_the_last_section():
 def test_slots_are_classed_as_their_fields_are_declared():
     for slot, field in Cells.model_fields.items():
         declared = str(field.annotation)
-        assert ("dict[str" in declared) == (slot in SEVERAL_SLOTS)
+        assert ("dict[str" in declared) == (slot in MULTI_CELL_SLOTS)
         assert ("TermOverride" in declared) == (slot in TERM_SLOTS)
 
 

@@ -87,6 +87,6 @@ def test_aliases_are_read_until_they_stand_for_too_much():
     assert yaml_text.read("a: &a [1, 2]\nb: [*a, *a]\n", "there.yaml")["b"] == [[1, 2], [1, 2]]
     bomb = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
     with pytest.raises(
-        ValueError, match="line 6: not valid YAML: its aliases stand for more than 100000 values; write"
+        ValueError, match="line 6: not valid YAML: its aliases expand to more than 100000 values; write"
     ):
         yaml_text.read(bomb, "there.yaml")

@@ -23,7 +23,7 @@ from typing import Any
 import ascent.runs.folder
 from ascent.api import train as training
 from ascent.checkpoints import disk
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read
 from ascent.data.sources import FileSource
@@ -83,7 +83,7 @@ def recipe(row: str, *, keep: int = 2) -> str:
             "update.learning_rate": 3e-3, "update.epochs": 2, "update.minibatches": 2,
             "update.tokens_per_microbatch": 256, "run.steps": STEPS, "run.save_every": SAVED_EVERY, "run.keep": keep,
         }  # fmt: skip
-        return json.dumps(nested({**settings, **changes}))
+        return json.dumps(nest_keys({**settings, **changes}))
     return f"""
 algorithm: {row}
 model: {{policy: 'tiny:llama'}}

@@ -21,7 +21,7 @@ from typing import Any
 from ascent.algorithms import TABLE
 from ascent.api.evaluate import evaluate, generate_answers
 from ascent.api.stages import stage
-from ascent.config.load import merged, nested, read_recipe
+from ascent.config.load import merge_configs, nest_keys, read_recipe
 from ascent.config.validate import validate
 from ascent.plan import resolve
 from ascent.records import Prompt
@@ -82,7 +82,7 @@ def attempted(root: Path, task: str, *, seed: int = 0, steps: int = 1500) -> Pat
 def imitated(folder: Path, data: str, *, seed: int, steps: int, learning_rate: float = 2e-3) -> Path:
     """The quick start's first stage on other data. Whoever comes while it is trained waits."""
     settings = {"seed": seed, "data.train": data, "run.steps": steps, "run.save_every": steps}
-    recipe = merged(read_recipe("quickstart_sft"), nested({**settings, "update.learning_rate": learning_rate}))
+    recipe = merge_configs(read_recipe("quickstart_sft"), nest_keys({**settings, "update.learning_rate": learning_rate}))
     with alone(folder.with_name(f"{folder.name}.lock")):
         quietly(recipe, folder)
     return folder
@@ -124,13 +124,13 @@ def recipe_of(row: str, practice: Practice, start: Path, seed: int) -> dict[str,
     }
     more: dict[str, Any] = EXTRA.get(row, {})
     if practice.minibatches is not None:
-        more = merged(more, {"update": {"minibatches": practice.minibatches}})
+        more = merge_configs(more, {"update": {"minibatches": practice.minibatches}})
     if "teacher" in TABLE[row].needs:
-        more = merged(more, {"model": {"teacher": str(start)}})
+        more = merge_configs(more, {"model": {"teacher": str(start)}})
     if any(each.name == "soft_overlong" for each in TABLE[row].reward_shaping):
         limits = {"max_length": practice.max_new_tokens, "cache": 1}
-        more = merged(more, {"cells": {"reward_shaping": {"soft_overlong": limits}}})
-    return merged(recipe, more)
+        more = merge_configs(more, {"cells": {"reward_shaping": {"soft_overlong": limits}}})
+    return merge_configs(recipe, more)
 
 
 def accuracy(folder: Path, practice: Practice) -> float:
@@ -183,7 +183,7 @@ def sort(
     folder = root / f"sort-{row}-{seed}{'-shuffled' if shuffled else ''}"
     recipe = recipe_of(row, practice, start, seed)
     recipe["data"]["train"] = lists(root, sorting.practised, "train", sorting.prompts, seed)
-    recipe = merged(recipe, {"update": {"schedule": "linear", "warmup_steps": practice.steps // 10}})
+    recipe = merge_configs(recipe, {"update": {"schedule": "linear", "warmup_steps": practice.steps // 10}})
     if shuffled:
         recipe["rewards"] = [{"use": f"{REWARDED}:shuffled"}]
     return judged(root, start, folder, quietly(recipe, folder), sorting)
@@ -196,7 +196,7 @@ def sort_control(root: Path, seed: int, sorting: Sorting = SORTING) -> dict[str,
     data = lists(root, sorting.shown, "train", 16384, seed)
     changes = {"seed": seed + 1, "model.policy": str(start), "data.train": data}  # another order of the same lists
     steps = {"run.steps": sorting.control_steps, "run.save_every": sorting.control_steps}
-    spent = quietly(merged(read_recipe("quickstart_control"), nested({**changes, **steps})), folder)
+    spent = quietly(merge_configs(read_recipe("quickstart_control"), nest_keys({**changes, **steps})), folder)
     return judged(root, start, folder, spent, sorting)
 
 
@@ -277,7 +277,7 @@ def sanity(
     folder = root / f"sanity-{row}-{seed}"
     recipe = recipe_of(row, practice, start, seed)
     recipe["data"]["train"] = data
-    recipe = merged(recipe, {"update": {"schedule": "linear", "warmup_steps": practice.steps // 10}})
+    recipe = merge_configs(recipe, {"update": {"schedule": "linear", "warmup_steps": practice.steps // 10}})
     spent = quietly(recipe, folder)
     ways = {"samples": 8, "max_new_tokens": practice.max_new_tokens, "reward": "exact"}
     before, after = (evaluate(str(each), data, **ways).metrics for each in (start, folder))

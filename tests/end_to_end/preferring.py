@@ -19,7 +19,7 @@ import torch
 from ascent.api.collect import collect
 from ascent.api.compare import compare
 from ascent.api.evaluate import evaluate, generate_answers
-from ascent.config.load import merged, nested, read_recipe
+from ascent.config.load import merge_configs, nest_keys, read_recipe
 from ascent.models.load import load
 from ascent.records import Prompt, Rollout
 from ascent.rollouts.batch import pack_rollouts
@@ -44,7 +44,7 @@ Changes = Mapping[str, Any]
 def trained(folder: Path, recipe: str, changes: Changes) -> Path:
     """A run of a shipped recipe with changes, once; whoever comes while it is trained waits."""
     with alone(folder.with_name(f"{folder.name}.lock")):
-        quietly(merged(read_recipe(recipe), nested({"rollouts.max_new_tokens": LONGEST, **changes})), folder)
+        quietly(merge_configs(read_recipe(recipe), nest_keys({"rollouts.max_new_tokens": LONGEST, **changes})), folder)
     return folder
 
 
@@ -52,7 +52,7 @@ def learned(folder: Path, recipe: str, steps: int, changes: Changes) -> Path:
     """The same for a recipe that reads files."""
     ends = {"run.steps": steps, "run.save_every": steps}
     with alone(folder.with_name(f"{folder.name}.lock")):
-        quietly(merged(read_recipe(recipe), nested({**ends, **changes})), folder)
+        quietly(merge_configs(read_recipe(recipe), nest_keys({**ends, **changes})), folder)
     return folder
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ascent.api.evaluate import evaluate
-from ascent.config.load import merged
+from ascent.config.load import merge_configs
 from ascent.models import tiny
 from ascent.records import Rollout
 from ascent.runs.folder import read_run
@@ -82,7 +82,7 @@ def trained(
         "run": {"steps": steps, "save_every": steps},
     }  # fmt: skip
     more = {"data": {"evaluate": heldout}, "run": {"evaluate_every": steps}} if heldout else {}
-    quietly(merged(recipe, more), folder)
+    quietly(merge_configs(recipe, more), folder)
     return folder
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ascent.algorithms import TABLE
-from ascent.config.load import merged
+from ascent.config.load import merge_configs
 from ascent.data.collate import collate
 from ascent.data.prepare import Limits, render_record
 from ascent.data.render import Renderer
@@ -89,7 +89,7 @@ def trained(
         },
         "run": {"steps": recipe.steps, "save_every": recipe.steps},
     }
-    quietly(merged(config, dict(more or {})), folder)
+    quietly(merge_configs(config, dict(more or {})), folder)
     return folder
 
 

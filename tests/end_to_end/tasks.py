@@ -18,7 +18,7 @@ from pathlib import Path
 from ascent.api.evaluate import evaluate, generate_answers
 from ascent.api.iterate import iterate
 from ascent.config.iterate import iterate_config
-from ascent.config.load import merged, read_recipe
+from ascent.config.load import merge_configs, read_recipe
 from ascent.models import tiny
 from ascent.rollouts.generate import GREEDY, SamplingParams
 from ascent.runs.folder import read_run
@@ -104,7 +104,7 @@ def practised(root: Path, name: str, seed: int, *, shuffled: bool = False) -> Fo
     recipe = recipe_of(study.row, study.practice, start, seed)
     weighted = {"weights": dict(study.weights)} if study.weights else {}
     recipe["rewards"] = [{"use": f"{REWARDED}:shuffled"} if shuffled else {"use": "verifier", **weighted}]
-    recipe = merged(recipe, {"update": {"schedule": "linear", "warmup_steps": study.practice.steps // 10}})
+    recipe = merge_configs(recipe, {"update": {"schedule": "linear", "warmup_steps": study.practice.steps // 10}})
     folder = root / f"task-{name}-{seed}{'-shuffled' if shuffled else ''}"
     spent = quietly(recipe, folder)
     before, after = (scored(each, study.begun.task, study.practice.max_new_tokens) for each in (start, folder))
@@ -142,7 +142,7 @@ def summarized(root: Path, seed: int, study: Summarized = DIGESTED) -> Found:
     start = begin(root, study.begun, seed)
     task, name = TASKS[study.begun.task], study.begun.task
     limits = {"data": {"max_tokens": LONGEST, "evaluate": f"{name}@heldout:512"}}
-    more = merged(limits, {"run": {"evaluate_every": study.judge.steps}})
+    more = merge_configs(limits, {"run": {"evaluate_every": study.judge.steps}})
     pairs = f"{name}:{study.judge.records}"
     judge = trained("reward_model", study.judge, pairs, start, root / f"task-{name}-judge-{seed}", seed, more=more)
     folder = root / f"task-{name}-rlhf-{seed}"
@@ -186,7 +186,7 @@ ROUNDS = "rlhf_iterated"
 
 def iterated(root: Path, seed: int) -> Found:
     """The truth of the first policy and after every round, and the win rates over the first policy."""
-    recipe = iterate_config(merged(read_recipe(ROUNDS), {"seed": seed}), ROUNDS)
+    recipe = iterate_config(merge_configs(read_recipe(ROUNDS), {"seed": seed}), ROUNDS)
     with contextlib.redirect_stderr(io.StringIO()):
         done = iterate(recipe, run=root / f"rounds-{seed}", say=lambda line: None)
     found: Found = {}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ascent.api.train import train_plan
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
 from ascent.rewards.outcome import RewardFailed
@@ -53,7 +53,7 @@ def run(folder: Path, url: str, steps: int = 3, **reward: Any) -> Run:
         "rollouts.prompts_per_step": 2, "rollouts.max_new_tokens": 5, "run.steps": steps, "run.save_every": steps,
         "rewards": [{"use": "remote", "url": url, "batch": PIECE, "at_once": 1, "retry": retry, **reward}],
     }  # fmt: skip
-    train_plan(resolve(validate(nested(settings))), folder, say=lambda line: None)
+    train_plan(resolve(validate(nest_keys(settings))), folder, say=lambda line: None)
     return read_run(folder)
 
 
@@ -174,7 +174,7 @@ def test_a_judge_that_is_down_never_looks_like_a_wrong_answer(tmp_path: Path) ->
             "rollouts.group_size": 4, "rollouts.prompts_per_step": 2, "rollouts.max_new_tokens": 5, "run.save_every": 2,
             "rewards": [{**judge, "url": server.url, "retry": retry}],
         }  # fmt: skip
-        train_plan(resolve(validate(nested(settings))), tmp_path / "run", say=lambda line: None)
+        train_plan(resolve(validate(nest_keys(settings))), tmp_path / "run", say=lambda line: None)
     done = read_run(tmp_path / "run")
     for line in done.metrics:
         assert unscored(line) == {"reward/failures/judge/server_error": 4}

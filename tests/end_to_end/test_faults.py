@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ascent.api.train import train_plan
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.models.load import load
 from ascent.models.tiny import create
@@ -35,7 +35,7 @@ def run(folder: Path, reward: dict[str, Any], said: list[str] | None = None, **m
     settings = {**SETTINGS, "rewards": [reward], **{key.replace("__", "."): value for key, value in more.items()}}
     try:
         train_plan(
-            resolve(validate(nested(settings))),
+            resolve(validate(nest_keys(settings))),
             folder,
             say=lambda line: said.append(line) if said is not None else None,
         )

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from ascent.api.export import export
 from ascent.api.train import resume_run, train_plan
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.models.load import load
 from ascent.plan.resolve import resolve
@@ -84,7 +84,7 @@ def test_killed_and_resumed_it_ends_in_the_same_bits_and_is_exported(
     if "model.reward_model" in settings:
         settings["model.reward_model"] = str(models / "scored")
     run = tmp_path / "run"
-    train_plan(resolve(validate(nested(settings))), run, say=lambda line: None)
+    train_plan(resolve(validate(nest_keys(settings))), run, say=lambda line: None)
     last = run / "checkpoints/2"
     files = json.loads((last / "manifest.json").read_text())["files"]
     shutil.rmtree(last)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from ascent.api.train import resume_run, train_plan
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.models.tiny import create
 from ascent.plan.resolve import resolve
@@ -42,7 +42,7 @@ def run(folder: Path, policy: Path, **more: Any) -> Any:
         "rollouts.max_new_tokens": 6, "update.learning_rate": 3e-3, "run.steps": 4, "run.save_every": 2,
         **{key.replace("__", "."): value for key, value in more.items()},
     }  # fmt: skip
-    train_plan(resolve(validate(nested(settings))), folder, say=lambda line: None)
+    train_plan(resolve(validate(nest_keys(settings))), folder, say=lambda line: None)
     return read_run(folder)
 
 

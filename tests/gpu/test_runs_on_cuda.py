@@ -17,7 +17,7 @@ import torch
 
 from ascent.algorithms import TABLE
 from ascent.api.train import train_plan
-from ascent.config.load import merged
+from ascent.config.load import merge_configs
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
 from ascent.runs.folder import read_run
@@ -53,7 +53,7 @@ def recipe(name: str, folder: Path) -> dict[str, Any]:
             found["model"]["teacher"] = "tiny:qwen2"
         if "data.on_policy_fraction" in row.defaults:
             found["rollouts"] = {"max_new_tokens": 4}
-    return merged(found, {"model": {"dtype": "bfloat16"}})
+    return merge_configs(found, {"model": {"dtype": "bfloat16"}})
 
 
 @pytest.mark.parametrize("name", list(TABLE))

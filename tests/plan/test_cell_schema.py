@@ -3,7 +3,7 @@ import re
 
 from ascent.algorithms import TABLE, VOCABULARY
 from ascent.cells import recipe_numbers
-from ascent.config.schema import SEVERAL_SLOTS, TERM_SLOTS, Cells, MixEntry, Reward, leaves
+from ascent.config.schema import MULTI_CELL_SLOTS, TERM_SLOTS, Cells, MixEntry, Reward, leaves
 from ascent.config.show import json_schema
 from ascent.plan.cell_schema import cell_schema
 
@@ -36,12 +36,12 @@ def test_the_schema_of_recipes_is_whole():
 def test_fewer_than_150_keys_with_every_number_of_every_cell():
     """Every dotted key a recipe can write; a function that takes no numbers is itself a key in the slots of several."""
     lists = {"rewards": Reward, "data.mix": MixEntry}
-    keys = {key for key in leaves() if key not in lists and key.removeprefix("cells.") not in SEVERAL_SLOTS}
+    keys = {key for key in leaves() if key not in lists and key.removeprefix("cells.") not in MULTI_CELL_SLOTS}
     keys |= {f"{key}.{name}" for key, entry in lists.items() for name in entry.model_fields}
     for slot, known in VOCABULARY.items():
         weight = ["weight"] if slot in (*TERM_SLOTS, "extra_losses") else []
         for name, function in known.items():
-            path = f"cells.{slot}.{name}" if slot in SEVERAL_SLOTS else f"cells.{slot}"
+            path = f"cells.{slot}.{name}" if slot in MULTI_CELL_SLOTS else f"cells.{slot}"
             keys |= {f"{path}.{number}" for number in (*recipe_numbers(function), *weight)} or {path}
     assert "cells.reward_shaping.soft_overlong.cache" in keys
     assert "cells.policy_loss.low" in keys

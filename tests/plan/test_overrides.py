@@ -1,7 +1,7 @@
 import pytest
 
 from ascent.algorithms import TABLE, VOCABULARY
-from ascent.config.schema import SEVERAL_SLOTS, Cells
+from ascent.config.schema import MULTI_CELL_SLOTS, Cells
 from ascent.plan.overrides import OPTIONAL_SLOTS, resolved_cells, with_cells
 
 
@@ -45,7 +45,7 @@ def test_cells_are_added_in_the_order_of_the_vocabulary():
 
 def test_every_row_keeps_the_order_of_the_vocabulary():
     for name, row in TABLE.items():
-        for slot in SEVERAL_SLOTS:
+        for slot in MULTI_CELL_SLOTS:
             order = list(VOCABULARY[slot])
             places = [order.index(each.name) for each in getattr(row, slot)]
             assert places == sorted(places), f"{name}: {slot}"

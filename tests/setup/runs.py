@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from ascent.config.load import merged
+from ascent.config.load import merge_configs
 from ascent.config.validate import validate
 from ascent.plan import Plan, find_row, resolve
 
@@ -21,20 +21,20 @@ TINY: dict[str, Any] = {
 
 
 def tiny_plan(**changes: Any) -> Plan:
-    recipe = merged(TINY, changes)
+    recipe = merge_configs(TINY, changes)
     row = find_row(recipe["algorithm"])
     if row.needs & {"teacher", "teacher_distribution"}:
-        recipe = merged({"model": {"teacher": "tiny:qwen2"}}, recipe)
+        recipe = merge_configs({"model": {"teacher": "tiny:qwen2"}}, recipe)
     if recipe["data"].get("on_policy_fraction", row.defaults.get("data.on_policy_fraction")):
-        recipe = merged({"rollouts": {"max_new_tokens": 8}}, recipe)
+        recipe = merge_configs({"rollouts": {"max_new_tokens": 8}}, recipe)
     if row.source == "steps":
-        recipe = merged(recipe, {"data": {"train": "running_sum:64", "evaluate": "running_sum@heldout:8"}})
+        recipe = merge_configs(recipe, {"data": {"train": "running_sum:64", "evaluate": "running_sum@heldout:8"}})
     return resolve(validate(recipe))
 
 
 def tiny_recipe(folder: Path, **changes: Any) -> str:
     path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(merged(TINY, changes)))
+    path.write_text(yaml.safe_dump(merge_configs(TINY, changes)))
     return str(path)
 
 

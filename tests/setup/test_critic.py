@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ascent.api.train import assemble, resume_run, train_plan
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.data.render import Renderer
 from ascent.maths.segments import Segments
@@ -36,7 +36,7 @@ VALUES, SCORES = frozenset({"values_T"}), frozenset({"scores_B"})
 
 
 def plan(**more: Any) -> Plan:
-    return resolve(validate(nested({**SETTINGS, **{key.replace("__", "."): value for key, value in more.items()}})))
+    return resolve(validate(nest_keys({**SETTINGS, **{key.replace("__", "."): value for key, value in more.items()}})))
 
 
 def quiet(text: str) -> None: ...
@@ -194,7 +194,7 @@ def test_it_may_learn_alone_first(tmp_path: Path) -> None:
 
 
 def test_the_numbers_are_those_of_n_plus() -> None:
-    config = resolve(validate(nested({"algorithm": "ppo", "model.policy": "p", "data.train": "t", "rewards": []} | {
+    config = resolve(validate(nest_keys({"algorithm": "ppo", "model.policy": "p", "data.train": "t", "rewards": []} | {
         "model.reward_model": "m"
     }))).config  # fmt: skip
     assert (config.rollouts.temperature, config.rollouts.group_size) == (0.7, 1)

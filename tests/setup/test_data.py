@@ -11,7 +11,7 @@ import pytest
 from ascent.api.check import check
 from ascent.api.score import score
 from ascent.api.train import assemble, train_plan
-from ascent.config.load import merged
+from ascent.config.load import merge_configs
 from ascent.config.validate import validate
 from ascent.models.load import load
 from ascent.models.tiny import create
@@ -102,7 +102,7 @@ def long_plan(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> Plan:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     policy = str(create(folder / "model", longest=64))
     least = {"algorithm": "sft", "model": {"policy": policy}, "data": {"train": str(file)}, "run": {"steps": 1}}
-    return resolve(validate(merged(least, changes)))
+    return resolve(validate(merge_configs(least, changes)))
 
 
 @pytest.mark.parametrize("way", ["train", "check"])
@@ -159,7 +159,7 @@ def test_a_prompt_without_room_for_an_answer_is_named_at_the_start(way: str, tmp
 
 
 def test_answers_longer_than_the_model_holds_are_refused_in_one_line(tmp_path: Path) -> None:
-    plan = long_plan(tmp_path, [{"prompt": "q"}] * 20, **merged(REWARDED, {"rollouts": {"max_new_tokens": 64}}))
+    plan = long_plan(tmp_path, [{"prompt": "q"}] * 20, **merge_configs(REWARDED, {"rollouts": {"max_new_tokens": 64}}))
     words = (
         r"^rollouts\.max_new_tokens=64, but the policy holds 64 tokens, the prompt included; use less than 64, or a .*$"
     )
@@ -174,8 +174,8 @@ def test_a_model_that_holds_less_than_the_policy_reads_is_refused(row: str, tmp_
         rows: list[dict[str, Any]] = [{"prompt": "q", "completion": "a" * 40}]
         changes: dict[str, Any] = {"model": {"teacher": small}, "data": {"on_policy_fraction": 0.0}}
     else:
-        rows, changes = [{"prompt": "q" * 20}], merged(REWARDED, {"model": {"critic_from": small}})
-    plan = long_plan(tmp_path, rows, **merged(changes, {"algorithm": row}))
+        rows, changes = [{"prompt": "q" * 20}], merge_configs(REWARDED, {"model": {"critic_from": small}})
+    plan = long_plan(tmp_path, rows, **merge_configs(changes, {"algorithm": row}))
     with pytest.raises(
         ValueError, match=r"the (critic|teacher) \(model\..* holds 32 tokens, but a sequence of this run can"
     ):

@@ -10,7 +10,7 @@ import pytest
 
 from ascent.api.evaluate import evaluate
 from ascent.api.train import train_plan
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.data.load import from_records
 from ascent.data.render import Renderer
@@ -79,7 +79,7 @@ def test_a_run_with_an_environment_and_an_evaluation_of_it(engine: str, tmp_path
         "rollouts.group_size": 4, "rollouts.max_new_tokens": 40, "rollouts.engine": engine, "run.steps": 2,
         "run.save_every": 2, "run.evaluate_every": 1,
     }  # fmt: skip
-    train_plan(resolve(validate(nested(settings))), tmp_path / "run", say=lambda line: None)
+    train_plan(resolve(validate(nest_keys(settings))), tmp_path / "run", say=lambda line: None)
     done = read_run(tmp_path / "run")
     assert done.state == "finished"
     for line in [each for each in done.metrics if each["step"]]:  # what is measured before the first step has none

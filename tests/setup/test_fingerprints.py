@@ -14,7 +14,7 @@ import datasets
 import pytest
 from huggingface_hub import constants
 
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.models.tiny import create
 from ascent.plan.resolve import Plan, resolve
@@ -35,7 +35,7 @@ from tests.setup.world import SMALL, other
 def plan(algorithm: str = "grpo", **more: Any) -> Plan:
     base = {"algorithm": algorithm, "model.policy": "tiny:llama", "data.train": "sort_digits:4"}
     sampled = {"rewards": [{"use": "verifier"}]} if algorithm in ("grpo", "ppo") else {}
-    return resolve(validate(nested({**base, **sampled, **{key.replace("__", "."): v for key, v in more.items()}})))
+    return resolve(validate(nest_keys({**base, **sampled, **{key.replace("__", "."): v for key, v in more.items()}})))
 
 
 def found(made: Plan, folder: Path, before: dict[str, Input] | None = None) -> dict[str, Input]:
@@ -168,7 +168,7 @@ def test_a_process_reward_model_is_an_input_by_its_option(tmp_path: Path) -> Non
 def test_models_that_only_a_start_needs(more: dict[str, Any], start_only: set[str]) -> None:
     base = {"model.policy": "tiny:llama", "data.train": "sort_digits:4"}
     sampled = {} if more["algorithm"] in ("sft", "dpo") else {"rewards": [{"use": "verifier"}]}
-    found = find_inputs(resolve(validate(nested({**base, **sampled, **more}))))
+    found = find_inputs(resolve(validate(nest_keys({**base, **sampled, **more}))))
     assert {each.key for each in found if each.start_only} == start_only
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ascent.api.train import assemble, resume_run, train_plan
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
 from ascent.setup.optimal_values import FILE, SAMPLES
@@ -25,7 +25,7 @@ SETTINGS = {
 
 
 def plan_of(**more: object):
-    return resolve(validate(nested({**SETTINGS, **more})))
+    return resolve(validate(nest_keys({**SETTINGS, **more})))
 
 
 def test_values_come_from_the_references_answers_and_lie_between_their_rewards(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from ascent.api.check import check
 from ascent.api.export import export
 from ascent.api.train import assemble, resume_run, train_plan
-from ascent.config.load import merged
+from ascent.config.load import merge_configs
 from ascent.config.validate import validate
 from ascent.models.heads import StepFormat
 from ascent.models.load import load
@@ -202,7 +202,7 @@ def test_every_other_model_of_a_recipe_runs_its_code_too(tmp_path: Path, theirs:
             "data": {"train": "sort_digits:8"}, "rollouts": {"prompts_per_step": 2, "max_new_tokens": 4},
             "run": {"steps": 1, "save_every": 1}, "rewards": [{"use": "reward_model" if algorithm == "ppo" else EVEN}],
         }  # fmt: skip
-        plan = resolve(validate(merged(settings, more)))
+        plan = resolve(validate(merge_configs(settings, more)))
         train_plan(plan, tmp_path / str(place), say=quiet)
         assert (tmp_path / str(place) / "checkpoints/1").exists(), algorithm
 

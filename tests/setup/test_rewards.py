@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.plan.resolve import Plan, resolve
 from ascent.records import Completion, Episode, Message, Prompt, Rollout, Turn
-from ascent.rewards.calls import Rule
+from ascent.rewards.calls import CallOptions
 from ascent.rewards.combine import Gate
 from ascent.rewards.outcome import RewardFailed, Tally
 from ascent.rollouts.generate import stream_of
@@ -30,7 +30,7 @@ def rollout(text: str, prompt: Prompt | None = None) -> Rollout:
 
 def plan(*rewards: dict[str, object], **more: object) -> Plan:
     tree = {"algorithm": "rlvr", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "rewards": list(rewards)}
-    return resolve(validate(nested({**tree, **more})))
+    return resolve(validate(nest_keys({**tree, **more})))
 
 
 def scored(asked: Plan, *rollouts: Rollout, tally: Tally | None = None) -> list[Rollout]:
@@ -179,7 +179,7 @@ def test_beside_a_verifier_of_steps_stands_what_has_an_effect() -> None:
     """Weight, time-out and what to stop on count for the steps; whole answers are shown, with no weight."""
     made = stepwise({"use": "verifier", "weight": 0.5, "timeout": 7, "on_error": "never"}, {"use": "exact"})
     assert {term.name: term.weight for term in made.combination.terms} == {"steps": 0.5, "verifier": 0.0, "exact": 1.0}
-    assert made.rules["steps"] == made.rules["verifier"] == Rule(7, "never")
+    assert made.rules["steps"] == made.rules["verifier"] == CallOptions(7, "never")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from ascent.algorithms import TABLE
 from ascent.api.train import assemble, resume_run, train_plan
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
 from ascent.runs.folder import read_run
@@ -28,7 +28,7 @@ OVERLONG = {"soft_overlong": {"max_length": 5, "cache": 2}}
 
 def run(folder: Path, row: str, **more: Any) -> Any:
     settings = {**SETTINGS, "algorithm": row, **{key.replace("__", "."): value for key, value in more.items()}}
-    train_plan(resolve(validate(nested(settings))), folder, say=lambda line: None)
+    train_plan(resolve(validate(nest_keys(settings))), folder, say=lambda line: None)
     return read_run(folder)
 
 
@@ -204,7 +204,7 @@ def test_drift_stops_the_run_with_its_reason_and_a_checkpoint(tmp_path: Path) ->
 
 def test_steps_are_rewarded_at_their_own_tokens(tmp_path: Path) -> None:
     """Two answers that begin alike and part later get other advantages at their first token than at their last."""
-    plan = resolve(validate(nested({
+    plan = resolve(validate(nest_keys({
         **SETTINGS, "algorithm": "grpo_process", "data.train": "running_sum:8", "rewards": [{"use": "verifier"}],
         "rollouts.group_size": 4,
     })))  # fmt: skip
@@ -240,7 +240,7 @@ def test_tests_that_cannot_be_read_are_told_by_their_lines_before_anything_is_sa
     def prompts(reward: dict[str, Any], **more: Any) -> int:
         programs = {"use": "programs", "sandbox": "none", "workers": 1, **reward}
         data = {"data.train": str(file), "data.evaluate": str(file), "rewards": [programs], "algorithm": "rlvr"}
-        training = assemble(resolve(validate(nested({**SETTINGS, **data, **more}))), tmp_path)
+        training = assemble(resolve(validate(nest_keys({**SETTINGS, **data, **more}))), tmp_path)
         training.close()
         (found,) = [int(note.split()[0]) for note in training.notes if "prompts from" in note]
         return found

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ascent.api.train import assemble, resume_run, train_plan
-from ascent.config.load import nested
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.models import tiny
 from ascent.models.heads import StepFormat
@@ -22,8 +22,8 @@ from ascent.models.load import load
 from ascent.plan.resolve import Plan, resolve
 from ascent.records import Completion, Message, Prompt, Rollout, StepReward, Turn
 from ascent.rewards.combine import Combination, Term
-from ascent.rewards.outcome import RewardFailed, Tally, outcome
-from ascent.rewards.steps import Answer, StepScored
+from ascent.rewards.outcome import RewardFailed, Tally, check_score
+from ascent.rewards.steps import Answer, ProcessReward
 from ascent.rollouts.batch import pack_rollouts, place_step_rewards
 from ascent.rollouts.experience import add_advantages
 from ascent.rollouts.generate import stream_of
@@ -75,7 +75,7 @@ def plan(row: str, *rewards: dict[str, Any], **more: Any) -> Plan:
         "rollouts.prompts_per_step": 2, "rollouts.group_size": 4, "rollouts.max_new_tokens": 12, "run.steps": 2,
         "run.save_every": 1,
     }  # fmt: skip
-    return resolve(validate(nested({**settings, **{key.replace("__", "."): value for key, value in more.items()}})))
+    return resolve(validate(nest_keys({**settings, **{key.replace("__", "."): value for key, value in more.items()}})))
 
 
 def made(row: str, *rewards: dict[str, Any], **more: Any) -> Any:
@@ -142,7 +142,7 @@ def test_what_the_model_cannot_read_is_unscored_by_name(tmp_path: Path) -> None:
 
 def test_scores_do_not_depend_on_how_answers_are_packed(prm: str) -> None:
     answers = [Answer((Message("user", "add 3 8 ="),), "2 1 " * n + "3") for n in (3, 1, 7, 2, 5)]
-    answers.insert(2, Answer(answers[0].asked, ""))
+    answers.insert(2, Answer(answers[0].messages, ""))
     wanted = [ProcessRewardModel(prm)([each])[0] for each in answers]
     for budget in (64, 100, 16384):
         found = ProcessRewardModel(prm, tokens_per_microbatch=budget)(answers)
@@ -186,7 +186,7 @@ def test_process_supervision_by_hand(prm: str) -> None:
 
     def advantages(*terms: Term, correct: Sequence[float] = (0.0, 0.0)) -> list[float]:
         outcomes = [
-            {"prm": outcome(each, rollout), "verifier": outcome({"correct": right}, rollout)}
+            {"prm": check_score(each, rollout), "verifier": check_score({"correct": right}, rollout)}
             for each, rollout, right in zip(steps, (first, second), correct, strict=True)
         ]
         scored = [Combination(terms).apply(r, o) for r, o in zip((first, second), outcomes, strict=True)]
@@ -239,7 +239,7 @@ def test_one_number_for_rows_that_learn_from_one(tmp_path: Path, prm: str, polic
         "grpo", of(prm, aggregation="min", weight=2.0), {"use": "verifier", "weight": 0.0}, model__policy=policy
     )
     training, _ = gathered(tmp_path, asked)
-    reward = StepScored(ProcessRewardModel(prm), decode)
+    reward = ProcessReward(ProcessRewardModel(prm), decode)
     for each, steps in zip(training.source.rollouts, reward.score(training.source.rollouts), strict=True):
         assert each.steps == ()
         assert each.reward == pytest.approx(2 * min(step.value for step in steps))
@@ -296,15 +296,15 @@ def test_a_run_equals_one_whose_steps_a_function_rewards_to_the_bit(
     tmp_path: Path, prm: str, policy: str, row: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: dict[str, list[tuple[int, float]]] = {}
-    score = StepScored.score
+    score = ProcessReward.score
 
-    def noted(self: StepScored, rollouts: Sequence[Rollout]) -> Any:
+    def noted(self: ProcessReward, rollouts: Sequence[Rollout]) -> Any:
         found = score(self, rollouts)
         for rollout, steps in zip(rollouts, found, strict=True):
             known[f"{rollout.prompt.id}/{rollout.sample}"] = [(each.token, each.value) for each in steps]
         return found
 
-    monkeypatch.setattr(StepScored, "score", noted)
+    monkeypatch.setattr(ProcessReward, "score", noted)
     train_plan(plan(row, of(prm), model__policy=policy), tmp_path / "model", say=lambda line: None)
     assert len(known) == 16 and max(map(len, known.values())) > 2
     (tmp_path / "known.json").write_text(json.dumps(known))
