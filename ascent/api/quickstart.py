@@ -9,8 +9,6 @@ The same call again skips finished stages and resumes unfinished ones.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -111,8 +109,7 @@ def train_from_verifier(
 
 def _run_silently(plan: Plan, folder: Path) -> None:
     use_one_thread()
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-        stage(plan, folder, lambda line: None)
+    stage(plan, folder, lambda line: None, progress=False)
 
 
 def use_one_thread() -> None:

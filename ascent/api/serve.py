@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ascent.rewards.remote import read_token
-from ascent.rewards.serve import server
+from ascent.rewards.serve import create_server
 
 
 def serve_reward(
@@ -29,7 +29,7 @@ def serve_reward(
     """
     token = read_token(None if token_file is None else str(token_file))
     # Bound before the model is loaded: an address that is taken is known at once, and early clients wait.
-    http = server(lambda items: reward_model(items), serves=model, host=host, port=port, token=token)
+    http = create_server(lambda items: reward_model(items), serves=model, host=host, port=port, token=token)
     try:
         from ascent.setup.reward_models import RewardModel
 

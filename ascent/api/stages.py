@@ -16,14 +16,14 @@ class StageStopped(Exception):
     """A stage stopped on a signal, or a person quit. Nothing is lost."""
 
 
-def stage(plan: Plan, folder: Path, say: Say) -> None:
+def stage(plan: Plan, folder: Path, say: Say, *, progress: bool = True) -> None:
     """Train a new run, resume an unfinished one, skip a finished one."""
     if not (folder / CONFIG).is_file():
-        last = train_plan(plan, folder, say=say)
+        last = train_plan(plan, folder, progress=progress, say=say)
     elif read_run(folder).state == "finished":
         say(f"{folder} is finished")
         return
     else:
-        last = resume_run(folder, say=say)
+        last = resume_run(folder, progress=progress, say=say)
     if last < plan.config.run.steps:
         raise StageStopped(f"{folder} stopped after step {last}")

@@ -251,7 +251,7 @@ def _drive(
         raise
     finally:
         tracker.close_others()
-    _finish(plan, run, last, f"asked by {stop.received}" if stop.received else training.halted(), say)
+    _finish(plan, run, last, f"stopped by {stop.received}" if stop.received else training.halted(), say)
     return last
 
 

@@ -28,6 +28,7 @@ MaxNewTokens = Annotated[int, typer.Option(help="Token budget of a completion.")
 Temperature = Annotated[float, typer.Option(help="Sampling temperature, above 0.")]
 TopP = Annotated[float, typer.Option(help="Nucleus sampling: keep this much probability mass.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
+Progress = Annotated[bool, typer.Option("--progress/--no-progress", help="Show progress on standard error.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ascent.cli.options import Overrides, Recipe, Run, plain_errors, say
+from ascent.cli.options import Overrides, Progress, Recipe, Run, plain_errors, say
 
 
 def train(
@@ -16,6 +16,7 @@ def train(
     run: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The run folder to create; must be new or empty.")
     ] = None,
+    progress: Progress = True,
 ) -> None:
     """Train from a recipe into a new run folder."""
     if run is None:
@@ -23,7 +24,7 @@ def train(
     with plain_errors():
         from ascent.api.train import train
 
-        train(recipe, overrides or (), run=run, say=say)
+        train(recipe, overrides or (), run=run, progress=progress, say=say)
 
 
 def resume(
@@ -31,12 +32,13 @@ def resume(
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Continue although inputs have changed; it is recorded.")
     ] = False,
+    progress: Progress = True,
 ) -> None:
     """Continue a run from its newest valid checkpoint, bit for bit."""
     with plain_errors():
         from ascent.api.train import resume
 
-        resume(run, accept_changes=accept_changes, say=say)
+        resume(run, accept_changes=accept_changes, progress=progress, say=say)
 
 
 def check(recipe: Recipe, overrides: Overrides = None) -> None:
