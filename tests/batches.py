@@ -48,7 +48,6 @@ def random_batch(seed: int, *, groups: int = 4, largest_group: int = 4, longest:
         "entropy_T": normal(tokens).abs(),
         "values_T": normal(tokens),
         "old_values_T": normal(tokens),
-        "potentials_T": normal(tokens),
         "step_ends_T": torch.rand(tokens, generator=rng) < 0.4,
         "step_rewards_T": normal(tokens),
         "rewards_B": whole(0, 3, count).double() + 0.25 * normal(count),

@@ -86,7 +86,6 @@ NOUNS = set(
         "component_weights_BK",
         "step_rewards_T",
         "step_ends_T",
-        "potentials_T",
         "bootstrap_B",
         "scores_B",
         "ranks_B",

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascent.advantages import reward_shaping
 from ascent.algorithms import TABLE, VOCABULARY, Row
 from ascent.algorithms.row import EXTRAS
 from ascent.cells import Cell, cell, cell_numbers
@@ -45,8 +44,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
 }
 # What such numbers, or such a function, need elsewhere in a recipe.
 BESIDE: dict[str, dict[str, Any]] = {"soft_overlong": {"rollouts": {"max_new_tokens": 6}}}
-# Cells that a recipe may have in no row: what only code can use, and an estimator that has no use as a loss.
-REFUSED = {"reward_shaping": reward_shaping.potential, "kl": kl.k1}
+# Cells that a recipe may have in no row: an estimator that has no use as a loss.
+REFUSED = {"kl": kl.k1}
 # They read numbers that were measured over the whole step, and no batch.
 OF_NUMBERS = ("kl_controller",)
 

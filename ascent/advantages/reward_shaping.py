@@ -1,8 +1,8 @@
 """Reward shaping, in a fixed order: rules on the sequence's score, clipping, then per-token terms.
 
-Axes: T flat tokens, B sequences. Functions on `rewards_B` return new sequence rewards; `kl_penalty` and `potential`
-return per-token terms that are ADDED to the rewards; `whiten_rewards` comes last and returns new token rewards. Nothing
-here carries a gradient.
+Axes: T flat tokens, B sequences. Functions on `rewards_B` return new sequence rewards; `kl_penalty` returns a per-token
+term that is ADDED to the rewards; `whiten_rewards` comes last and returns new token rewards. Nothing here carries a
+gradient.
 
 Worked example: log-probs old [-1, -2, -.5, -.1], reference [-1.2, -1.5, -.5, -.3], beta .1, score 1 on the last token:
 token rewards [-.02, .05, 0, .98], reward-to-go [1.01, 1.03, .98, .98].
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ascent.maths import masked
-from ascent.maths.reverse_scan import next_in_segment
 from ascent.maths.segments import Segments
 from ascent.parameter_ranges import Count, Fraction, NonNegative, Positive, checked, ordered
 
@@ -61,19 +60,6 @@ def clip(rewards_B: Tensor, *, low: float, high: float) -> Tensor:
 def kl_penalty(old_logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, *, beta: NonNegative) -> Tensor:
     """-beta (log pi_old - log pi_ref) at every trained token: KL in the reward, estimator k1, fixed at rollout."""
     return -beta * masked.kept(old_logprobs_T - ref_logprobs_T, loss_mask_T).detach()
-
-
-@checked
-def potential(potentials_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, gamma: Fraction = 1.0) -> Tensor:
-    """Potential-based shaping gamma Phi(s') - Phi(s): adds information, leaves the optimal policy unchanged.
-
-    `potentials_T` belongs to the state before each token; the state after the last one has potential 0. With gamma 1
-    the terms of a sequence add up to minus the potential of its first state, whatever the actions. Ng et al., 1999.
-    """
-    inner = segments.select(loss_mask_T)
-    phi_S = potentials_T.detach()[loss_mask_T]
-    terms_S = gamma * next_in_segment(phi_S, inner) - phi_S
-    return torch.zeros_like(potentials_T).masked_scatter(loss_mask_T, terms_S)
 
 
 def whiten_rewards(rewards_T: Tensor, loss_mask_T: Tensor) -> Tensor:

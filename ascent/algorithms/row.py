@@ -190,7 +190,6 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         reward_shaping.soft_overlong,
         reward_shaping.clip,
         reward_shaping.kl_penalty,
-        reward_shaping.potential,
         reward_shaping.whiten_rewards,
     ),
     "advantage": functions(

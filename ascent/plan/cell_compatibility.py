@@ -56,7 +56,6 @@ def _inputs_exist(row: Row) -> None:
     here |= {"segments", "loss_mask_T"}  # every batch has them
     here -= ONLY_IN_FILES if row.samples else set()
     elsewhere = {name: str(other.source) for other in TABLE.values() for name in other.inputs if name not in here}
-    elsewhere["potentials_T"] = "no data of a recipe"  # `potential` is for who calls it from Python
     for slot, each in row.cells():
         foreign = next((name for name in each.required if name in elsewhere), None)
         if foreign:

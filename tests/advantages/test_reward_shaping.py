@@ -67,16 +67,6 @@ def test_the_reward_sits_on_the_last_trained_token_even_behind_an_observation() 
     assert reward_shaping.on_last_token(torch.tensor([5.0, 7.0]), trained, segments).tolist() == [0, 5, 0, 0, 0]
 
 
-def test_potential_shaping_telescopes_and_so_cannot_change_what_is_optimal() -> None:
-    phi = torch.tensor([0.3, -1.0, 2.0, 0.7], dtype=torch.float64)
-    assert reward_shaping.potential(phi, ALL, ONE).tolist() == pytest.approx([-1.3, 3.0, -1.3, -0.7])
-    assert float(reward_shaping.potential(phi, ALL, ONE).sum()) == pytest.approx(-0.3)
-    holes = torch.tensor([True, False, True, True])
-    assert reward_shaping.potential(phi, holes, ONE, gamma=0.5).tolist() == pytest.approx([0.7, 0, -1.65, -0.7])
-    discounted = reward_shaping.potential(phi, ALL, ONE, gamma=0.5) * torch.tensor([1, 0.5, 0.25, 0.125])
-    assert float(discounted.sum()) == pytest.approx(-0.3)
-
-
 def test_kl_in_the_reward_carries_no_gradient_and_no_negative_beta() -> None:
     old = OLD.clone().requires_grad_()
     assert not reward_shaping.kl_penalty(old, REF, ALL, beta=0.1).requires_grad

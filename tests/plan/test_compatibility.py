@@ -58,11 +58,6 @@ def test_what_rescales_answers_is_not_given_tokens(credit):
         assert resolve(validate({**least("grpo"), "cells": cells}))
 
 
-def test_potentials_come_with_no_data():
-    words = refusal("ppo", cells={"reward_shaping": {"potential": {}}})
-    assert "needs potentials_T, which comes with no data of a recipe" in words
-
-
 def test_groups_that_are_compared_in_the_loss_stay_whole():
     words = refusal("real", rollouts={"prompts_per_step": 4}, update={"minibatches": 5})
     assert words.startswith("update.minibatches=5, but a step has only 4 groups (prompts_per_step)")
