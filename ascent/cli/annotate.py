@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from ascent.cli.samples import escape_controls
 from ascent.feedback.comparisons import Form, ShownComparison
 from ascent.feedback.verdicts import Verdict, order_of
 
@@ -36,9 +37,6 @@ HELP = {
 }
 WIDE = 100  # columns from which two answers are shown side by side
 END = "\x04"
-# Model output must not control the terminal: control characters are shown as symbols.
-CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
-CONTROLS |= {0x7F: "\u2421"} | {code: "\ufffd" for code in range(0x80, 0xA0)}
 
 
 class TerminalAnnotator:
@@ -70,11 +68,8 @@ class TerminalAnnotator:
         console = self._console
         console.rule(f"question {done + 1} of {total}")
         for message in shown.question.prompt.messages:
-            console.print(
-                Panel(
-                    Text(escape_controls(message.content)), title=message.role, title_align="left", border_style="cyan"
-                )
-            )
+            text = Text(escape_controls(message.content))
+            console.print(Panel(text, title=message.role, title_align="left", border_style="cyan"))
         panels = [
             Panel(Text(escape_controls(answer.text)), title=f"answer {number}", title_align="left")
             for number, answer in enumerate(shown.answers, 1)
@@ -101,10 +96,6 @@ def deferred_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if pressed:
         raise KeyboardInterrupt
-
-
-def escape_controls(text: str) -> str:
-    return text.translate(CONTROLS)
 
 
 def parse_reply(typed: str, form: Form, answers: int) -> Reply:

@@ -12,6 +12,8 @@ from rich.text import Text
 Sample = Mapping[str, Any]
 DARKEST, BRIGHTEST = 60, 175  # of the background's channel, so that light text stays readable
 PIPE_WIDTH = 500
+CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+CONTROLS |= {0x7F: "\u2421"} | {code: "\ufffd" for code in range(0x80, 0xA0)}
 
 
 def print_samples(samples: Sequence[Sample], limit: int) -> None:
@@ -72,13 +74,13 @@ def color_tokens(sample: Sample, largest: float) -> Text:
     values = advantages(sample)
     for place, token in enumerate(sample["tokens"]):
         style = "dim" if values is None else background(values[place], largest)
-        text.append(escape_controls(token), style=style)
+        text.append(escape_controls(token).replace("\n", "␊\n"), style=style)
     return text
 
 
 def escape_controls(text: str) -> str:
-    """Control characters as symbols, so that model output cannot control the terminal; newlines also break lines."""
-    return "".join(chr(0x2400 + ord(each)) if each < " " else each for each in text).replace("␊", "␊\n")
+    """Control characters as symbols, except newlines and tabs: model output must not control the terminal."""
+    return text.translate(CONTROLS)
 
 
 def background(advantage: float, largest: float) -> str:
@@ -95,7 +97,7 @@ def print_sample(console: Console, sample: Sample, largest: float) -> None:
     tail = [f"({parts})"] if parts else []
     tail += [f"ended by {sample['stop']} after {len(sample['tokens'])} tokens", _advantage_text(sample)]
     console.print(f"[bold]{escape(head)}[/]  {escape('  '.join(tail))}", highlight=False)
-    console.print(Text(escape_controls(sample["prompt"]).replace("␊", ""), style="cyan"))
+    console.print(Text(escape_controls(sample["prompt"]), style="cyan"))
     console.print(color_tokens(sample, largest))
     console.print()
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ascent.cli.options import Overrides, Progress, Recipe, Run, plain_errors, say
+
+if TYPE_CHECKING:
+    from ascent.api.check import CheckResult
 
 
 def train(
@@ -48,6 +52,33 @@ def check(recipe: Recipe, overrides: Overrides = None) -> None:
     """
     with plain_errors():
         from ascent.api.check import check
-        from ascent.cli.check_table import print_check
 
         print_check(check(recipe, overrides or ()))
+
+
+def print_check(found: CheckResult) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(soft_wrap=True, highlight=False)
+    for note in found.notes:
+        console.print(f"- {note}", markup=False)
+    line = Text("first sequence, trained tokens in brackets: ")
+    for text, trained in found.sample:
+        line.append(f"[{text}]" if trained else text, style="bold green" if trained else "dim")
+    console.print(line)
+    memory, steps = found.memory, found.steps
+    minutes = steps * found.seconds / 60
+    parts = {each.name: getattr(memory, each.name) for each in fields(memory)}
+    rows = {
+        "one optimizer step": f"{found.microbatches} micro-batches, {found.tokens} tokens, {found.trained} trained",
+        "loss, gradient norm": f"{found.loss:.4g}, {found.grad_norm:.4g}",
+        "time per step": f"{found.seconds:.2f} s here: {steps} steps take about {minutes:.1f} minutes",
+        "peak memory": f"{_bytes(memory.total)}: " + ", ".join(f"{k} {_bytes(n)}" for k, n in parts.items() if n),
+    }
+    for name, value in rows.items():
+        console.print(f"{name:<20} {value}", markup=False)
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

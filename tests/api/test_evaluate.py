@@ -21,6 +21,7 @@ from ascent.api.evaluate import (
 from ascent.records import Completion, Message, Prompt, Rollout, Stop, Turn
 from ascent.rewards.outcome import Tally
 from ascent.rollouts.generate import GREEDY
+from tests.setup.runs import tiny_plan
 
 
 def said(
@@ -139,8 +140,7 @@ def test_what_cannot_be_is_refused_first() -> None:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("runs") / "sft"
-    settings = {"data.batch_size": 16, "data.max_tokens": 64, "run.steps": 1, "run.save_every": 1}
-    ascent.train("sft", model="tiny:llama", data="arithmetic:16", run=folder, settings=settings)
+    ascent.train(tiny_plan(run={"steps": 1}), run=folder, say=lambda line: None)
     return str(folder)
 
 

@@ -56,7 +56,7 @@ def test_the_same_command_again_trains_nothing_again(tmp_path: Path) -> None:
 def test_what_changed_is_what_was_wrong_and_is_right(tmp_path: Path) -> None:
     outcome = quickstart.train_from_preferences(tmp_path, seed=0, say=lambda line: None, overrides=SMALL)
     wrong, right = outcome.models[0].answers, outcome.models[1].answers
-    assert outcome.changed() == []  # two steps teach nothing
+    assert outcome.improved() == []  # two steps teach nothing
     answer = str(right[0].prompt.answer)
     flipped = right[0].turns[0].__class__(right[0].turns[0].observed, right[0].turns[0].completion, answer)
     better = right[0].__class__(right[0].prompt, right[0].sample, (flipped,))

@@ -44,7 +44,8 @@ def test_what_was_not_trained_on_is_dim_and_said() -> None:
 
 
 def test_no_policy_can_drive_the_terminal() -> None:
-    assert escape_controls("a\x1b[31mb\r\n") == "a␛[31mb␍␊\n"
+    assert escape_controls("a\x1b[2Jb\r\n\tc\x9b1m\x7f") == "a\u241b[2Jb\u240d\n\tc\ufffd1m\u2421"
+    assert color_tokens(sample(tokens=["a\n", "b", "c"]), 1.0).plain == "a␊\nbc"
     assert "\x1b" not in color_tokens(sample(tokens=["\x1b[2J", "x", "y"]), 1.0).plain
 
 

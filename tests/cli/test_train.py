@@ -42,7 +42,7 @@ def test_train_then_look_at_it_then_sample_score_and_export(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_score_prints_lines_of_json_and_says_what_they_are_relative_to(tmp_path: Path) -> None:
     run = tmp_path / "rm"
-    recipe = tiny_recipe(tmp_path, algorithm="reward_model", data={"demonstrations": "arithmetic:12"})
+    recipe = tiny_recipe(tmp_path, algorithm="reward_model", data={"centering_data": "arithmetic:12"})
     assert call("train", recipe, "run.steps=1", "--run", str(run)).exit_code == 0
     done = call("score", str(run), "arithmetic@heldout:3")
     assert "scores are relative to 12 demonstrations" in done.stderr
