@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ascent.algorithms.row import SLOTS
 from ascent.config.renamed import KEYS
+from ascent.metrics import REGISTRY, find_metric
 
 ROOT = Path(__file__).parents[1]
 HISTORY = {"LOG.md"}
@@ -58,6 +60,22 @@ def test_the_glossary_explains_every_slot() -> None:
     table = (ROOT / "docs" / "glossary.md").read_text().partition("## Slots")[2]
     words = {word for line in table.splitlines() for word in re.findall(r"`(\w+)`", line[: line.find("|", 2)])}
     assert words == set(SLOTS)
+
+
+GROUPS = {each.name.partition("/")[0] for each in REGISTRY}
+METRIC = re.compile(r"`(?:eval/)?([a-z]+)/([\w/]+)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_metrics_that_a_page_names_are_in_the_registry(page: Path) -> None:
+    named = [f"{group}/{name}" for group, name in METRIC.findall(page.read_text()) if group in GROUPS]
+    assert [each for each in named if find_metric(each) is None] == []
+
+
+def test_the_best_metric_of_a_recipe_is_in_the_registry() -> None:
+    recipes = [yaml.safe_load(path.read_text()) for path in (ROOT / "ascent" / "recipes").glob("*.yaml")]
+    named = [recipe["run"]["best_metric"] for recipe in recipes if "best_metric" in recipe.get("run", {})]
+    assert named and [each for each in named if find_metric(each) is None] == []
 
 
 OLD_SLOTS = [key.removeprefix("cells.") for key in KEYS if re.fullmatch(r"cells\.\w+", key)]
