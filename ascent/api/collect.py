@@ -58,7 +58,7 @@ class CollectResult:
 
 
 @dataclass(frozen=True)
-class _Questions:
+class _QuestionPlan:
     """Everything that determines the questions."""
 
     models: tuple[str, ...]
@@ -127,27 +127,27 @@ def collect(
     if judge == PERSON and person is None:
         raise ValueError("judge is a person, but nobody is there to be asked; run ascent collect, or pass person=")
     names = (models,) if isinstance(models, str) else tuple(models)
-    questions = _Questions(
+    plan = _QuestionPlan(
         names, prompts, form, samples, per_prompt, limit, SamplingParams(max_new_tokens, seed, temperature, top_p)
     )
     if person is not None and judge == PERSON:
-        return _collect(questions, out, annotator or getpass.getuser(), person, repeat, say)
+        return _collect(plan, out, annotator or getpass.getuser(), person, repeat, say)
     opened, name = (judge_of(judge, seed=seed), judge) if isinstance(judge, str) else (judge, judge.name)
     try:
-        return _collect(questions, out, annotator or name, opened, repeat, say)
+        return _collect(plan, out, annotator or name, opened, repeat, say)
     finally:
         if isinstance(judge, str):
             opened.close()
 
 
 def _collect(
-    asked: _Questions, out: Path, annotator: str, source: Judge | Person, repeat: float, say: Say
+    plan: _QuestionPlan, out: Path, annotator: str, source: Judge | Person, repeat: float, say: Say
 ) -> CollectResult:
     with PreferenceLog(out) as log:
-        questions, left_out = _make_questions(asked, beside(out), say)
-        shown = shown_to(annotator, questions, seed=asked.sampling.seed, repeat=repeat)
+        questions, left_out = _make_questions(plan, beside(out), say)
+        shown = shown_to(annotator, questions, seed=plan.sampling.seed, repeat=repeat)
         todo = _unanswered(log, annotator, shown, say)
-        session = _Session(log, asked.form, annotator, len(shown))
+        session = _Session(log, plan.form, annotator, len(shown))
         unjudged: Counter[str] = Counter()
         if isinstance(source, Person):
             session.ask_person(source, todo)
@@ -211,26 +211,26 @@ class _Session:
         self.log.append(row_of(shown, verdict, form=self.form, annotator=self.annotator, time=now))
 
 
-def _make_questions(asked: _Questions, file: Path, say: Say) -> tuple[list[Comparison], Counter[str]]:
-    seed, sampling = asked.sampling.seed, asked.sampling
-    records = load_records(asked.prompts, "prompts", seed=seed).records[: asked.limit]
+def _make_questions(plan: _QuestionPlan, file: Path, say: Say) -> tuple[list[Comparison], Counter[str]]:
+    seed, sampling = plan.sampling.seed, plan.sampling
+    records = load_records(plan.prompts, "prompts", seed=seed).records[: plan.limit]
     prompts = [record for record in records if isinstance(record, Prompt)]
     header = {
-        "prompts": asked.prompts, "number": len(prompts), "content": fingerprint(prompts),
-        "models": list(asked.models), "samples": asked.samples, "max_new_tokens": sampling.max_new_tokens,
+        "prompts": plan.prompts, "number": len(prompts), "content": fingerprint(prompts),
+        "models": list(plan.models), "samples": plan.samples, "max_new_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed,
     }  # fmt: skip
     samples = Samples(file, header)
     try:
-        for index, model in enumerate(asked.models):
-            _sample(asked, index, model, prompts, samples, say)
-        answers = samples.answers(prompts, len(asked.models))
+        for index, model in enumerate(plan.models):
+            _sample(plan, index, model, prompts, samples, say)
+        answers = samples.answers(prompts, len(plan.models))
     finally:
         samples.close()
-    return make_comparisons(prompts, answers, asked.form, seed=seed, per_prompt=asked.per_prompt)
+    return make_comparisons(prompts, answers, plan.form, seed=seed, per_prompt=plan.per_prompt)
 
 
-def _sample(asked: _Questions, index: int, model: str, prompts: Sequence[Prompt], samples: Samples, say: Say) -> None:
+def _sample(plan: _QuestionPlan, index: int, model: str, prompts: Sequence[Prompt], samples: Samples, say: Say) -> None:
     """Sample what is not in the file yet. Chunks do not depend on what is there, so completions do not either."""
     chunks = [prompts[first : first + CHUNK] for first in range(0, len(prompts), CHUNK)]
     missing = [n for n, chunk in enumerate(chunks) if not all(samples.has(index, prompt) for prompt in chunk)]
@@ -238,11 +238,11 @@ def _sample(asked: _Questions, index: int, model: str, prompts: Sequence[Prompt]
         return
     weights = weights_of(model)
     samples.refuse_other_weights(index, model, weights)
-    say(f"sampling {asked.samples} answers of {model} to each of {sum(len(chunks[n]) for n in missing)} prompts")
-    generator = Generator(model, prompts, asked.sampling)
+    say(f"sampling {plan.samples} answers of {model} to each of {sum(len(chunks[n]) for n in missing)} prompts")
+    generator = Generator(model, prompts, plan.sampling)
     try:
         for number in missing:
-            found = generator(chunks[number], range(asked.samples), occasion=f"collect/{index}/{number}")
+            found = generator(chunks[number], range(plan.samples), occasion=f"collect/{index}/{number}")
             for prompt, rollouts in zip(chunks[number], found, strict=True):
                 if not samples.has(index, prompt):
                     answers = [Answer(f"{index}.{r.sample}", model, r.text, r.length) for r in rollouts]

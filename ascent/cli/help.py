@@ -1,4 +1,4 @@
-"""Help texts: commands in sections with their whole first sentence, and examples below each."""
+"""Help texts: commands in sections with their first sentence, and examples."""
 
 from __future__ import annotations
 

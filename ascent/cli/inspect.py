@@ -83,8 +83,8 @@ def _measure(renderer: Renderer | None, words: bool) -> tuple[str, Callable[[str
 
 
 def _print_counts(console: Console, loaded: LoadResult) -> None:
-    made = f"{len(loaded.records)} {loaded.kind} of {loaded.report.rows} rows"
-    console.print(f"{loaded.name}: {made}, schema: {loaded.schema}")
+    counts = f"{len(loaded.records)} {loaded.kind} of {loaded.report.rows} rows"
+    console.print(f"{loaded.name}: {counts}, schema: {loaded.schema}")
     for remark in loaded.remarks:
         console.print(f"  converted: {remark}")
     if loaded.unused:
@@ -143,8 +143,8 @@ def _print_duplicates(console: Console, sets: Sequence[LoadResult]) -> None:
     from ascent.data import summary
 
     for loaded in sets:
-        whole, asked = summary.count_duplicates(loaded.records)
-        console.print(f"{loaded.name}: {whole} records repeat an earlier one, {asked} repeat an earlier prompt")
+        records, prompts = summary.count_duplicates(loaded.records)
+        console.print(f"{loaded.name}: {records} records repeat an earlier one, {prompts} repeat an earlier prompt")
         longer = summary.chosen_longer_frac(loaded.records)
         if longer is not None:
             console.print(f"{loaded.name}: the chosen answer is the longer one in {longer:.0%} of pairs")
@@ -165,8 +165,8 @@ def _print_rendered(console: Console, loaded: LoadResult, renderer: Renderer, li
     for record, place in zip(loaded.records, loaded.places, strict=True):
         try:
             fitting = fit_prompt(record, renderer, limits, report)
-            made = renderer.prompt(fitting.messages) if isinstance(fitting, Prompt) else None
-            item = made or render_record(fitting, renderer, limits)
+            prompt = renderer.prompt(fitting.messages) if isinstance(fitting, Prompt) else None
+            item = prompt or render_record(fitting, renderer, limits)
         except RowError as error:
             report.add(place, error)
             continue

@@ -50,10 +50,10 @@ def print_result(result: QuickstartResult) -> None:
     for before, after in improved[:EXAMPLES]:
         question = before.prompt.messages[-1].content
         console.print(f"  {question} [red]{before.text}[/red] -> [green]{after.text}[/green]")
-    asked = (improved[0][0] if improved else result.models[0].answers[0]).prompt.messages[-1].content
+    prompt = (improved[0][0] if improved else result.models[0].answers[0]).prompt.messages[-1].content
     where = result.trained
     console.print(f"\nThe curves are in {where / 'curves.png'}. To look further:")
-    for command in (f"show run {where}", f"show samples {where}", f'sample {where} "{asked}" --greedy'):
+    for command in (f"show run {where}", f"show samples {where}", f'sample {where} "{prompt}" --greedy'):
         console.print(f"  ascent {command}", soft_wrap=True)
     console.print("To change something:")
     for command in result.next_commands:
