@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.http_client import Client, RequestGroup, RetryPolicy, ServerFailed, checked_url, read_object
+from ascent.http_client import Client, RequestGroup, RetryPolicy, ServerFailed, parse_json_object, validate_url
 from tests.rewards.servers import dripping, misbehaving, ok, raw
 
 QUICK = RetryPolicy(timeout=0.5, tries=1)
@@ -48,10 +48,10 @@ def test_over_tls_with_a_certificate_that_is_known(
         url = server.url.replace("http://127.0.0.1", "https://localhost")
         client = Client(url, token="t", retry=RetryPolicy(timeout=5, tries=1))
         with pytest.raises(ServerFailed, match="CERTIFICATE_VERIFY_FAILED") as error:
-            client.post("/x", b"{}", read_object)
+            client.post("/x", b"{}", parse_json_object)
         assert error.value.kind == "server_down" and server.requests == []
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
-        assert client.post("/x", b"{}", read_object) == {"a": 1}
+        assert client.post("/x", b"{}", parse_json_object) == {"a": 1}
         assert [(path, token) for path, _, token in server.requests] == [("/x", "Bearer t")]
 
 
@@ -83,7 +83,7 @@ def test_no_thread_and_no_connection_is_left() -> None:
     with misbehaving(lambda path, body: (200, b"{}")) as server:
         client = Client(server.url, retry=RetryPolicy(timeout=20))
         with ThreadPoolExecutor(8) as threads:
-            assert list(threads.map(lambda n: client.post("/x", b"{}", read_object), range(64))) == [{}] * 64
+            assert list(threads.map(lambda n: client.post("/x", b"{}", parse_json_object), range(64))) == [{}] * 64
     assert client.counts == {"ok": 64}
     until = time.monotonic() + 2
     while threading.active_count() > before and time.monotonic() < until:  # an alarm that was called off has to wake up
@@ -91,15 +91,15 @@ def test_no_thread_and_no_connection_is_left() -> None:
     assert threading.active_count() <= before
 
 
-def test_a_flight_that_is_cut_ends_at_once() -> None:
-    flight = RequestGroup()
+def test_a_cancelled_group_ends_at_once() -> None:
+    group = RequestGroup()
     with raw(dripping(ok(b"", "Content-Length: 999"), b" ")) as server:
-        threading.Timer(0.2, flight.cut).start()
+        threading.Timer(0.2, group.cancel).start()
         began = time.monotonic()
-        with pytest.raises(ServerFailed, match="called off"):
-            Client(server.url, retry=RetryPolicy(timeout=20)).post("/x", b"{}", bytes, flight)
-        with pytest.raises(ServerFailed, match="called off"):
-            Client(server.url).post("/x", b"{}", bytes, flight)
+        with pytest.raises(ServerFailed, match="cancelled"):
+            Client(server.url, retry=RetryPolicy(timeout=20)).post("/x", b"{}", bytes, group)
+        with pytest.raises(ServerFailed, match="cancelled"):
+            Client(server.url).post("/x", b"{}", bytes, group)
         assert time.monotonic() - began < 2 and server.asked == 1
 
 
@@ -109,12 +109,12 @@ def test_a_flight_that_is_cut_ends_at_once() -> None:
 )
 def test_what_is_no_object_in_json(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"no JSON|not an object"):
-        read_object(body)
+        parse_json_object(body)
 
 
 def test_urls_and_tokens() -> None:
-    assert checked_url("http://[::1]:80/v1/") == "http://[::1]:80/v1"
-    assert checked_url("https://host.example") == "https://host.example"
+    assert validate_url("http://[::1]:80/v1/") == "http://[::1]:80/v1"
+    assert validate_url("https://host.example") == "https://host.example"
     for token in ("", "two words", "a\r\nX: y", "t\u00f6ken"):
         with pytest.raises(ValueError, match="the token must be one word") as error:
             Client("http://host", token=token)

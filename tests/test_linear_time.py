@@ -25,17 +25,17 @@ from ascent.feedback.endpoint import read_verdict
 from ascent.maths.rouge import rouge_l
 from ascent.models.tiny import tiny_tokenizer
 from ascent.records import Message, Prompt
-from ascent.rewards.answers import read, read_number
-from ascent.rewards.equality import NeedsSymbolic, compare, unavailable
-from ascent.rewards.extract import answer_in
-from ascent.rewards.judge import verdict
-from ascent.rewards.programs import source_in
-from ascent.rewards.text import exact, in_blocks, repetition
+from ascent.rewards.answers import parse_answer, parse_number
+from ascent.rewards.equality import NeedsSymbolic, compare, no_symbolic
+from ascent.rewards.extract import extract_answer
+from ascent.rewards.judge import parse_verdict
+from ascent.rewards.programs import extract_code
+from ascent.rewards.text import exact, has_tag_blocks, repetition
 from ascent.runs.eval_diff import Change, Changes, markdown
 from ascent.tasks import TASKS
 from tests.rewards.rollouts import rollout
 
-SIZES = (1_900, 7_600, 30_400, 121_600)  # the first within what `answers.read` reads, the others beyond
+SIZES = (1_900, 7_600, 30_400, 121_600)  # the first within what `answers.parse_answer` reads, the others beyond
 SECONDS = 0.3  # of this process, for any of them
 # Four times the text may take four times as long, and 2.5 times that on a busy machine; quadratic would be 16 times.
 GROWTH, FLOOR = 4 * 2.5, 0.05
@@ -183,7 +183,7 @@ def texts() -> Iterator[tuple[str, Callable[[int], str]]]:
 
 def compared(gold: str, text: str) -> object:
     try:
-        return compare(gold, text, unavailable)
+        return compare(gold, text, no_symbolic)
     except NeedsSymbolic:  # a checker will say
         return None
 
@@ -215,12 +215,12 @@ def tools() -> Family:
 
 
 READERS: dict[str, Callable[[str], object]] = {
-    **{"answer_in": answer_in, "read": read, "read_number": read_number},
+    **{"answer_in": extract_answer, "read": parse_answer, "read_number": parse_number},
     **{f"compare with {g}": partial(compared, g) for g in ("42", "1, 2", r"\{1, 2\}", "(1, 2)", "x + 1", "east")},
     "exact": lambda text: exact(rollout(text, answer="42")),
     "repetition": lambda text: repetition(rollout(text)),
-    "format": lambda text: in_blocks(text, ("think", "answer")),
-    **{"source_in": source_in, "judge": lambda text: verdict(text, 0, 10), "comparing": read_verdict},
+    "format": lambda text: has_tag_blocks(text, ("think", "answer")),
+    **{"source_in": extract_code, "judge": lambda text: parse_verdict(text, 0, 10), "comparing": read_verdict},
     **{"calculator": calculated, "rouge_l": partial(rouge_l, REFERENCE), "rendering": rendered},
     "tools": lambda text: tools()(ASK).reply(text),
     "search": lambda text: tools()(ASK).reply(f"<search>{text}</search>"),

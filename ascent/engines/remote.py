@@ -1,14 +1,13 @@
 """A sampler over an OpenAI-compatible server: POST {url}/completions with token ids in, token ids and log-probs out.
 
-Token ids are never re-tokenized: a server that answers with text alone is refused (vLLM sends ids when asked to, with
-`return_token_ids` or `return_tokens_as_token_ids`). Every sampling setting is sent, defaults too, because a server
-takes what is missing from the model's generation config, where a top-p or a repetition penalty may hide.
+Text is never tokenized again: a server that sends no token ids is refused (vLLM sends them with `return_token_ids` or
+`return_tokens_as_token_ids`). Every sampling parameter is sent, defaults too, because a server takes missing ones from
+the model's generation config, which may set a top-p or a repetition penalty.
 
-What a server's log-probs mean is a setting of its own, which it does not report: vLLM's `raw_logprobs` (the default)
-are at temperature 1 whatever was asked, its `processed_logprobs` after temperature and renormalized over what top-k,
-top-p and min-p left. At temperature 1 without truncation the two agree; where they do not, the sampler measures which
-it is once, with two requests of one token, and records NaN wherever the log-prob over the full tempered distribution
-was not sent.
+The meaning of a server's log-probs is a setting that it does not report: vLLM's `raw_logprobs` (the default) are at
+temperature 1 whatever was requested, its `processed_logprobs` are after temperature and renormalized after top-k, top-p
+and min-p. At temperature 1 without truncation both agree; where they do not, the sampler measures the mode once, with
+two requests of one token, and records NaN wherever the log-prob over the full tempered distribution was not sent.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Literal, TypeVar
 
+from ascent import http_client
 from ascent.engines.counter_rng import request_key
-from ascent.http_client import Client, RequestGroup, RetryPolicy, ServerFailed, checked_token, checked_url, read_object
+from ascent.http_client import Client, RequestGroup, RetryPolicy, ServerFailed
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, Stop
 
@@ -31,16 +31,17 @@ T = TypeVar("T")
 Mode = Literal["raw", "processed"]
 Reload = Callable[[int, Weights], None]
 
-ID = "token_id:"  # how vLLM writes a token in place of its text
-NO_CHANCE = -9999.0  # what vLLM sends for minus infinity, which JSON lacks
-COLDEST = 0.01  # vLLM samples lower temperatures at this one
-PROBE, RANKS = 2.0, 5  # the highest temperature that servers take; how many of the likeliest tokens to compare
-NEAR = 0.1  # how far a measured ratio may lie from the expected one
-MOST_IDS = 1 << 31
+TOKEN_ID_PREFIX = "token_id:"  # vLLM's text of a token with return_tokens_as_token_ids
+MIN_LOGPROB = -9999.0  # vLLM's value for minus infinity
+MIN_TEMPERATURE = 0.01  # vLLM raises lower temperatures to this
+PROBE_TEMPERATURE = 2.0  # the highest that servers accept
+PROBE_RANKS = 5  # most likely tokens to compare
+RATIO_TOLERANCE = 0.1  # of a measured ratio
+MAX_TOKEN_ID = 1 << 31
 
 
 class RemoteError(RuntimeError):
-    """A server that stayed down, refused, or sent what is no answer; says which URL and which request."""
+    """A failed request, with its URL and its prompt."""
 
 
 class RemoteSampler:
@@ -48,12 +49,12 @@ class RemoteSampler:
     completion and belong to it, whatever end tokens the server knows of.
 
     `at_once` requests are in flight; the server batches them. `key_from` names the environment variable that holds the
-    server's key, which is in no message and no repr. The seed sent depends on (seed, prompt id, sample) alone; what a
-    server makes of it is its own affair.
+    server's key, which is in no message and no repr. The seed sent depends on (seed, prompt id, sample) only; the
+    server's random numbers differ from ours.
 
-    The server has its own copy of the weights. `reload(version, tensors)` must bring it to the given ones before it
-    returns (in vLLM, reset the prefix cache as well); a URL instead is sent {"version": n} and answers 200 once the
-    server has fetched that version by itself. Without either the sampler serves one fixed policy.
+    The server has its own copy of the weights. `reload(version, tensors)` updates them (in vLLM, it must also reset the
+    prefix cache); if it is a URL, {"version": n} is posted, and it must answer 200 once the server has fetched that
+    version. Without it the sampler serves one fixed policy.
     """
 
     def __init__(
@@ -75,39 +76,39 @@ class RemoteSampler:
         if at_once < 1:
             raise ValueError(f"at_once={at_once}, but at least 1 request must be in flight")
         self.at_once, self.version = at_once, 0
-        self.mode: Mode | None = None  # what the server's log-probs are, once it mattered and was measured
+        self.mode: Mode | None = None  # of the server's log-probs, measured when first needed
         self._reload: Reload | Client | None = None if isinstance(reload, str) else reload
-        if isinstance(reload, str):  # the key is for the server's host alone
+        if isinstance(reload, str):  # the key is for the server's host only
             same = _host(reload) == _host(url)
             self._reload = Client(reload, token=key if same else None, retry=retry)
-        self._flights: list[RequestGroup] = []
+        self._groups: list[RequestGroup] = []
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
-        """All completions, as they finish; the first request that fails ends it with a RemoteError that names it."""
-        asked = list(requests)
-        _refuse_twins(asked)
-        flight, threads = RequestGroup(), ThreadPoolExecutor(self.at_once, thread_name_prefix="remote")
-        self._flights.append(flight)
+        """Yield completions as they finish; the first failed request raises RemoteError."""
+        all_requests = list(requests)
+        _check_unique(all_requests)
+        group, threads = RequestGroup(), ThreadPoolExecutor(self.at_once, thread_name_prefix="remote")
+        self._groups.append(group)
         try:
-            doubtful = next((each for each in asked if _depends_on_mode(each)), None)
-            if doubtful is not None and self.mode is None:
-                self.mode = self._measured(doubtful, flight)
-            for done in as_completed([threads.submit(self._one, request, flight) for request in asked]):
+            ambiguous = next((each for each in all_requests if _depends_on_mode(each)), None)
+            if ambiguous is not None and self.mode is None:
+                self.mode = self._measure_mode(ambiguous, group)
+            for done in as_completed([threads.submit(self._sample_one, request, group) for request in all_requests]):
                 yield done.result()
         finally:
-            flight.cut()
+            group.cancel()
             threads.shutdown(cancel_futures=True)
-            self._flights.remove(flight)
+            self._groups.remove(group)
 
     def set_weights(self, version: int, tensors: Weights) -> None:
-        """Through `reload`; without it an error, because going on would sample an old policy under a new version."""
+        """Through `reload`; an error without it, because the old policy would be sampled under a new version."""
         if self._reload is None:
             raise ValueError(
                 f"set_weights(version={version}): the server at {self.url} has its own copy of the weights, which "
                 "cannot be shared; give reload= (a function or a URL that brings it up to date), or sample natively"
             )
-        if self._flights:
-            raise RuntimeError("completions are on their way, and nobody could say which weights drew which token")
+        if self._groups:
+            raise RuntimeError("completions are in flight, so their tokens would mix two versions; collect them first")
         if isinstance(self._reload, Client):
             body = json.dumps({"version": version}).encode()
             _post(self._reload, "", body, f"version {version}", RequestGroup(), bytes)
@@ -116,18 +117,20 @@ class RemoteSampler:
         self.version = version
 
     def close(self) -> None:
-        """Cuts whatever is in flight."""
-        for flight in list(self._flights):
-            flight.cut()
+        """Cancel the requests in flight."""
+        for group in list(self._groups):
+            group.cancel()
 
-    def _one(self, request: Request, flight: RequestGroup) -> Completion:
+    def _sample_one(self, request: Request, group: RequestGroup) -> Completion:
         owner = f"request {request.prompt_id!r}/{request.sample}"
-        return self._ask(self._body(request), owner, flight, lambda choice: self._read(request, choice))
+        return self._post_completion(self._body(request), owner, group, lambda choice: self._read(request, choice))
 
-    def _ask(self, body: dict[str, Any], owner: str, flight: RequestGroup, read: Callable[[dict[str, Any]], T]) -> T:
-        """What `read` makes of the server's one choice."""
+    def _post_completion(
+        self, body: dict[str, Any], owner: str, group: RequestGroup, read: Callable[[dict[str, Any]], T]
+    ) -> T:
+        """Post a request and parse its single choice with `read`."""
         data = json.dumps(body).encode()
-        return _post(self._client, "/completions", data, owner, flight, lambda said: read(_only_choice(said)))
+        return _post(self._client, "/completions", data, owner, group, lambda reply: read(_single_choice(reply)))
 
     def _body(self, request: Request) -> dict[str, Any]:
         low, high = request_key(request.seed, request.prompt_id, request.sample)
@@ -142,24 +145,24 @@ class RemoteSampler:
         }
 
     def _read(self, request: Request, choice: dict[str, Any]) -> Completion:
-        _same_prompt(request, choice)
+        _check_prompt(request, choice)
         tokens = _tokens(choice)
         if len(tokens) > request.max_new_tokens:
             raise ValueError(f"{len(tokens)} tokens, but max_new_tokens={request.max_new_tokens}")
-        sent = _logprobs(choice, len(tokens))
-        kept = [value if self._exact(request, place) else math.nan for place, value in enumerate(sent)]
+        sent_logprobs = _logprobs(choice, len(tokens))
+        kept = [value if self._is_exact(request, n) else math.nan for n, value in enumerate(sent_logprobs)]
         return Completion(
             prompt_id=request.prompt_id, sample=request.sample, tokens=tokens, logprobs=tuple(kept),
             versions=(self.version,) * len(tokens), stop=self._stop(request, tokens, choice.get("finish_reason")),
             log_mass=_log_mass(request, len(tokens)) if request.truncates else None,
         )  # fmt: skip
 
-    def _exact(self, request: Request, place: int) -> bool:
-        """Whether the log-prob sent for this place is the one over the full distribution at the request's temperature;
-        both readings must agree while the mode is unknown. A server's greedy is at temperature 1, and cuts nothing."""
+    def _is_exact(self, request: Request, position: int) -> bool:
+        """Is the log-prob of this position over the full distribution at the request's temperature? While the mode is
+        unknown, both modes must agree. A server's greedy sampling is at temperature 1, without truncation."""
         raw = request.temperature == 1
-        tempered = raw or (not request.greedy and request.temperature >= COLDEST)
-        processed = tempered and (request.greedy or not _cuts(request)) and place >= request.min_new_tokens
+        tempered = raw or (not request.greedy and request.temperature >= MIN_TEMPERATURE)
+        processed = tempered and (request.greedy or not _truncates(request)) and position >= request.min_new_tokens
         return raw if self.mode == "raw" else processed if self.mode == "processed" else raw and processed
 
     def _stop(self, request: Request, tokens: Sequence[int], reason: Any) -> Stop:
@@ -180,121 +183,123 @@ class RemoteSampler:
             )
         return "stop"
 
-    def _measured(self, request: Request, flight: RequestGroup) -> Mode | None:
-        """Raw or processed: do the gaps between likely tokens shrink with the temperature? None: it cannot be told."""
+    def _measure_mode(self, request: Request, group: RequestGroup) -> Mode | None:
+        """Raw or processed: do the gaps between likely tokens shrink with the temperature? None if unclear."""
         owner = f"probe with request {request.prompt_id!r}/{request.sample}"
         body = self._body(Request(request.prompt_id, request.sample, request.tokens, 1, request.seed))
         hot, cold = (
-            self._ask(body | {"logprobs": RANKS, "temperature": temperature}, owner, flight, _gap)
-            for temperature in (PROBE, 1.0)
+            self._post_completion(body | {"logprobs": PROBE_RANKS, "temperature": temperature}, owner, group, _gap)
+            for temperature in (PROBE_TEMPERATURE, 1.0)
         )
-        if abs(hot - cold) < NEAR * cold:
+        if abs(hot - cold) < RATIO_TOLERANCE * cold:
             return "raw"
-        return "processed" if abs(hot * PROBE - cold) < NEAR * cold else None
+        return "processed" if abs(hot * PROBE_TEMPERATURE - cold) < RATIO_TOLERANCE * cold else None
 
 
 def _key(key_from: str | None) -> str | None:
     if key_from is None:
         return None
-    # What is spelled otherwise may be the key itself.
+    # A value of another form may be the key itself.
     shown = f"key_from={key_from!r}" if re.fullmatch("[A-Z][A-Z0-9_]*", key_from) else "key_from"
-    return checked_token(os.environ.get(key_from, ""), f"{shown}: what this environment variable holds, the key,")
+    return http_client.validate_token(
+        os.environ.get(key_from, ""), f"{shown}: what this environment variable holds, the key,"
+    )
 
 
 def _host(url: str) -> str | None:
-    return urllib.parse.urlsplit(checked_url(url)).hostname
+    return urllib.parse.urlsplit(http_client.validate_url(url)).hostname
 
 
-def _post(client: Client, path: str, data: bytes, owner: str, flight: RequestGroup, read: Callable[[bytes], T]) -> T:
+def _post(client: Client, path: str, data: bytes, owner: str, group: RequestGroup, read: Callable[[bytes], T]) -> T:
     try:
-        return client.post(path, data, read, flight)
+        return client.post(path, data, read, group)
     except ServerFailed as failure:
         raise RemoteError(f"{owner}: {failure}") from None
 
 
-def _cuts(request: Request) -> bool:
+def _truncates(request: Request) -> bool:
     return request.top_p < 1 or request.top_k > 0 or request.min_p > 0
 
 
 def _depends_on_mode(request: Request) -> bool:
-    """Whether a raw and a processed log-prob of this request differ."""
-    return request.min_new_tokens > 0 or (not request.greedy and (request.temperature != 1 or _cuts(request)))
+    """Do raw and processed log-probs of this request differ?"""
+    return request.min_new_tokens > 0 or (not request.greedy and (request.temperature != 1 or _truncates(request)))
 
 
 def _log_mass(request: Request, count: int) -> tuple[float, ...]:
-    """Servers do not say how much mass survived; where nothing was cut it was all of it."""
-    return tuple(math.nan if _cuts(request) or place < request.min_new_tokens else 0.0 for place in range(count))
+    """Unknown (NaN) with truncation, else 0: servers do not send it."""
+    return tuple(math.nan if _truncates(request) or n < request.min_new_tokens else 0.0 for n in range(count))
 
 
-def _only_choice(said: bytes) -> dict[str, Any]:
-    choices = read_object(said).get("choices")
+def _single_choice(reply: bytes) -> dict[str, Any]:
+    choices = http_client.parse_json_object(reply).get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         count = len(choices) if isinstance(choices, list) else "no list of"
-        raise ValueError(f"the reply holds {count} choices, but exactly 1 was asked for")
+        raise ValueError(f"the reply holds {count} choices, but exactly 1 was requested")
     return choices[0]
 
 
-def _same_prompt(request: Request, choice: dict[str, Any]) -> None:
+def _check_prompt(request: Request, choice: dict[str, Any]) -> None:
     read = choice.get("prompt_token_ids")
     if read is not None and read != list(request.tokens):
         raise ValueError("the server read other prompt tokens than were sent; it must neither add nor cut any")
 
 
 def _tokens(choice: dict[str, Any]) -> tuple[int, ...]:
-    """Token ids as the server gives them, in either of its two ways; both ways must agree."""
-    ids, written = choice.get("token_ids"), _part(choice, "tokens")
-    spelled = None
+    """The token ids, in either of the server's two formats; both must agree."""
+    ids, written = choice.get("token_ids"), _logprobs_field(choice, "tokens")
+    from_text = None
     if isinstance(written, list) and all(isinstance(each, str) and _is_id(each) for each in written):
-        spelled = [int(each.removeprefix(ID)) for each in written]
-    found = ids if ids is not None else spelled
-    if found is None or (not found and choice.get("text")):
+        from_text = [int(each.removeprefix(TOKEN_ID_PREFIX)) for each in written]
+    token_ids = ids if ids is not None else from_text
+    if token_ids is None or (not token_ids and choice.get("text")):
         raise ValueError(
             "text without token ids, which would have to be tokenized again; use a server that honours "
             "return_token_ids or return_tokens_as_token_ids, as vLLM does"
         )
-    if not isinstance(found, list) or not all(type(each) is int and 0 <= each < MOST_IDS for each in found):
-        raise ValueError(f"token_ids={str(found)[:60]}, but they are whole numbers below {MOST_IDS}")
-    if spelled is not None and found != spelled:
+    if not isinstance(token_ids, list) or not all(type(each) is int and 0 <= each < MAX_TOKEN_ID for each in token_ids):
+        raise ValueError(f"token_ids={str(token_ids)[:60]}, but they are whole numbers below {MAX_TOKEN_ID}")
+    if from_text is not None and token_ids != from_text:
         raise ValueError("token_ids and logprobs.tokens name different tokens")
-    return tuple(found)
+    return tuple(token_ids)
 
 
 def _is_id(text: str) -> bool:
-    return text.startswith(ID) and text.removeprefix(ID).isascii() and text.removeprefix(ID).isdigit()
+    return re.fullmatch(f"{TOKEN_ID_PREFIX}[0-9]+", text) is not None
 
 
 def _logprobs(choice: dict[str, Any], count: int) -> list[float]:
-    values = _part(choice, "token_logprobs")
+    values = _logprobs_field(choice, "token_logprobs")
     if not isinstance(values, list) or len(values) != count:
-        many = len(values) if isinstance(values, list) else "no"
-        raise ValueError(f"{count} tokens but {many} log-probs; the server must send one for each (logprobs=1)")
+        sent = len(values) if isinstance(values, list) else "no"
+        raise ValueError(f"{count} tokens but {sent} log-probs; the server must send one for each (logprobs=1)")
     bad = next((each for each in values if isinstance(each, bool) or not isinstance(each, int | float | None)), None)
     if bad is not None:
         raise ValueError(f"a log-prob is {str(bad)[:60]!r}, no number")
-    return [math.nan if each is None or each <= NO_CHANCE else float(each) for each in values]
+    return [math.nan if each is None or each <= MIN_LOGPROB else float(each) for each in values]
 
 
 def _gap(choice: dict[str, Any]) -> float:
-    """Between the log-probs of the likeliest first token and the last of those asked for; NaN if they were not sent."""
-    tops = _part(choice, "top_logprobs")
+    """The gap between the log-probs of the most likely first token and of rank PROBE_RANKS; NaN if not sent."""
+    tops = _logprobs_field(choice, "top_logprobs")
     first = tops[0] if isinstance(tops, list) and tops else None
     values = list(first.values()) if isinstance(first, dict) else []
-    if len(values) < RANKS or not all(isinstance(each, int | float) for each in values):
+    if len(values) < PROBE_RANKS or not all(isinstance(each, int | float) for each in values):
         return math.nan
-    falling = sorted(values, reverse=True)
-    return float(falling[0] - falling[RANKS - 1])
+    descending = sorted(values, reverse=True)
+    return float(descending[0] - descending[PROBE_RANKS - 1])
 
 
-def _part(choice: dict[str, Any], name: str) -> Any:
-    found = choice.get("logprobs")
-    return found.get(name) if isinstance(found, dict) else None
+def _logprobs_field(choice: dict[str, Any], name: str) -> Any:
+    logprobs = choice.get("logprobs")
+    return logprobs.get(name) if isinstance(logprobs, dict) else None
 
 
-def _refuse_twins(requests: Sequence[Request]) -> None:
+def _check_unique(requests: Sequence[Request]) -> None:
     seen: set[tuple[str, int]] = set()
     for each in requests:
         if (each.prompt_id, each.sample) in seen:
             raise ValueError(
-                f"request {each.prompt_id!r}/{each.sample} is there twice; number samples of a prompt apart"
+                f"request {each.prompt_id!r}/{each.sample} is given twice; number the samples of a prompt"
             )
         seen.add((each.prompt_id, each.sample))

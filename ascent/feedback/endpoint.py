@@ -16,8 +16,8 @@ from typing import Any
 from ascent.feedback.comparisons import ShownComparison
 from ascent.feedback.verdicts import Unjudged, Verdict
 from ascent.http_client import ServerFailed
-from ascent.rewards.judge import said
-from ascent.rewards.remote import client_of
+from ascent.rewards.judge import reply_text
+from ascent.rewards.remote import create_client
 
 RUBRIC = "The better answer is the one that does what was asked: right, complete, clear, and no longer than it needs."
 WORDS = {"1": "first", "2": "second", "tie": "tie"}
@@ -48,7 +48,7 @@ class ComparisonEndpoint:
         max_tokens: int = 512,
         retry: Mapping[str, float] | None = None,
     ) -> None:
-        self.client = client_of(url, token_file, retry)
+        self.client = create_client(url, token_file, retry)
         self._model, self._rubric = model, rubric.strip()
         self._at_once, self._max_tokens = at_once, max_tokens
 
@@ -58,7 +58,7 @@ class ComparisonEndpoint:
 
     def _one(self, shown: ShownComparison) -> Verdict | Unjudged:
         try:
-            reply = self.client.post("/chat/completions", json.dumps(self.request(shown)).encode(), said)
+            reply = self.client.post("/chat/completions", json.dumps(self.request(shown)).encode(), reply_text)
         except ServerFailed as failure:
             return Unjudged(failure.kind)
         return read_verdict(reply)

@@ -1,4 +1,4 @@
-"""Rewards one can trust: found by name, checked, combined. What cannot be scored is counted, never 0. No torch."""
+"""Rewards: found by name, checked, combined. What cannot be scored is counted, never 0. No torch."""
 
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch, batched, find

@@ -1,7 +1,7 @@
-"""Read a mathematical answer into something comparable: numbers exactly, lists and matrices by their items.
+"""Parse mathematical answers: numbers exactly, lists and matrices by their items.
 
-Nothing here evaluates anything; what is neither a number nor words stays an `Expression`, for the symbolic checker.
-A text of more than LONGEST characters is no answer, so the time of reading one is bounded whatever a policy writes.
+Nothing is evaluated; what is neither a number nor text stays an `Expression`, for the symbolic checker. A text of more
+than MAX_CHARACTERS is no answer, which bounds the parsing time.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-LONGEST = 2000  # below the 4,300 digits at which int() refuses, too
-MOST_SIGNS = 4  # of plus or minus in one answer, which is read both ways at each of them
-SET_OPEN, SET_CLOSE = "⦃", "⦄"  # \{ and \}, kept apart from grouping braces
-MONEY = "＄"  # \\$, kept apart from the dollar signs around mathematics
-UNIT_OPEN, UNIT_CLOSE = "⟨", "⟩"  # \text{...}, kept apart from variables
+MAX_CHARACTERS = 2000  # also below the 4,300 digits at which int() refuses
+MAX_PLUS_MINUS = 4  # \\pm signs in one answer, each of which doubles the readings
+SET_OPEN, SET_CLOSE = "⦃", "⦄"  # \{ and \}, distinct from grouping braces
+MONEY = "＄"  # \\$, distinct from the dollar signs around mathematics
+UNIT_OPEN, UNIT_CLOSE = "⟨", "⟩"  # \text{...}, distinct from variables
 
 
 @dataclass(frozen=True)
 class Number:
-    """`terminating`: written as an integer or a decimal, so its value is exactly what was meant."""
+    """`terminating`: written as an integer or a decimal, so its value is exact."""
 
     value: Fraction
     terminating: bool
@@ -28,7 +28,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Words:
+class Text:
     text: str
 
 
@@ -38,8 +38,8 @@ class Expression:
 
 
 @dataclass(frozen=True)
-class Several:
-    """Items between brackets. `brackets` is "" for a bare list and "⦃⦄" for a set: both without order."""
+class ItemList:
+    """Items between brackets. `brackets` is "" for a plain list and "⦃⦄" for a set: both are unordered."""
 
     brackets: str
     items: tuple[Answer, ...]
@@ -56,16 +56,16 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Named:
+class Assignment:
     """x = ...: the name may be left out, but not exchanged."""
 
     name: str
     value: Answer
 
 
-Answer = Number | Words | Expression | Several | Union | Matrix | Named
+Answer = Number | Text | Expression | ItemList | Union | Matrix | Assignment
 
-_SAME = {
+_SPELLINGS = {
     **{"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le "},
     **{"≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "°": r"^\circ ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}"},
     **{"¾": r"\frac{3}{4}", "²": "^{2}", "³": "^{3}", "\u00a0": " ", "\u202f": " ", "\u2009": " ", "…": r"\ldots "},
@@ -76,9 +76,9 @@ _BRACKET_OR_COMMA = re.compile(f"[{re.escape(_OPENING + _CLOSING)},]")
 _MATRIX = re.compile(r"\\begin\{([pbvB]?matrix|array)\}(?:\{[^}]*\})?(.*)\\end\{\1\}", re.DOTALL)
 
 
-def normalized(text: str) -> str:
-    """One spelling for what is typeset differently and means the same."""
-    for old, new in _SAME.items():
+def normalize(text: str) -> str:
+    """Replace equivalent notations by one spelling."""
+    for old, new in _SPELLINGS.items():
         text = text.replace(old, new)
     text = text.replace(r"\{", SET_OPEN).replace(r"\}", SET_CLOSE)
     text = re.sub(r"\\lbrace\b", SET_OPEN, re.sub(r"\\rbrace\b", SET_CLOSE, text))
@@ -92,15 +92,15 @@ def normalized(text: str) -> str:
     text = re.sub(r"\\[dtc]frac", r"\\frac", text)
     text = re.sub(r"\\(?:leq|leqslant)\b", r"\\le", re.sub(r"\\(?:geq|geqslant)\b", r"\\ge", text))
     text = re.sub(r"\\math(?:bf|it|bb|cal|sf)\s*\{([^{}]*)\}", r"\1", text)
-    text = re.sub(r"\\(?:text|mathrm|textbf|textit|mbox|operatorname)\s*\{([^{}]*)\}", _as_text, text)
+    text = re.sub(r"\\(?:text|mathrm|textbf|textit|mbox|operatorname)\s*\{([^{}]*)\}", _text_command, text)
     text = re.sub(r"\\[()\[\]]", " ", text)
-    text = re.sub(r"\s+", " ", _SPACES.sub(" ", text))  # before patterns that meet space in several places
+    text = re.sub(r"\s+", " ", _SPACES.sub(" ", text))  # before patterns that match spaces in several places
     text = re.sub(r"(\d)\s*\^\s*\{?\s*\\circ\s*\}?\s*(?=$|,)", rf"\1 {UNIT_OPEN}degrees{UNIT_CLOSE}", text)
     text = text.replace("$", " ")
     return re.sub(r"\s+", " ", text).strip().rstrip(".,;\\ ").strip()
 
 
-def _as_text(match: re.Match[str]) -> str:
+def _text_command(match: re.Match[str]) -> str:
     inner = match[1].strip()
     if inner.lower() in ("or", "and"):
         return f" {inner.lower()} "
@@ -108,65 +108,65 @@ def _as_text(match: re.Match[str]) -> str:
 
 
 def balanced(text: str) -> bool:
-    """Do the grouping braces match? (Brackets may not: half-open intervals.)"""
+    """Do the grouping braces match? Brackets need not: half-open intervals."""
     depth = 0
-    for letter in text:
-        depth += (letter == "{") - (letter == "}")
+    for character in text:
+        depth += (character == "{") - (character == "}")
         if depth < 0:
             return False
     return depth == 0
 
 
-def read(text: str) -> Answer | None:
-    """The answer behind a text; None when there is none in it."""
-    text = normalized(text) if len(text) <= LONGEST else ""
-    if not text or len(text) > LONGEST or not balanced(text) or not re.search(rf"[\w\\{SET_OPEN}]", text):
+def parse_answer(text: str) -> Answer | None:
+    """The parsed answer; None if there is none."""
+    text = normalize(text) if len(text) <= MAX_CHARACTERS else ""
+    if not text or len(text) > MAX_CHARACTERS or not balanced(text) or not re.search(rf"[\w\\{SET_OPEN}]", text):
         return None
-    return _read(text, depth=0)
+    return _parse(text, depth=0)
 
 
-def _read(text: str, depth: int) -> Answer | None:
-    text = _unwrapped(text.strip())
+def _parse(text: str, depth: int) -> Answer | None:
+    text = _strip_brackets(text.strip())
     if not text or depth > 8:
         return None
-    between = _interval(text, depth)
-    if between is not None:
-        return between
-    named = re.fullmatch(
+    interval = _interval(text, depth)
+    if interval is not None:
+        return interval
+    assignment = re.fullmatch(
         r"([A-Za-z](?:_\{?\w+\}?)?(?:\([a-z]\))?|\([a-z](?:, ?[a-z])+\))\s*(?:=|\\in\b)\s*([^=]+)", text
     )
-    if named:
-        value = _read(named[2], depth + 1)
-        return None if value is None else Named(named[1], value)
+    if assignment:
+        value = _parse(assignment[2], depth + 1)
+        return None if value is None else Assignment(assignment[1], value)
     matrix = _MATRIX.fullmatch(text)
     if matrix:
         return _matrix(matrix[2], depth)
     pieces = _split(text, r"\cup")
     if len(pieces) > 1:
-        return _several(pieces, depth, None)
+        return _item_list(pieces, depth, None)
     if text[0] in "([" + SET_OPEN and text[-1] in ")]" + SET_CLOSE and _brackets(text)[0].get(0) == len(text) - 1:
         items = _split(text[1:-1], ",")
         if len(items) > 1 or text[0] == SET_OPEN:
-            return _several(items, depth, text[0] + text[-1])
-    number = read_number(text)
+            return _item_list(items, depth, text[0] + text[-1])
+    number = parse_number(text)
     if number is not None:
         return number
-    return _listed(text, depth)
+    return _parse_list(text, depth)
 
 
-_BELOW = {"<": "(", r"\le": "["}
-_FLIPPED = {">": "<", r"\ge": r"\le"}
+_OPENING_BRACKET = {"<": "(", r"\le": "["}
+_MIRRORED = {">": "<", r"\ge": r"\le"}
 _SIGN = r"\s*(<|>|\\le(?![a-z])|\\ge(?![a-z]))\s*"
 
 
 def _interval(text: str, depth: int) -> Answer | None:
-    """x < 3, 3 > x and 0 <= x < 3 as the intervals they are."""
+    """x < 3, 3 > x and 0 <= x < 3 as intervals."""
     both = re.fullmatch(rf"([^<>=]+?){_SIGN}([A-Za-z]){_SIGN}([^<>=]+)", text)
-    if both and (both[2] in _BELOW) == (both[4] in _BELOW):
+    if both and (both[2] in _OPENING_BRACKET) == (both[4] in _OPENING_BRACKET):
         low, first, name, second, high = both.groups()
-        if first in _FLIPPED:
-            low, first, second, high = high, _FLIPPED[second], _FLIPPED[first], low
-        return _ranging(name, _BELOW[first], low, high, _BELOW[second], depth)
+        if first in _MIRRORED:
+            low, first, second, high = high, _MIRRORED[second], _MIRRORED[first], low
+        return _interval_answer(name, _OPENING_BRACKET[first], low, high, _OPENING_BRACKET[second], depth)
     one = re.fullmatch(rf"([A-Za-z]){_SIGN}([^<>=]+)", text)
     if one is None:
         other = re.fullmatch(rf"([^<>=]+?){_SIGN}([A-Za-z])", text)
@@ -176,58 +176,57 @@ def _interval(text: str, depth: int) -> Answer | None:
         name, sign, bound = other[3], sides[other[2]], other[1]
     else:
         name, sign, bound = one.groups()
-    if re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\le|\\ge", bound):  # x < y is no interval
+    if re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\le|\\ge", bound):  # x < y is not an interval
         return None
-    if sign in _BELOW:
-        return _ranging(name, "(", r"-\infty", bound, _BELOW[sign], depth)
-    return _ranging(name, _BELOW[_FLIPPED[sign]], bound, r"\infty", "(", depth)
+    if sign in _OPENING_BRACKET:
+        return _interval_answer(name, "(", r"-\infty", bound, _OPENING_BRACKET[sign], depth)
+    return _interval_answer(name, _OPENING_BRACKET[_MIRRORED[sign]], bound, r"\infty", "(", depth)
 
 
-def _ranging(name: str, opening: str, low: str, high: str, closing: str, depth: int) -> Answer | None:
-    found = _several([low, high], depth, opening + {"(": ")", "[": "]"}[closing])
-    return None if found is None else Named(name, found)
+def _interval_answer(name: str, opening: str, low: str, high: str, closing: str, depth: int) -> Answer | None:
+    interval = _item_list([low, high], depth, opening + {"(": ")", "[": "]"}[closing])
+    return None if interval is None else Assignment(name, interval)
 
 
-def _listed(text: str, depth: int) -> Answer | None:
+def _parse_list(text: str, depth: int) -> Answer | None:
     items = [item for part in re.split(r"\s(?:or|and)\s|;", text) for item in _split(part, ",") if item.strip()]
     if len(items) > 1:
-        return _several(items, depth, "")
+        return _item_list(items, depth, "")
     ratio = text.split(":")
     if len(ratio) > 1 and all(part.strip() for part in ratio):
-        return _several(ratio, depth, ":")
+        return _item_list(ratio, depth, ":")
     signs = re.fullmatch(r"(.*?)\\pm\s*(.+)", text)
-    if signs and text.count(r"\pm") <= MOST_SIGNS:
+    if signs and text.count(r"\pm") <= MAX_PLUS_MINUS:
         head = signs[1].strip()
-        return _several([f"{head}{'+' if head else ''}{signs[2]}", f"{head}-{signs[2]}"], depth, "")
+        return _item_list([f"{head}{'+' if head else ''}{signs[2]}", f"{head}-{signs[2]}"], depth, "")
     words = re.sub(f"[{UNIT_OPEN}{UNIT_CLOSE}]", " ", text)
     if re.fullmatch(r"[A-Za-z][A-Za-z' -]*", words.strip()) and (len(words.split()) > 1 or len(words.strip()) > 1):
-        return Words(" ".join(words.split()))
+        return Text(" ".join(words.split()))
     if re.fullmatch(r"\(?\s*[A-Z]\s*\)?", words.strip()):  # a choice
-        return Words(words.strip("() "))
+        return Text(words.strip("() "))
     return Expression(re.sub(f"[{UNIT_OPEN}{UNIT_CLOSE}]", " ", text).strip())
 
 
-def _several(items: list[str], depth: int, brackets: str | None) -> Answer | None:
-    read_items = [_read(item, depth + 1) for item in items]
-    if any(item is None for item in read_items):
-        return Several(brackets, ()) if brackets == SET_OPEN + SET_CLOSE and items == [""] else None
-    found = tuple(item for item in read_items if item is not None)
-    return Union(found) if brackets is None else Several(brackets, found)
+def _item_list(items: list[str], depth: int, brackets: str | None) -> Answer | None:
+    parsed = tuple(item for item in (_parse(text, depth + 1) for text in items) if item is not None)
+    if len(parsed) < len(items):
+        return ItemList(brackets, ()) if brackets == SET_OPEN + SET_CLOSE and items == [""] else None
+    return Union(parsed) if brackets is None else ItemList(brackets, parsed)
 
 
 def _matrix(body: str, depth: int) -> Answer | None:
-    rows = [[_read(cell, depth + 1) for cell in row.split("&")] for row in re.split(r"\\\\", body) if row.strip()]
+    rows = [[_parse(cell, depth + 1) for cell in row.split("&")] for row in re.split(r"\\\\", body) if row.strip()]
     if not rows or any(cell is None for row in rows for cell in row):
         return None
     return Matrix(tuple(tuple(cell for cell in row if cell is not None) for row in rows))
 
 
-def _unwrapped(text: str) -> str:
-    """Without braces or parentheses around all of one thing."""
-    closing, several = _brackets(text)
+def _strip_brackets(text: str) -> str:
+    """Remove braces or parentheses around the whole text, unless they hold a list."""
+    closing, with_commas = _brackets(text)
     first, last = 0, len(text) - 1
     while first < last and text[first] + text[last] in ("{}", "()") and closing.get(first) == last:
-        if text[first] == "(" and first in several:
+        if text[first] == "(" and first in with_commas:
             break
         inner = text[first + 1 : last]
         first, last = last - len(inner.lstrip()), first + len(inner.rstrip())
@@ -235,32 +234,32 @@ def _unwrapped(text: str) -> str:
 
 
 def _brackets(text: str) -> tuple[dict[int, int], set[int]]:
-    """Where each bracket is closed, and which ones hold commas that stand in no other."""
+    """Where each bracket is closed, and which brackets directly hold commas."""
     closing: dict[int, int] = {}
-    several: set[int] = set()
-    waiting: list[int] = []
+    with_commas: set[int] = set()
+    open_brackets: list[int] = []
     for match in _BRACKET_OR_COMMA.finditer(text):
         if match[0] in _OPENING:
-            waiting.append(match.start())
-        elif waiting and match[0] == ",":
-            several.add(waiting[-1])
-        elif waiting:
-            closing[waiting.pop()] = match.start()
-    return closing, several
+            open_brackets.append(match.start())
+        elif open_brackets and match[0] == ",":
+            with_commas.add(open_brackets[-1])
+        elif open_brackets:
+            closing[open_brackets.pop()] = match.start()
+    return closing, with_commas
 
 
 def _split(text: str, mark: str) -> list[str]:
-    """At every `mark` outside of brackets."""
-    parts, depth, start, place = [], 0, 0, 0
-    while place < len(text):
-        letter = text[place]
-        depth += (letter in _OPENING) - (letter in _CLOSING)
-        if depth == 0 and text.startswith(mark, place):
-            parts.append(text[start:place])
-            place += len(mark)
-            start = place
+    """Split at every `mark` outside of brackets."""
+    parts, depth, start, index = [], 0, 0, 0
+    while index < len(text):
+        character = text[index]
+        depth += (character in _OPENING) - (character in _CLOSING)
+        if depth == 0 and text.startswith(mark, index):
+            parts.append(text[start:index])
+            index += len(mark)
+            start = index
             continue
-        place += 1
+        index += 1
     return [part.strip() for part in [*parts, text[start:]]]
 
 
@@ -271,7 +270,7 @@ _SLASHED = re.compile(rf"({_DECIMAL}) ?/ ?({_DECIMAL})")
 _POWER = re.compile(
     rf"({_DECIMAL})\s*(?:(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*([+-]?\d+)\s*\}}|(\d))|[eE]([+-]?\d+))"
 )
-_LARGEST_POWER = 400
+_MAX_EXPONENT = 400
 _UNITS = {
     **{"dollar": "dollars", "usd": "dollars", "bucks": "dollars", "cent": "cents", "euro": "euros"},
     **{"cm": "centimeters", "mm": "millimeters", "km": "kilometers", "metre": "meters", "metres": "meters"},
@@ -283,11 +282,11 @@ _UNITS = {
 }  # fmt: skip
 
 
-def read_number(text: str) -> Number | None:
-    """A number with what may stand around it: a sign, a currency, thousands, a percent sign, a unit."""
-    if len(text) > LONGEST:
+def parse_number(text: str) -> Number | None:
+    """A number with its sign, currency, thousands separators, percent sign and unit."""
+    if len(text) > MAX_CHARACTERS:
         return None
-    body, unit = _without_unit(text.strip())
+    body, unit = _split_unit(text.strip())
     currency = re.match(rf"^([+-]?)\s*(?:US)?[{MONEY}€£¥]\s*", body)
     if currency and currency.end() > len(currency[1]):
         body, unit = currency[1] + body[currency.end() :], unit or "dollars"
@@ -295,11 +294,11 @@ def read_number(text: str) -> Number | None:
     body, unit = body.rstrip("% "), "" if unit == "%" else unit
     sign = -1 if body.startswith("-") else 1
     body = body[1:].strip() if body[:1] in ("-", "+") else body
-    found = _unsigned(_unwrapped(body))
-    return None if found is None else Number(sign * found[0], found[1], percent, unit)
+    parsed = _parse_unsigned(_strip_brackets(body))
+    return None if parsed is None else Number(sign * parsed[0], parsed[1], percent, unit)
 
 
-def _without_unit(text: str) -> tuple[str, str]:
+def _split_unit(text: str) -> tuple[str, str]:
     """ "5 \\text{ cm}^2" -> ("5", "centimeters^2"): a known unit, or any words, right after a number."""
     match = re.fullmatch(
         rf"(.*[\d.}}])\s*(?:{UNIT_OPEN}([^{UNIT_CLOSE}]*){UNIT_CLOSE}|\s((?:[A-Za-z]{{2,}}|m|g|s|h)(?: [A-Za-z]+)*))"
@@ -313,23 +312,23 @@ def _without_unit(text: str) -> tuple[str, str]:
         return text, ""
     square = {"square": "2", "sq": "2", "cubic": "3"}.get(words[0]) if len(words) > 1 else None
     power = square or match[4]
-    named = " ".join(_singular(word) for word in (words[1:] if square else words))
-    return match[1], f"{named}^{power}" if power else named
+    assignment = " ".join(_plural_unit(word) for word in (words[1:] if square else words))
+    return match[1], f"{assignment}^{power}" if power else assignment
 
 
-def _singular(word: str) -> str:
-    """The plural, in fact, which most units are written in."""
+def _plural_unit(word: str) -> str:
+    """The unit's full name in the plural."""
     known = _UNITS.get(word, word)
     return known if known.endswith("s") or known in ("feet", "%", "per") else _UNITS.get(f"{known}s", f"{known}s")
 
 
-def _unsigned(text: str) -> tuple[Fraction, bool] | None:
+def _parse_unsigned(text: str) -> tuple[Fraction, bool] | None:
     if re.fullmatch(_DECIMAL, text):
-        return _decimal(text), True
+        return _parse_decimal(text), True
     power = _POWER.fullmatch(text)
     if power:
         exponent = int(power[2] or power[3] or power[4])
-        return (_decimal(power[1]) * Fraction(10) ** exponent, True) if abs(exponent) <= _LARGEST_POWER else None
+        return (_parse_decimal(power[1]) * Fraction(10) ** exponent, True) if abs(exponent) <= _MAX_EXPONENT else None
     whole = Fraction(0)
     mixed = re.match(r"(\d+)(?: |(?=\\frac))\s*(.+)", text)
     if mixed and (_FRACTION.fullmatch(mixed[2]) or _SLASHED.fullmatch(mixed[2])):
@@ -339,16 +338,16 @@ def _unsigned(text: str) -> tuple[Fraction, bool] | None:
         return None
     top, bottom = [part for part in match.groups() if part is not None]
     try:
-        value = _signed(top) / _signed(bottom)
+        value = _parse_signed(top) / _parse_signed(bottom)
     except (ValueError, ZeroDivisionError):
         return None
     return whole + value, False
 
 
-def _signed(text: str) -> Fraction:
+def _parse_signed(text: str) -> Fraction:
     text = text.strip()
-    return -_decimal(text[1:]) if text.startswith("-") else _decimal(text)
+    return -_parse_decimal(text[1:]) if text.startswith("-") else _parse_decimal(text)
 
 
-def _decimal(text: str) -> Fraction:
+def _parse_decimal(text: str) -> Fraction:
     return Fraction(text.replace(",", "").replace(" ", "").rstrip(".") or "0")

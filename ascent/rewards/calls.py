@@ -1,10 +1,10 @@
-"""Call rewards as rollouts arrive: sync, async or batched, many at once, each with a time-out.
+"""Call rewards as rollouts arrive: sync, async or batched, in parallel, each call with a time-out.
 
-Who is asked together, and in which place a result stands, follows from the rollouts' places alone. So scoring while
-others are still being sampled gives the same as scoring when all are there, which is the same code (`score_all`).
+Batches are formed by rollout index, not by arrival. So scoring during sampling gives the same as scoring afterwards,
+which is the same code (`score_all`).
 
-A function that hangs cannot be stopped in Python, only abandoned: its thread stays behind, and its rollout is counted
-as `timeout`. After MOST_ABANDONED of them the run stops, since every one holds a thread and perhaps a lock.
+A Python function that hangs cannot be stopped, only abandoned: its thread remains, and its rollout counts as `timeout`.
+After MAX_ABANDONED of them the run stops, since each holds a thread and perhaps a lock.
 """
 
 from __future__ import annotations
@@ -19,68 +19,70 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from ascent.records import Rollout
-from ascent.rewards.outcome import Outcome, RewardFailed, StopOn, Tally, Unscored, failed, outcome
+from ascent.rewards.outcome import OnError, Outcome, RewardFailed, Tally, Unscored, check_score, failed_outcome
 from ascent.rewards.registry import Batch, Reward
 from ascent.sandbox.timeouts import Box, shown
 
-MOST_ABANDONED = 32
-# Plain functions side by side: enough to hide a wait, few enough that computing ones do not make each other late.
-AT_ONCE = 4
+MAX_ABANDONED = 32
+# Plain functions in parallel: enough to hide waiting, few enough that computing ones do not time each other out.
+MAX_THREADS = 4
 # Coroutines only wait.
-COROUTINES_AT_ONCE = 64
-# A coroutine that blocks its loop keeps the others from their own time-outs.
+MAX_COROUTINES = 64
+# A coroutine that blocks its event loop delays its own time-out.
 GRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Rule:
-    """`timeout` seconds for one call: of one rollout, or of those that a batched reward gets together."""
+class CallOptions:
+    """`timeout` is for one call: one rollout, or one batch of a batched reward."""
 
     timeout: float
-    on_error: StopOn = "bugs"
+    on_error: OnError = "bugs"
 
     def __post_init__(self) -> None:
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
             raise ValueError(f"timeout={self.timeout}, but a reward needs some time; give seconds above 0")
-        if self.on_error not in get_args(StopOn):
-            raise ValueError(f"on_error={self.on_error!r}, but it must be one of {', '.join(get_args(StopOn))}")
+        if self.on_error not in get_args(OnError):
+            raise ValueError(f"on_error={self.on_error!r}, but it must be one of {', '.join(get_args(OnError))}")
 
 
-class Scoring:
-    """`count` rollouts, each given or skipped once by its place, in any order; `finish` waits for what rewards say."""
+class ScoringBatch:
+    """Scores `count` rollouts, each added or skipped once by its index, in any order; `finish` waits for the scores."""
 
-    def __init__(self, rewards: Mapping[str, Reward], rules: Mapping[str, Rule], count: int) -> None:
-        self._count, self._rules = count, rules
+    def __init__(self, rewards: Mapping[str, Reward], options: Mapping[str, CallOptions], count: int) -> None:
+        self._count, self._options = count, options
         self._rollouts: dict[int, Rollout] = {}
-        self._lines = {name: _Line(name, reward, rules[name].timeout, count) for name, reward in rewards.items()}
+        self._queues = {
+            name: _RewardQueue(name, reward, options[name].timeout, count) for name, reward in rewards.items()
+        }
 
-    def add(self, place: int, rollout: Rollout) -> None:
-        """Whoever can be scored now, is, by other threads."""
-        self._rollouts[place] = rollout
-        for line in self._lines.values():
-            line.add(place, rollout)
+    def add(self, index: int, rollout: Rollout) -> None:
+        """Full batches are scored at once, in other threads."""
+        self._rollouts[index] = rollout
+        for reward_queue in self._queues.values():
+            reward_queue.add(index, rollout)
 
-    def skip(self, place: int) -> None:
-        """There is nothing to score here."""
-        for line in self._lines.values():
-            line.add(place, None)
+    def skip(self, index: int) -> None:
+        """There is no rollout at this index."""
+        for reward_queue in self._queues.values():
+            reward_queue.add(index, None)
 
     def stop(self) -> None:
-        """Nobody will ask for the results: threads end with the calls they are at."""
-        for line in self._lines.values():
-            line.stop()
+        """Discard the results: threads end after their current calls."""
+        for reward_queue in self._queues.values():
+            reward_queue.stop()
 
     def finish(self, tally: Tally | None = None) -> list[dict[str, Outcome]]:
-        """For each rollout, reward name -> outcome, and nothing for a skipped one. Counts go to `tally`; what a rule
-        refuses raises RewardFailed."""
+        """For each rollout, reward name -> outcome; empty for a skipped one. Counts go to `tally`; failures that
+        `on_error` does not accept raise RewardFailed."""
         counts = Tally() if tally is None else tally
-        found = {name: line.finish() for name, line in self._lines.items()}
-        for name, outcomes in found.items():
-            for place, result in sorted(outcomes.items()):
-                counts.add(name, self._rollouts[place], result, self._rules[name].on_error)
+        outcomes_by_reward = {name: reward_queue.finish() for name, reward_queue in self._queues.items()}
+        for name, outcomes in outcomes_by_reward.items():
+            for index, result in sorted(outcomes.items()):
+                counts.add(name, self._rollouts[index], result, self._options[name].on_error)
         return [
-            {name: outcomes[place] for name, outcomes in found.items() if place in outcomes}
-            for place in range(self._count)
+            {name: outcomes[index] for name, outcomes in outcomes_by_reward.items() if index in outcomes}
+            for index in range(self._count)
         ]
 
 
@@ -89,43 +91,43 @@ def score_all(
     rollouts: Sequence[Rollout],
     *,
     timeout: float,
-    on_error: StopOn = "bugs",
+    on_error: OnError = "bugs",
     tally: Tally | None = None,
 ) -> list[dict[str, Outcome]]:
-    """Every reward on every rollout, which are all there: for each rollout, reward name -> outcome."""
-    scoring = Scoring(rewards, dict.fromkeys(rewards, Rule(timeout, on_error)), len(rollouts))
-    for place, rollout in enumerate(rollouts):
-        scoring.add(place, rollout)
+    """Score every rollout with every reward: for each rollout, reward name -> outcome."""
+    scoring = ScoringBatch(rewards, dict.fromkeys(rewards, CallOptions(timeout, on_error)), len(rollouts))
+    for index, rollout in enumerate(rollouts):
+        scoring.add(index, rollout)
     return scoring.finish(tally)
 
 
-class _Line:
-    """One reward's calls: pieces of rollouts, cut by place, asked as soon as all of a piece is there."""
+class _RewardQueue:
+    """One reward's calls: batches of rollouts by index, each called once it is complete."""
 
     def __init__(self, name: str, reward: Reward, timeout: float, count: int) -> None:
         self.name, self.reward = name, reward
-        self.timeout = max(timeout, reward.longest) if isinstance(reward, Batch) else timeout
-        size = (reward.together or count) if isinstance(reward, Batch) else 1
+        self.timeout = max(timeout, reward.max_seconds) if isinstance(reward, Batch) else timeout
+        size = (reward.batch_size or count) if isinstance(reward, Batch) else 1
         self._size, self._count = max(size, 1), count
-        self._pieces: dict[int, dict[int, Rollout | None]] = {}
-        self._found: dict[int, Outcome] = {}
+        self._batches: dict[int, dict[int, Rollout | None]] = {}
+        self._outcomes_by_index: dict[int, Outcome] = {}
         self._error: BaseException | None = None
         self._jobs: queue.SimpleQueue[dict[int, Rollout] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._most = reward.at_once if isinstance(reward, Batch) else AT_ONCE
+        self._max_threads = reward.concurrency if isinstance(reward, Batch) else MAX_THREADS
         if not isinstance(reward, Batch) and _is_async(reward):
-            self._most = COROUTINES_AT_ONCE
+            self._max_threads = MAX_COROUTINES
 
-    def add(self, place: int, rollout: Rollout | None) -> None:
-        first = place - place % self._size
-        piece = self._pieces.setdefault(first, {})
-        piece[place] = rollout
-        if len(piece) < min(self._size, self._count - first):
+    def add(self, index: int, rollout: Rollout | None) -> None:
+        first = index - index % self._size
+        batch = self._batches.setdefault(first, {})
+        batch[index] = rollout
+        if len(batch) < min(self._size, self._count - first):
             return
-        job = {each: given for each, given in sorted(self._pieces.pop(first).items()) if given is not None}
+        job = {each: rollout for each, rollout in sorted(self._batches.pop(first).items()) if rollout is not None}
         if job:
             self._jobs.put(job)
-            if len(self._threads) < self._most:
+            if len(self._threads) < self._max_threads:
                 self._threads.append(threading.Thread(target=self._work, daemon=True, name=f"scoring-{self.name}"))
                 self._threads[-1].start()
 
@@ -134,23 +136,23 @@ class _Line:
             self._jobs.put(None)
 
     def finish(self) -> dict[int, Outcome]:
-        assert not self._pieces, f"reward {self.name}: places {sorted(self._pieces)} are not all there"
+        assert not self._batches, f"reward {self.name}: batches {sorted(self._batches)} are incomplete"
         self.stop()
         for thread in self._threads:
             thread.join()
         if self._error is not None:
             raise self._error
-        return self._found
+        return self._outcomes_by_index
 
     def _work(self) -> None:
-        """One call after the other. Nothing here waits longer than a call's time-out."""
+        """Make one call after the other. None takes longer than its time-out."""
         while (job := self._jobs.get()) is not None and self._error is None:
             try:
                 outcomes = _outcomes(self.name, self.reward, list(job.values()), self.timeout)
-            except BaseException as error:  # the run's error: it is raised where results are asked for
+            except BaseException as error:  # raised again in finish()
                 self._error = error
                 return
-            self._found.update(zip(job, outcomes, strict=True))
+            self._outcomes_by_index.update(zip(job, outcomes, strict=True))
 
 
 def _outcomes(name: str, reward: Reward, rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
@@ -160,7 +162,7 @@ def _outcomes(name: str, reward: Reward, rollouts: Sequence[Rollout], timeout: f
     if _is_async(reward):
         return [_coroutine(name, reward, rollout, timeout)]
     box = Box(functools.partial(reward, rollout), name=f"reward-{name}")
-    return [_failure(box, name, timeout) or outcome(box.value, rollout)]
+    return [_failure(box, name, timeout) or check_score(box.value, rollout)]
 
 
 def _batch(name: str, reward: Batch, rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
@@ -170,19 +172,19 @@ def _batch(name: str, reward: Batch, rollouts: Sequence[Rollout], timeout: float
         return [failure] * len(rollouts)
     scores = box.value
     if isinstance(scores, str | bytes) or not isinstance(scores, Sequence):
-        return [failed("wrong_type", f"a batch returned a {type(scores).__name__}, not a list")] * len(rollouts)
+        return [failed_outcome("wrong_type", f"a batch returned a {type(scores).__name__}, not a list")] * len(rollouts)
     if len(scores) != len(rollouts):
         detail = f"a batch returned {len(scores)} scores for {len(rollouts)} rollouts"
-        return [failed("wrong_count", detail)] * len(rollouts)
-    return [outcome(score, rollout) for score, rollout in zip(scores, rollouts, strict=True)]
+        return [failed_outcome("wrong_count", detail)] * len(rollouts)
+    return [check_score(score, rollout) for score, rollout in zip(scores, rollouts, strict=True)]
 
 
 def _coroutine(name: str, reward: Callable[[Rollout], Any], rollout: Rollout, timeout: float) -> Outcome:
     box = Box(lambda: asyncio.run(asyncio.wait_for(reward(rollout), timeout)), name=f"reward-{name}")
     failure = _failure(box, name, timeout + GRACE_SECONDS)
     if isinstance(box.error, TimeoutError):
-        return failed("timeout", f"no score within {timeout:g} s")
-    return failure or outcome(box.value, rollout)
+        return failed_outcome("timeout", f"no score within {timeout:g} s")
+    return failure or check_score(box.value, rollout)
 
 
 def _is_async(reward: Callable[..., Any]) -> bool:
@@ -191,23 +193,23 @@ def _is_async(reward: Callable[..., Any]) -> bool:
 
 
 def _failure(box: Box, name: str, timeout: float) -> Outcome | None:
-    """None when there is a value to look at."""
+    """None if the call returned a value."""
     if not box.wait(timeout):
         _abandon(name)
-        return failed("timeout", "no score in time")
+        return failed_outcome("timeout", "no score in time")
     if isinstance(box.error, Unscored):
-        return failed(box.error.kind, box.error.detail)
-    return failed("raised", shown(box.error)) if box.error is not None else None
+        return failed_outcome(box.error.kind, box.error.detail)
+    return failed_outcome("raised", shown(box.error)) if box.error is not None else None
 
 
 _abandoned: dict[str, int] = {}
-_counting = threading.Lock()
+_abandoned_lock = threading.Lock()
 
 
 def _abandon(name: str) -> None:
-    with _counting:
+    with _abandoned_lock:
         times = _abandoned[name] = _abandoned.get(name, 0) + 1
-    if times > MOST_ABANDONED:
+    if times > MAX_ABANDONED:
         raise RewardFailed(
             f"reward {name} hung {times} times, and each call still holds a thread; give its own work "
             "a time-out, or serve it from a process of its own (rewards: remote)"

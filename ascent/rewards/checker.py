@@ -1,7 +1,7 @@
-"""A process that matches patterns and compares answers, one JSON line in, one out, so that it can be killed.
+"""A worker process that matches patterns and compares answers, one JSON line in, one out, so that it can be killed.
 
-Both jobs can take for ever on a text chosen badly enough, and neither can be interrupted from another thread: a match
-holds the interpreter's lock, and the alarm signals that math-verify relies on do nothing off the main thread.
+Both can take forever on adversarial text, and neither can be interrupted from another thread: a match holds the GIL,
+and the alarm signals of math-verify do nothing outside the main thread.
 """
 
 from __future__ import annotations
@@ -19,74 +19,76 @@ from typing import Any
 from ascent.rewards.equality import TOLERANCE, BadGold, compare
 from ascent.sandbox.pool import ready
 
-MEMORY = 4 << 30
+MEMORY_BYTES = 4 << 30
 _DECIMAL = re.compile(r"-?\d*\.\d+")
-# Deeper towers and longer factorials than any answer needs are not even tried.
-_HOPELESS = re.compile(r"\^\s*\{?\s*\d{5,}|\d{6,}\s*!|\^[^+]*\^[^+]*\^")
+# Power towers and factorials beyond any answer are not tried.
+_TOO_LARGE = re.compile(r"\^\s*\{?\s*\d{5,}|\d{6,}\s*!|\^[^+]*\^[^+]*\^")
 
 
-@lru_cache(maxsize=1024)  # a list may hold one item many times
+@lru_cache(maxsize=1024)  # a list may repeat an item
 def symbolic(gold: str, answer: str) -> bool:
-    """Equal by computer algebra; an answer that cannot be read is not equal, a gold that cannot is BadGold.
+    """Equality by computer algebra; False if the answer cannot be parsed, BadGold if the gold cannot.
 
-    Its time grows exponentially with the depth of brackets: `compare` asks about no answer that is `oversized`.
+    Its time is exponential in the nesting of brackets: `compare` does not call it for `oversized` answers.
     """
-    # Here, not above: it costs a second that pattern matching need not pay.
+    # Imported here: it takes a second, which pattern matching does not need.
     from math_verify import LatexExtractionConfig, parse, verify  # type: ignore[import-untyped]
 
     rules = [LatexExtractionConfig(boxed_match_priority=-1)]
-    want = parse(f"${gold}$", rules, parsing_timeout=None, raise_on_error=False)
-    want = [each for each in want if not isinstance(each, str)]
-    if not want:
+    gold_expressions = parse(f"${gold}$", rules, parsing_timeout=None, raise_on_error=False)
+    gold_expressions = [each for each in gold_expressions if not isinstance(each, str)]
+    if not gold_expressions:
         raise BadGold(f"gold {gold[:80]!r} cannot be read")
     if gold == answer:
         return True
-    if _HOPELESS.search(answer):
+    if _TOO_LARGE.search(answer):
         return False
-    for decimal, other in ((answer, want), (gold, None)):
+    for decimal, other in ((answer, gold_expressions), (gold, None)):
         if _DECIMAL.fullmatch(decimal):
             exprs = other or parse(f"${answer}$", rules, parsing_timeout=None, raise_on_error=False)
-            near = _close(Fraction(decimal), exprs)
-            if near is not None:
-                return near
-    got = parse(f"${answer}$", rules, parsing_timeout=None, raise_on_error=False)
-    got = [each for each in got if not isinstance(each, str)]
-    return bool(got) and bool(verify(want, got, float_rounding=6, strict=True, timeout_seconds=None))
+            close = _is_close(Fraction(decimal), exprs)
+            if close is not None:
+                return close
+    expressions = parse(f"${answer}$", rules, parsing_timeout=None, raise_on_error=False)
+    expressions = [each for each in expressions if not isinstance(each, str)]
+    return bool(expressions) and bool(
+        verify(gold_expressions, expressions, float_rounding=6, strict=True, timeout_seconds=None)
+    )
 
 
-def _close(number: Fraction, expressions: list[Any]) -> bool | None:
-    """A decimal against a closed form, to a RELATIVE tolerance: rounding both to six places would make 1e-8 zero."""
+def _is_close(number: Fraction, expressions: list[Any]) -> bool | None:
+    """A decimal against a closed form, with a relative tolerance: rounded to six places, 1e-8 would be 0."""
     for each in expressions:
         if not isinstance(each, str) and getattr(each, "is_real", False) and not each.free_symbols:
             try:
                 value = Fraction(str(each.evalf(30)))
-            except ValueError:  # no number comes out of it
+            except ValueError:  # not a number
                 return None
             return abs(value - number) <= TOLERANCE * abs(value)
     return None
 
 
-def answer_to(job: dict[str, Any]) -> dict[str, Any]:
+def handle_job(job: dict[str, Any]) -> dict[str, Any]:
     if job["op"] == "match":
         return {"match": re.fullmatch(job["pattern"], job["text"], re.DOTALL) is not None}
     try:
-        right, found = compare(job["gold"], job["answer"] or "", symbolic)
+        right, partial = compare(job["gold"], job["answer"] or "", symbolic)
     except BadGold as error:
         return {"unscored": "bad_gold", "detail": str(error)}
     except MemoryError:
         return {"unscored": "memory", "detail": "the comparison took too much memory"}
-    return {"right": right, "share": found}
+    return {"right": right, "share": partial}
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     logging.disable(logging.CRITICAL)  # math-verify logs every text it cannot read
     warnings.simplefilter("ignore")
     if sys.argv[1:] == ["mathematics"]:
-        symbolic("x", "1+x")  # what the first comparison would pay, before its clock runs
+        symbolic("x", "1+x")  # imports now, not within the first time limit
     ready()
     for line in sys.stdin:
-        print(json.dumps(answer_to(json.loads(line))), flush=True)
+        print(json.dumps(handle_job(json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

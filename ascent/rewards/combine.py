@@ -1,4 +1,4 @@
-"""From outcomes to a rollout with its reward: clip, gate, weight, add, clip the total. Parts keep their names.
+"""Combine outcomes into a rollout's reward: clip, gate, weight, add, clip the total. Parts keep their names.
 
 Worked example: mathematics 1 (weight 1), format 1 (weight .2, gated on mathematics >= 1), length -.5 (weight .1):
 1 + .2 - .05 = 1.15. With mathematics 0 the gate closes: 0 + 0 - .05 = -.05.
@@ -17,8 +17,8 @@ from ascent.rewards.registry import Batch, Reward
 
 @dataclass(frozen=True)
 class Gate:
-    """The term counts only where another part reached a value: an easy reward gated on the hard one cannot be earned
-    instead of it. (The conditioning of GDPO.)"""
+    """The term counts only where another part is at least a value, so an easy reward cannot replace a hard one (the
+    conditioning of GDPO)."""
 
     part: str
     at_least: float
@@ -26,7 +26,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Term:
-    """One reward's place in the total. A part's own weight, where given, replaces `weight`; 0 only shows the part."""
+    """One reward in the total. `part_weights` multiply `weight`; a part with weight 0 is only reported."""
 
     name: str
     weight: float = 1.0
@@ -44,7 +44,7 @@ class Term:
 
     @classmethod
     def of(cls, name: str, reward: Reward, *, weight: float = 1.0) -> Term:
-        """A term with the weights that the reward gives its own parts."""
+        """A term with the reward's default weights."""
         return cls(name, weight, reward.weights if isinstance(reward, Batch) else {})
 
     def weight_of(self, part: str) -> float:
@@ -63,9 +63,9 @@ class Combination:
 
     def __post_init__(self) -> None:
         names = [term.name for term in self.terms]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"two rewards are named {twice}; parts are told apart by name, so rename one")
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate is not None:
+            raise ValueError(f"two rewards are named {duplicate}; parts need distinct names, so rename one")
         for term in self.terms:
             if term.gate is not None and term.gate.part.partition("/")[0] not in names:
                 raise ValueError(
@@ -76,23 +76,23 @@ class Combination:
         _check_clip("the total", self.clip)
 
     def apply(self, rollout: Rollout, outcomes: Mapping[str, Outcome]) -> Rollout:
-        """The rollout with reward, parts and steps. A part that counts and is unscored leaves the total unscored.
+        """The rollout with reward, parts and steps. An unscored part with a weight leaves the total unscored.
 
-        Where there are step rewards, `steps` adds up to `reward`: what was earned by the whole answer stands at its
-        last token. Parts are shown after clipping and gating, before weighting.
+        With step rewards, `steps` adds up to `reward`: the rest of the total is at the last token. Parts are reported
+        after clipping and gating, before weighting.
         """
-        plain = {
-            term.full_name(part): _clipped(value, term.clip)
+        clipped = {
+            term.full_name(part): _clip(value, term.clip)
             for term in self.terms
             for part, value in _parts(outcomes[term.name]).items()
         }
-        shown, weights, total, steps = dict(plain), {}, 0.0, []
+        shown, weights, total, steps = dict(clipped), {}, 0.0, []
         unscored = False
         for term in self.terms:
-            factor = _opened(term.gate, plain)
+            factor = _gate_factor(term.gate, clipped)
             for part in _parts(outcomes[term.name]):
                 name, weight = term.full_name(part), term.weight_of(part)
-                value = plain[name]
+                value = clipped[name]
                 shown[name] = None if value is None or factor is None else factor * value
                 if weight == 0:
                     continue
@@ -110,26 +110,26 @@ class Combination:
             return replace(rollout, reward=None, steps=())
         if self.clip is not None:
             total = min(max(total, self.clip[0]), self.clip[1])
-        return replace(rollout, reward=total, steps=_settled(steps, total, rollout.length))
+        return replace(rollout, reward=total, steps=_merge_steps(steps, total, rollout.length))
 
 
 def _failures(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
-    """Which rewards could not judge, or which of their parts, and the word for it."""
+    """The rewards and parts that are unscored, and the kind of failure."""
     found = {name: each.failure.kind for name, each in outcomes.items() if each.failure is not None}
-    unknown = [(name, part) for name, each in outcomes.items() for part, value in each.parts.items() if value is None]
-    return found | {f"{name}/{part}": "none" for name, part in unknown}
+    missing = [(name, part) for name, each in outcomes.items() for part, value in each.parts.items() if value is None]
+    return found | {f"{name}/{part}": "none" for name, part in missing}
 
 
 def _parts(outcome: Outcome) -> Mapping[str, float | None]:
     return {"": None} if outcome.failure is not None else outcome.parts
 
 
-def _clipped(value: float | None, clip: tuple[float, float] | None) -> float | None:
+def _clip(value: float | None, clip: tuple[float, float] | None) -> float | None:
     return value if value is None or clip is None else min(max(value, clip[0]), clip[1])
 
 
-def _opened(gate: Gate | None, parts: Mapping[str, float | None]) -> float | None:
-    """1 where the gate is open, 0 where it is shut, None where nobody knows."""
+def _gate_factor(gate: Gate | None, parts: Mapping[str, float | None]) -> float | None:
+    """1 if the gate is open, 0 if it is closed, None if unknown."""
     if gate is None:
         return 1.0
     if gate.part not in parts:
@@ -140,15 +140,15 @@ def _opened(gate: Gate | None, parts: Mapping[str, float | None]) -> float | Non
     return None if value is None else float(value >= gate.at_least)
 
 
-def _settled(steps: Sequence[StepReward], total: float, length: int) -> tuple[StepReward, ...]:
+def _merge_steps(steps: Sequence[StepReward], total: float, length: int) -> tuple[StepReward, ...]:
     if not steps:
         return ()
     by_token: dict[int, float] = {}
     for step in steps:
         by_token[step.token] = by_token.get(step.token, 0.0) + step.value
-    rest = total - math.fsum(by_token.values())
-    if rest:
-        by_token[length - 1] = by_token.get(length - 1, 0.0) + rest
+    remainder = total - math.fsum(by_token.values())
+    if remainder:
+        by_token[length - 1] = by_token.get(length - 1, 0.0) + remainder
     return tuple(StepReward(token, value) for token, value in sorted(by_token.items()))
 
 

@@ -1,11 +1,11 @@
-"""Are two answers the same? Numbers exactly, or within a tolerance where one is not a finite decimal; lists by items;
-the rest through `symbolic`, which asks a computer algebra system elsewhere.
+"""Equality of answers: numbers exactly, or within a tolerance where one is not a finite decimal; lists by items; the
+rest through `symbolic`, which calls a computer algebra system in another process.
 
 Worked example: gold \\frac{1}{3} accepts 0.333333 (relative error 1e-6) and refuses 0.3333; gold 0.5 accepts 1/2 and
 refuses 0.50001; gold 1,234 refuses 12,34.
 
-Computer algebra takes time exponential in how deep brackets are nested (20 braces take minutes), so an answer that is
-`oversized` beside its gold is not given to it: its expressions are equal only where they are equal letter by letter.
+Computer algebra takes time exponential in the nesting of brackets (20 braces take minutes), so it is not called for an
+answer that is `oversized` relative to its gold: such expressions are equal only if their text is equal.
 """
 
 from __future__ import annotations
@@ -17,67 +17,67 @@ from decimal import Decimal
 from fractions import Fraction
 
 from ascent.rewards.answers import (
-    LONGEST,
+    MAX_CHARACTERS,
     SET_CLOSE,
     SET_OPEN,
     Answer,
+    Assignment,
     Expression,
+    ItemList,
     Matrix,
-    Named,
     Number,
-    Several,
+    Text,
     Union,
-    Words,
-    read,
+    parse_answer,
 )
 
 Symbolic = Callable[[str, str], bool]
-MOST_CHARACTERS, MOST_NESTED = 400, 8  # for computer algebra, where the gold itself has no more
+MAX_SYMBOLIC_CHARACTERS, MAX_NESTING = 400, 8  # for computer algebra, unless the gold has more
 TOLERANCE = Fraction(1, 1_000_000)
-_NO_ORDER = ("", SET_OPEN + SET_CLOSE)
-# Arithmetic left undone between two numbers: where the answer is a number, the question itself would pass for it.
-_UNDONE = re.compile(r"\d\s*(?:[+*/-]|\\times|\\cdot|\\div)\s*[(\d\\]")
+_UNORDERED = ("", SET_OPEN + SET_CLOSE)
+# Unevaluated arithmetic: where the gold is a number, the question itself would pass for an answer.
+_UNEVALUATED = re.compile(r"\d\s*(?:[+*/-]|\\times|\\cdot|\\div)\s*[(\d\\]")
 _BRACKET = re.compile(r"[(\[{)\]}]")
-_BASED = re.compile(r"[\dA-F]+_\{?\d+\}?")
+_WITH_BASE = re.compile(r"[\dA-F]+_\{?\d+\}?")
 
 
 class NeedsSymbolic(Exception):
-    """The comparison cannot be settled without computer algebra."""
+    """The comparison needs computer algebra."""
 
 
 class BadGold(Exception):
     """The reference answer cannot be read, so nothing can be compared with it."""
 
 
-def unavailable(gold: str, answer: str) -> bool:
-    """For callers without computer algebra at hand."""
+def no_symbolic(gold: str, answer: str) -> bool:
+    """For callers without computer algebra."""
     raise NeedsSymbolic
 
 
 def compare(gold: str, answer: str, symbolic: Symbolic) -> tuple[bool, float]:
-    """(the same?, share of the gold's items that were found). BadGold when the gold is no answer."""
-    want = read(gold)
-    if want is None:
-        long = f": it has {len(gold)} characters, and at most {LONGEST} are read" if len(gold) > LONGEST else ""
-        raise BadGold(f"gold {gold[:80]!r} cannot be read{long}")
-    if isinstance(want, Expression):
-        symbolic(want.latex, want.latex)  # raises BadGold for what no reader understands
-    got = read(answer)
-    if got is None:
+    """(equal?, share of the gold's items that were found). BadGold if the gold cannot be parsed."""
+    parsed_gold = parse_answer(gold)
+    if parsed_gold is None:
+        too_long = f": it has {len(gold)} characters, and at most {MAX_CHARACTERS} are read"
+        raise BadGold(f"gold {gold[:80]!r} cannot be read{too_long if len(gold) > MAX_CHARACTERS else ''}")
+    if isinstance(parsed_gold, Expression):
+        symbolic(parsed_gold.latex, parsed_gold.latex)  # raises BadGold for what cannot be parsed
+    parsed = parse_answer(answer)
+    if parsed is None:
         return False, 0.0
     symbolic = operator.eq if oversized(gold, answer) else symbolic
-    right = same(want, got, symbolic)
-    return right, 1.0 if right else share(want, got, symbolic)
+    right = equal(parsed_gold, parsed, symbolic)
+    return right, 1.0 if right else partial_credit(parsed_gold, parsed, symbolic)
 
 
 def oversized(gold: str, answer: str) -> bool:
     """Is the answer more than 400 characters and three times the gold's, or nested deeper than 8 and than the gold?"""
-    most = min(LONGEST, max(MOST_CHARACTERS, 3 * len(gold)))
-    return len(answer) > most or nesting(answer) > max(MOST_NESTED, nesting(gold))
+    max_length = min(MAX_CHARACTERS, max(MAX_SYMBOLIC_CHARACTERS, 3 * len(gold)))
+    return len(answer) > max_length or nesting(answer) > max(MAX_NESTING, nesting(gold))
 
 
 def nesting(text: str) -> int:
-    """How many brackets of any kind are open at once, at most."""
+    """The largest number of brackets, of any kind, open at once."""
     deepest = depth = 0
     for bracket in _BRACKET.findall(text):
         depth = depth + 1 if bracket in "([{" else max(depth - 1, 0)
@@ -85,47 +85,55 @@ def nesting(text: str) -> int:
     return deepest
 
 
-def same(want: Answer, got: Answer, symbolic: Symbolic) -> bool:
-    if isinstance(want, Named) and isinstance(got, Named):
-        return want.name == got.name and same(want.value, got.value, symbolic)
-    if isinstance(want, Named) and isinstance(got, Expression) and "=" in got.latex:
-        if not isinstance(want.value, Expression | Number):
+def equal(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
+    if isinstance(gold, Assignment) and isinstance(answer, Assignment):
+        return gold.name == answer.name and equal(gold.value, answer.value, symbolic)
+    if isinstance(gold, Assignment) and isinstance(answer, Expression) and "=" in answer.latex:
+        if not isinstance(gold.value, Expression | Number):
             return False
-        return symbolic(f"{want.name}={_latex(want.value)}", got.latex)
-    if isinstance(want, Named):
-        return same(want.value, got, symbolic)
-    if isinstance(got, Named):
-        return same(want, got.value, symbolic)
-    if isinstance(want, Number) and isinstance(got, Number):
-        return same_number(want, got)
-    if isinstance(want, Words) or isinstance(got, Words):
-        return isinstance(want, Words) and isinstance(got, Words) and want.text.casefold() == got.text.casefold()
-    if isinstance(want, Several) and isinstance(got, Several):
-        return _same_several(want, got, symbolic)
-    if isinstance(want, Union) and isinstance(got, Union):
-        return _same_bag(want.pieces, got.pieces, symbolic)
-    if isinstance(want, Matrix) and isinstance(got, Matrix):
-        return [len(row) for row in want.rows] == [len(row) for row in got.rows] and all(
-            same(a, b, symbolic) for rows in zip(want.rows, got.rows, strict=True) for a, b in zip(*rows, strict=True)
+        return symbolic(f"{gold.name}={_latex(gold.value)}", answer.latex)
+    if isinstance(gold, Assignment):
+        return equal(gold.value, answer, symbolic)
+    if isinstance(answer, Assignment):
+        return equal(gold, answer.value, symbolic)
+    if isinstance(gold, Number) and isinstance(answer, Number):
+        return equal_numbers(gold, answer)
+    if isinstance(gold, Text) or isinstance(answer, Text):
+        return isinstance(gold, Text) and isinstance(answer, Text) and gold.text.casefold() == answer.text.casefold()
+    if isinstance(gold, ItemList) and isinstance(answer, ItemList):
+        return _equal_lists(gold, answer, symbolic)
+    if isinstance(gold, Union) and isinstance(answer, Union):
+        return _equal_unordered(gold.pieces, answer.pieces, symbolic)
+    if isinstance(gold, Matrix) and isinstance(answer, Matrix):
+        return [len(row) for row in gold.rows] == [len(row) for row in answer.rows] and all(
+            equal(a, b, symbolic)
+            for rows in zip(gold.rows, answer.rows, strict=True)
+            for a, b in zip(*rows, strict=True)
         )
-    return _same_expressions(want, got, symbolic)
+    return _equal_expressions(gold, answer, symbolic)
 
 
-def _same_expressions(want: Answer, got: Answer, symbolic: Symbolic) -> bool:
-    if isinstance(want, Number) and isinstance(got, Expression) and _UNDONE.search(got.latex):
+def _equal_expressions(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
+    if isinstance(gold, Number) and isinstance(answer, Expression) and _UNEVALUATED.search(answer.latex):
         return False
-    if isinstance(got, Expression) and "=" in got.latex and not (isinstance(want, Expression) and "=" in want.latex):
-        return False  # 3 = 3 is true, which is not what was asked
-    if isinstance(want, Expression | Number) and isinstance(got, Expression | Number):
-        first, second = _packed(_latex(want)), _packed(_latex(got))
-        if _BASED.fullmatch(first) or _BASED.fullmatch(second):  # 25_8: algebra would take the base for an index
+    if (
+        isinstance(answer, Expression)
+        and "=" in answer.latex
+        and not (isinstance(gold, Expression) and "=" in gold.latex)
+    ):
+        return False  # 3 = 3 is true, but no answer
+    if isinstance(gold, Expression | Number) and isinstance(answer, Expression | Number):
+        first, second = _remove_spaces(_latex(gold)), _remove_spaces(_latex(answer))
+        if _WITH_BASE.fullmatch(first) or _WITH_BASE.fullmatch(
+            second
+        ):  # 25_8: computer algebra would read the base as an index
             return re.sub("[{}]", "", first) == re.sub("[{}]", "", second)
-        return first == second or symbolic(_latex(want), _latex(got))
+        return first == second or symbolic(_latex(gold), _latex(answer))
     return False
 
 
-def _packed(latex: str) -> str:
-    """Without space that separates nothing: 1 2 is not 12."""
+def _remove_spaces(latex: str) -> str:
+    """Remove spaces that separate nothing: 1 2 is not 12."""
     return re.sub(r"\s+(?!\w)|(?<!\w)\s+", "", latex)
 
 
@@ -142,56 +150,56 @@ def _latex(answer: Expression | Number) -> str:
     return f"{Decimal(shifted.numerator).scaleb(-4 * places).normalize():f}" if shifted.denominator == 1 else str(value)
 
 
-def same_number(want: Number, got: Number) -> bool:
-    """A unit or a percent sign may be left out, but not exchanged. 50% is 50 to whoever asks for a percentage, and
-    0.5; where the gold has no percent sign, 0.5% is not 0.5."""
-    if want.unit and got.unit and want.unit != got.unit:
+def equal_numbers(gold: Number, answer: Number) -> bool:
+    """A unit or a percent sign may be left out, but not exchanged. A gold of 50% accepts 50 and 0.5; where the gold has
+    no percent sign, 0.5% is not 0.5."""
+    if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
-    exact = want.terminating and got.terminating
-    wants = {want.value, want.value / 100} if want.percent and not got.percent else {want.value}
-    gots = {got.value}
-    if got.percent and not want.percent:
-        gots = {got.value / 100, *([got.value] if abs(got.value) > 1 else [])}
-    return any(a == b if exact else abs(a - b) <= TOLERANCE * abs(a) for a in wants for b in gots)
+    exact = gold.terminating and answer.terminating
+    gold_values = {gold.value, gold.value / 100} if gold.percent and not answer.percent else {gold.value}
+    answer_values = {answer.value}
+    if answer.percent and not gold.percent:
+        answer_values = {answer.value / 100, *([answer.value] if abs(answer.value) > 1 else [])}
+    return any(a == b if exact else abs(a - b) <= TOLERANCE * abs(a) for a in gold_values for b in answer_values)
 
 
-def _same_several(want: Several, got: Several, symbolic: Symbolic) -> bool:
-    if want.brackets in _NO_ORDER and got.brackets in _NO_ORDER:
-        if SET_OPEN in want.brackets or SET_OPEN in got.brackets:  # in a set nothing counts twice
-            return _covers(want.items, got.items, symbolic) and _covers(got.items, want.items, symbolic)
-        return _same_bag(want.items, got.items, symbolic)
+def _equal_lists(gold: ItemList, answer: ItemList, symbolic: Symbolic) -> bool:
+    if gold.brackets in _UNORDERED and answer.brackets in _UNORDERED:
+        if SET_OPEN in gold.brackets or SET_OPEN in answer.brackets:  # sets ignore repeats
+            return _covers(gold.items, answer.items, symbolic) and _covers(answer.items, gold.items, symbolic)
+        return _equal_unordered(gold.items, answer.items, symbolic)
     return (
-        want.brackets == got.brackets
-        and len(want.items) == len(got.items)
-        and all(same(a, b, symbolic) for a, b in zip(want.items, got.items, strict=True))
+        gold.brackets == answer.brackets
+        and len(gold.items) == len(answer.items)
+        and all(equal(a, b, symbolic) for a, b in zip(gold.items, answer.items, strict=True))
     )
 
 
-def _covers(want: tuple[Answer, ...], got: tuple[Answer, ...], symbolic: Symbolic) -> bool:
-    return all(any(same(a, b, symbolic) for b in got) for a in want)
+def _covers(gold: tuple[Answer, ...], answer: tuple[Answer, ...], symbolic: Symbolic) -> bool:
+    return all(any(equal(a, b, symbolic) for b in answer) for a in gold)
 
 
-def _same_bag(want: tuple[Answer, ...], got: tuple[Answer, ...], symbolic: Symbolic) -> bool:
-    return len(want) == len(got) and _found(want, got, symbolic) == len(want)
+def _equal_unordered(gold: tuple[Answer, ...], answer: tuple[Answer, ...], symbolic: Symbolic) -> bool:
+    return len(gold) == len(answer) and _count_matches(gold, answer, symbolic) == len(gold)
 
 
-def _found(want: tuple[Answer, ...], got: tuple[Answer, ...], symbolic: Symbolic) -> int:
-    rest = list(got)
+def _count_matches(gold: tuple[Answer, ...], answer: tuple[Answer, ...], symbolic: Symbolic) -> int:
+    rest = list(answer)
     count = 0
-    for item in want:
-        place = next((n for n, other in enumerate(rest) if same(item, other, symbolic)), None)
-        if place is not None:
-            del rest[place]
+    for item in gold:
+        index = next((n for n, other in enumerate(rest) if equal(item, other, symbolic)), None)
+        if index is not None:
+            del rest[index]
             count += 1
     return count
 
 
-def share(want: Answer, got: Answer, symbolic: Symbolic) -> float:
-    """Partial credit: of a list or a matrix, the share of items found, of the longer one; of all else nothing."""
-    if isinstance(want, Several) and isinstance(got, Several):
-        return _found(want.items, got.items, symbolic) / max(len(want.items), len(got.items), 1)
-    if isinstance(want, Matrix) and isinstance(got, Matrix):
-        cells = [tuple(cell for row in matrix.rows for cell in row) for matrix in (want, got)]
-        hits = sum(same(a, b, symbolic) for a, b in zip(*cells, strict=False))
+def partial_credit(gold: Answer, answer: Answer, symbolic: Symbolic) -> float:
+    """For a list or a matrix, the share of items found, relative to the longer one; else 0."""
+    if isinstance(gold, ItemList) and isinstance(answer, ItemList):
+        return _count_matches(gold.items, answer.items, symbolic) / max(len(gold.items), len(answer.items), 1)
+    if isinstance(gold, Matrix) and isinstance(answer, Matrix):
+        cells = [tuple(cell for row in matrix.rows for cell in row) for matrix in (gold, answer)]
+        hits = sum(equal(a, b, symbolic) for a, b in zip(*cells, strict=False))
         return hits / max(len(cells[0]), len(cells[1]), 1)
     return 0.0

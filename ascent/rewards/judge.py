@@ -1,9 +1,9 @@
-"""A language model as judge, behind an OpenAI-compatible endpoint, with a rubric and a strict reading of its reply.
+"""A language model as judge, behind an OpenAI-compatible endpoint, with a rubric.
 
 The judge must end with a line `Score: N`, N between `low` and `high`; the reward is (N - low) / (high - low). A reply
 without exactly one such line at its end is `bad_verdict`: counted, unscored, never a guess. A judge that is down is
-`server_down`: it never looks like a wrong answer. The text to be judged is fenced by a mark drawn anew for each
-request, so that it cannot pretend to end early and speak as somebody else.
+`server_down`, never a wrong answer. The text to be judged is fenced by a random mark per request, so it cannot fake its
+own end and give instructions.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ascent.http_client import ServerFailed, read_object
+from ascent.http_client import ServerFailed, parse_json_object
 from ascent.protocols import Score
 from ascent.records import Rollout
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch
-from ascent.rewards.remote import client_of
+from ascent.rewards.remote import create_client
 
 _VERDICT = re.compile(r"^Score:[ \t]*(-?\d+(?:\.\d+)?)[ \t]*$", re.MULTILINE)
 _RULES = """You grade an answer by this rubric:
@@ -55,40 +55,40 @@ class Judge(Batch):
             raise ValueError(f"judge: low={low}, high={high}, but the scale must go up")
         if not rubric.strip():
             raise ValueError("judge: the rubric is empty; say what a good answer is")
-        self.client = client_of(url, token_file, retry)
+        self.client = create_client(url, token_file, retry)
         self._model, self._rubric, self._low, self._high = model, rubric.strip(), low, high
-        self.together, self.at_once, self._max_tokens = 1, at_once, max_tokens
+        self.batch_size, self.concurrency, self._max_tokens = 1, at_once, max_tokens
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
-        with ThreadPoolExecutor(self.at_once, thread_name_prefix="judge") as threads:
-            return list(threads.map(self._one, rollouts))
+        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="judge") as threads:
+            return list(threads.map(self._judge, rollouts))
 
-    def _one(self, rollout: Rollout) -> Score | Unscored:
+    def _judge(self, rollout: Rollout) -> Score | Unscored:
         body = json.dumps(self.request(rollout)).encode()
         try:
-            reply = self.client.post("/chat/completions", body, said)
+            reply = self.client.post("/chat/completions", body, reply_text)
         except ServerFailed as failure:
             return Unscored(failure.kind, failure.detail)
-        return verdict(reply, self._low, self._high)
+        return parse_verdict(reply, self._low, self._high)
 
     def request(self, rollout: Rollout) -> dict[str, Any]:
-        """What the endpoint is sent for one rollout."""
+        """The request body for one rollout."""
         mark = f"-----{secrets.token_hex(8)}-----"
         rules = _RULES.format(rubric=self._rubric, mark=mark, low=self._low, high=self._high)
         question = "\n\n".join(f"[{each.role}] {each.content}" for each in rollout.prompt.messages)
         reference = f"\n\nReference answer:\n{rollout.prompt.answer}" if rollout.prompt.answer else ""
-        case = f"Question:\n{mark}\n{question}\n{mark}\n\nAnswer:\n{mark}\n{rollout.text}\n{mark}{reference}"
+        user_text = f"Question:\n{mark}\n{question}\n{mark}\n\nAnswer:\n{mark}\n{rollout.text}\n{mark}{reference}"
         return {
             "model": self._model,
-            "messages": [{"role": "system", "content": rules}, {"role": "user", "content": case}],
+            "messages": [{"role": "system", "content": rules}, {"role": "user", "content": user_text}],
             "temperature": 0,
             "max_tokens": self._max_tokens,
         }
 
 
-def said(body: bytes) -> str:
-    """The one text in an endpoint's reply."""
-    choices = read_object(body).get("choices")
+def reply_text(body: bytes) -> str:
+    """The text of a chat completion."""
+    choices = parse_json_object(body).get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise ValueError("the reply holds not exactly one choice")
     message = choices[0].get("message")
@@ -98,8 +98,8 @@ def said(body: bytes) -> str:
     return content
 
 
-def verdict(reply: str, low: float, high: float) -> float | Unscored:
-    """The judge's number on a scale from 0 to 1, or why there is none."""
+def parse_verdict(reply: str, low: float, high: float) -> float | Unscored:
+    """The judge's score scaled to 0..1, or why there is none."""
     lines = _VERDICT.findall(reply)
     if len(lines) != 1 or not _VERDICT.fullmatch(reply.strip().splitlines()[-1]):
         return Unscored("bad_verdict", f"{len(lines)} score lines, or none at the end: {reply[-80:]!r}")

@@ -1,8 +1,8 @@
-"""Mathematical answers: find the answer in the text, compare it with the reference.
+"""Mathematical answers: extract the answer from the text, compare it with the reference.
 
-Parts: `correct` 0 or 1; `partial` the share of a list's items that were found (weight 0 unless asked for); `answered`
-whether the text marks an answer at all (weight 0); `oversized` whether it is longer or nested deeper than what
-computer algebra is given (weight 0). A reference that cannot be read is unscored, whatever the text says.
+Parts: `correct` 0 or 1; `partial` the share of a list's items that were found (weight 0 by default); `answered` whether
+the text marks an answer (weight 0); `oversized` whether it is too long or nested too deep for computer algebra (weight
+0). A reference that cannot be parsed is unscored, whatever the text says.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from ascent.protocols import Score
 from ascent.records import Rollout
-from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, oversized, unavailable
-from ascent.rewards.extract import answer_in
+from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, no_symbolic, oversized
+from ascent.rewards.extract import extract_answer
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch
 from ascent.sandbox.pool import Died, Late, Pool, module_command
 
 
 class Mathematics(Batch):
-    """`seconds` bounds one symbolic comparison; past it the checker is killed and the rollout is `timeout`."""
+    """`seconds` is the time limit of one symbolic comparison; after it the rollout is `timeout`."""
 
     weights = {"partial": 0.0, "answered": 0.0, "oversized": 0.0}  # noqa: RUF012
 
@@ -34,30 +34,30 @@ class Mathematics(Batch):
         self._seconds = seconds
         command = module_command("ascent.rewards.checker", "mathematics")
         self._pool = Pool(lambda slot: command, workers or os.cpu_count() or 1)
-        self.together, self.at_once = 1, self._pool.size
+        self.batch_size, self.concurrency = 1, self._pool.size
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
-        scores: list[Any] = [self._quick(rollout) for rollout in rollouts]
-        waiting = [place for place, score in enumerate(scores) if isinstance(score, dict) and "op" in score]
-        answers = self._pool.map([scores[place] for place in waiting], self._seconds)
-        for place, answer in zip(waiting, answers, strict=True):
-            scores[place] = _score(scores[place], answer)
+        scores: list[Any] = [self._compare_locally(rollout) for rollout in rollouts]
+        jobs = [index for index, score in enumerate(scores) if isinstance(score, dict) and "op" in score]
+        answers = self._pool.map([scores[index] for index in jobs], self._seconds)
+        for index, answer in zip(jobs, answers, strict=True):
+            scores[index] = _score(scores[index], answer)
         return scores
 
-    def _quick(self, rollout: Rollout) -> Any:
-        """What can be settled here: numbers, words, lists of them. Everything else becomes a job for a checker."""
+    def _compare_locally(self, rollout: Rollout) -> Any:
+        """Compare numbers, words and lists of them here. Everything else becomes a job for the checker."""
         if rollout.prompt.answer is None or not rollout.prompt.answer.strip():
             return Unscored("no_gold", "the prompt has no answer")
-        gold = answer_in(rollout.prompt.answer) or rollout.prompt.answer
-        answer = answer_in(rollout.text)
+        gold = extract_answer(rollout.prompt.answer) or rollout.prompt.answer
+        answer = extract_answer(rollout.text)
         try:
-            # The gold is looked at even where the text gives no answer: a bad one must not look like a wrong answer.
-            right, found = compare(gold, answer or "", unavailable)
+            # The gold is parsed even if the text has no answer: a bad gold must not look like a wrong answer.
+            right, partial = compare(gold, answer or "", no_symbolic)
         except BadGold as error:
             return Unscored("bad_gold", str(error))
         except NeedsSymbolic:
             return {"op": "compare", "gold": gold, "answer": answer}
-        return _parts(gold, answer, right, found)
+        return _parts(gold, answer, right, partial)
 
     def close(self) -> None:
         self._pool.close()
@@ -73,6 +73,11 @@ def _score(job: Mapping[str, Any], answer: Any) -> Score | Unscored:
     return _parts(job["gold"], job["answer"], answer["right"], answer["share"])
 
 
-def _parts(gold: str, answer: str | None, right: bool, found: float) -> dict[str, float | None]:
-    large = answer is not None and oversized(gold, answer)
-    return {"correct": float(right), "partial": found, "answered": float(answer is not None), "oversized": float(large)}
+def _parts(gold: str, answer: str | None, right: bool, partial: float) -> dict[str, float | None]:
+    is_oversized = answer is not None and oversized(gold, answer)
+    return {
+        "correct": float(right),
+        "partial": partial,
+        "answered": float(answer is not None),
+        "oversized": float(is_oversized),
+    }

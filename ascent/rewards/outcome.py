@@ -1,17 +1,17 @@
-"""What a reward said about one rollout, checked: named parts, steps, or a failure with a name. Never a silent 0.
+"""The checked result of a reward on one rollout: named parts, steps, or a failure with a name. Never a silent 0.
 
-Failures of the reward's code, each a name of its own in the counts:
+Failures, each with its own counter:
 
-    raised       it raised an exception
-    timeout      it did not answer in time
+    raised       the reward raised an exception
+    timeout      it did not return in time
     nan          it returned NaN, or a part that is NaN
     infinite     it returned an infinite number
     wrong_type   it returned a string, a list of numbers, or anything else that is no score
     wrong_count  a batched reward returned more or fewer scores than rollouts, or a step lies outside the rollout
-    none         it returned None: it could not judge, and did not say why
+    none         it returned None: it could not score, without a reason
 
-A reward that knows why it cannot judge raises `Unscored("bad_gold", ...)`, or puts it into its list of scores; that
-word is then counted like the names above.
+A reward that knows why it cannot score raises `Unscored("bad_gold", ...)`, or returns it in its list of scores; its
+kind is then counted like the names above.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any, Literal
 
 from ascent.records import Rollout, StepReward
 
-# A bug in the reward's code, whatever the rollout: these stop a run unless it is told to go on.
+# Bugs of the reward's code: by default these stop a run.
 BUGS = frozenset({"infinite", "wrong_type", "wrong_count"})
-StopOn = Literal["bugs", "failures", "never"]
+OnError = Literal["bugs", "failures", "never"]
 
 
 class Unscored(Exception):
-    """Raised, or returned in a batch, by a reward that cannot judge a rollout. `kind` is a word that gets counted."""
+    """Raised, or returned in a batch, by a reward that cannot score a rollout. `kind` names its counter."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
@@ -41,7 +41,7 @@ class Unscored(Exception):
 
 
 class RewardFailed(ValueError):
-    """A failure that the run's policy does not accept."""
+    """A failure that `on_error` does not accept."""
 
 
 @dataclass(frozen=True)
@@ -52,31 +52,33 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One reward on one rollout. `parts` has the key "" for a reward that returned one number."""
+    """One reward's result on one rollout. `parts` has the key "" for a reward that returned one number."""
 
     parts: Mapping[str, float | None] = field(default_factory=dict)
     steps: tuple[StepReward, ...] = ()
     failure: Failure | None = None
 
 
-def failed(kind: str, detail: str) -> Outcome:
+def failed_outcome(kind: str, detail: str) -> Outcome:
     return Outcome(failure=Failure(kind, detail))
 
 
-def outcome(score: Any, rollout: Rollout) -> Outcome:
-    """A reward's return value, checked. An unscored PART keeps its name with None; the rest stays usable."""
+def check_score(score: Any, rollout: Rollout) -> Outcome:
+    """Check a reward's return value. An unscored part is None; the others stay usable."""
     if score is None:
-        return failed("none", "returned None")
+        return failed_outcome("none", "returned None")
     if isinstance(score, Unscored):
-        return failed(score.kind, score.detail)
+        return failed_outcome(score.kind, score.detail)
     if isinstance(score, bool | int | float):
         problem = _problem(score)
-        return failed(*problem) if problem else Outcome({"": float(score)})
+        return failed_outcome(*problem) if problem else Outcome({"": float(score)})
     if isinstance(score, Mapping):
         return _of_parts(score)
     if isinstance(score, Sequence) and not isinstance(score, str | bytes):
         return _of_steps(score, rollout)
-    return failed("wrong_type", f"returned {_shown(score)}; a score is a number, named parts, StepRewards or None")
+    return failed_outcome(
+        "wrong_type", f"returned {_shown(score)}; a score is a number, named parts, StepRewards or None"
+    )
 
 
 def _problem(value: float) -> tuple[str, str] | None:
@@ -89,19 +91,19 @@ def _problem(value: float) -> tuple[str, str] | None:
 
 def _of_parts(score: Mapping[Any, Any]) -> Outcome:
     if not score:
-        return failed("wrong_type", "returned no part at all")
+        return failed_outcome("wrong_type", "returned no part at all")
     parts: dict[str, float | None] = {}
     for name, value in score.items():
         if not isinstance(name, str) or not name:
-            return failed("wrong_type", f"returned a part named {name!r}; names are text")
+            return failed_outcome("wrong_type", f"returned a part named {name!r}; names are text")
         if value is None:
             parts[name] = None
             continue
         if not isinstance(value, bool | int | float):
-            return failed("wrong_type", f"returned {_shown(value)} as its part {name!r}")
+            return failed_outcome("wrong_type", f"returned {_shown(value)} as its part {name!r}")
         problem = _problem(value)
         if problem and problem[0] == "infinite":
-            return failed(problem[0], f"part {name!r}: {problem[1]}")
+            return failed_outcome(problem[0], f"part {name!r}: {problem[1]}")
         parts[name] = None if problem else float(value)
     return Outcome(parts)
 
@@ -109,12 +111,14 @@ def _of_parts(score: Mapping[Any, Any]) -> Outcome:
 def _of_steps(score: Sequence[Any], rollout: Rollout) -> Outcome:
     strange = next((item for item in score if not isinstance(item, StepReward)), None)
     if strange is not None:
-        return failed("wrong_type", f"returned a sequence with {_shown(strange)}; step rewards are StepReward records")
+        return failed_outcome(
+            "wrong_type", f"returned a sequence with {_shown(strange)}; step rewards are StepReward records"
+        )
     if any(math.isnan(step.value) for step in score):
-        return failed("nan", "a step reward is NaN")
+        return failed_outcome("nan", "a step reward is NaN")
     late = next((step.token for step in score if step.token >= rollout.length), None)
     if late is not None:
-        return failed("wrong_count", f"a step at token {late}, but only {rollout.length} tokens were sampled")
+        return failed_outcome("wrong_count", f"a step at token {late}, but only {rollout.length} tokens were sampled")
     return Outcome({"": math.fsum(step.value for step in score)}, steps=tuple(score))
 
 
@@ -124,14 +128,14 @@ def _shown(value: Any) -> str:
 
 @dataclass
 class Tally:
-    """How many rollouts each reward scored, and how many not, by reason. Adds up over batches."""
+    """Counts of scored and unscored rollouts per reward, by reason, over all batches."""
 
     scored: Counter[str] = field(default_factory=Counter)
     unscored: Counter[tuple[str, str]] = field(default_factory=Counter)
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def add(self, name: str, rollout: Rollout, result: Outcome, on_error: StopOn) -> None:
-        """Count an outcome; raise RewardFailed where the policy says so."""
+    def add(self, name: str, rollout: Rollout, result: Outcome, on_error: OnError) -> None:
+        """Count an outcome; raise RewardFailed if `on_error` does not accept it."""
         if result.failure is None:
             self.scored[name] += 1
             for part, value in result.parts.items():
@@ -149,7 +153,7 @@ class Tally:
         self.examples.setdefault((name, kind), example)
 
     def lines(self) -> list[str]:
-        """For people: one line for each reason, with the first case."""
+        """One line per reason, with the first case."""
         return [
             f"reward {name}: {count} unscored ({kind}), first: {self.examples[name, kind]}"
             for (name, kind), count in sorted(self.unscored.items())

@@ -1,4 +1,4 @@
-"""Hidden tests of a prompt, in the layouts that data sets have."""
+"""Parse the hidden tests of a prompt, in the layouts of common data sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascent.records import Prompt
 from ascent.rewards.outcome import Unscored
 from ascent.sandbox.programs import Suite
 
-# What LeetCode's own environment supplies; its programs rely on it. `builtins` again, because `math` has a `pow`.
+# The imports of LeetCode's environment. `builtins` again, because `math` has a `pow`.
 LEETCODE = """import bisect, collections, functools, heapq, itertools, math, operator, re, string, sys
 from bisect import *
 from collections import *
@@ -32,12 +32,12 @@ STDIN = ("stdin", "stdin_stdout")
 Fields = Mapping[str, Any]
 
 
-def suite_of(prompt: Prompt) -> Suite:
-    """The tests of a prompt; Unscored where it has none (`no_tests`) or where they cannot be read (`bad_tests`).
+def load_tests(prompt: Prompt) -> Suite:
+    """The tests of a prompt; Unscored if it has none (`no_tests`) or they cannot be parsed (`bad_tests`).
 
-    They stand in the column `tests` in any of these layouts, or under the columns' own names; verl's stand in
-    `reward_model.ground_truth`, which is the prompt's answer. A value may be JSON text. None counts as absent, because
-    a table has every column in every row. Whatever else is found is refused.
+    They are in the column `tests` in any of these layouts, or in the data set's own columns; verl's are in
+    `reward_model.ground_truth`, which is the prompt's answer. A value may be JSON text. None counts as absent. Other
+    layouts are refused.
 
     | from | layout |
     |---|---|
@@ -45,7 +45,7 @@ def suite_of(prompt: Prompt) -> Suite:
     | Ascent | `{"function": NAME, "calls": CASES, "tolerance": 1e-9}`; a case is `[ARGUMENTS, VALUE]`, or as above |
     | Ascent | `{"asserts": [CODE, ...], "setup": CODE}`, or the list alone |
     | APPS | `input_output`: `{"inputs": [..], "outputs": [..]}`, texts or lists of lines |
-    | APPS | the same with `"fn_name"`: lists of arguments, and values, which may each stand in a list of one |
+    | APPS | the same with `"fn_name"`: lists of arguments, and values, each perhaps in a list of one |
     | MBPP | `test_list`, with `test_setup_code` and `test_imports` |
     | HumanEval | `test`, which defines `check(candidate)`, and `entry_point` |
     | LiveCodeBench | `private_test_cases`, `public_test_cases`, or one list: `[{"input", "output", "testtype"}, ..]` |
@@ -57,9 +57,9 @@ def suite_of(prompt: Prompt) -> Suite:
     try:
         if "tests" in info:
             return _suite(info["tests"], info, prompt)
-        for needs, more, read in _COLUMNS:
-            if needs <= info.keys():
-                return read({name: info[name] for name in info.keys() & (needs | more)}, prompt)
+        for required, optional, read in _COLUMNS:
+            if required <= info.keys():
+                return read({name: info[name] for name in info.keys() & (required | optional)}, prompt)
         if prompt.answer is not None and prompt.answer.lstrip()[:1] in ("{", "["):
             return _suite(prompt.answer, info, prompt)
     except (ValueError, RecursionError) as error:
@@ -72,26 +72,28 @@ def _suite(value: Any, info: Fields, prompt: Prompt) -> Suite:
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return Suite.asserts(value)
     if isinstance(value, list):
-        return _typed({"tests": value, "metadata": info.get("metadata")}, prompt)
+        return _typed_cases({"tests": value, "metadata": info.get("metadata")}, prompt)
     if not isinstance(value, Mapping):
-        raise ValueError(f"tests are {_shown(value)}, but they are a mapping or a list")
-    fields = {name: found for name, found in value.items() if found is not None}
-    for needs, more, read in _LAYOUTS:
-        if needs <= fields.keys():
-            strange = sorted(fields.keys() - needs - more)
-            if strange:
-                known = ", ".join(sorted(needs | more))
-                raise ValueError(f"tests have {strange[0]!r} beside {', '.join(sorted(needs))}; they may have {known}")
+        raise ValueError(f"tests are {_describe(value)}, but they are a mapping or a list")
+    fields = {name: item for name, item in value.items() if item is not None}
+    for required, optional, read in _LAYOUTS:
+        if required <= fields.keys():
+            unknown = sorted(fields.keys() - required - optional)
+            if unknown:
+                known = ", ".join(sorted(required | optional))
+                raise ValueError(
+                    f"tests have {unknown[0]!r} beside {', '.join(sorted(required))}; they may have {known}"
+                )
             return read(fields, prompt)
     raise ValueError(f"tests with {', '.join(map(repr, fields)) or 'nothing'} are in no layout of docs/rewards.md")
 
 
 def _stdio(fields: Fields, prompt: Prompt) -> Suite:
-    return Suite.stdio([_pair(case, place) for place, case in enumerate(_list(fields["stdio"], "stdio"))])
+    return Suite.stdio([_pair(case, index) for index, case in enumerate(_list(fields["stdio"], "stdio"))])
 
 
 def _calls(fields: Fields, prompt: Prompt) -> Suite:
-    cases = [_pair(case, place) for place, case in enumerate(_list(fields["calls"], "calls"))]
+    cases = [_pair(case, index) for index, case in enumerate(_list(fields["calls"], "calls"))]
     return Suite.calls(fields["function"], cases, tolerance=fields.get("tolerance", 1e-9))
 
 
@@ -104,62 +106,68 @@ def _apps(fields: Fields, prompt: Prompt) -> Suite:
     if len(inputs) != len(outputs):
         raise ValueError(f"{len(inputs)} inputs, but {len(outputs)} outputs; each input has one")
     if "fn_name" not in fields:
-        return Suite.stdio([(_lines(given), _lines(want)) for given, want in zip(inputs, outputs, strict=True)])
+        return Suite.stdio([(_join_lines(text), _join_lines(want)) for text, want in zip(inputs, outputs, strict=True)])
     name = fields["fn_name"]
-    if inputs and all(isinstance(given, str) for given in inputs):
-        cases = [_call_in_lines(given, want) for given, want in zip(inputs, outputs, strict=True)]
+    if inputs and all(isinstance(each, str) for each in inputs):
+        cases = [_call_from_lines(text, want) for text, want in zip(inputs, outputs, strict=True)]
         return Suite.calls(name, cases, prelude=LEETCODE)
-    # Most outputs are wrapped in a list of one and some are not; where all have one item, nobody can tell.
+    # Most outputs are wrapped in a list of one, some are not; if all have one item, both readings are accepted.
     wrapped = all(isinstance(want, list) and len(want) == 1 for want in outputs)
-    wants = [[_keys(want[0])] if wrapped else _keys(want) for want in outputs]
-    given = [[_keys(arg) for arg in _list(args, "the arguments of a case")] for args in inputs]
-    return Suite.calls(name, list(zip(given, wants, strict=True)), unwrap=wrapped, prelude=LEETCODE)
+    expected = [[_restore_int_keys(want[0])] if wrapped else _restore_int_keys(want) for want in outputs]
+    arguments = [[_restore_int_keys(arg) for arg in _list(args, "the arguments of a case")] for args in inputs]
+    return Suite.calls(name, list(zip(arguments, expected, strict=True)), unwrap=wrapped, prelude=LEETCODE)
 
 
-def _in_column(fields: Fields, prompt: Prompt) -> Suite:
+def _apps_column(fields: Fields, prompt: Prompt) -> Suite:
     return _suite(fields["input_output"], {}, prompt)
 
 
 def _mbpp(fields: Fields, prompt: Prompt) -> Suite:
     setup = [*_list(fields.get("test_imports", []), "test_imports"), fields.get("test_setup_code", "")]
     if not all(map(_is_text, setup)):
-        raise ValueError(f"test_imports and test_setup_code are {_shown(setup)}, but they are code")
+        raise ValueError(f"test_imports and test_setup_code are {_describe(setup)}, but they are code")
     return Suite.asserts(_list(fields["test_list"], "test_list"), setup="\n".join(setup))
 
 
 def _humaneval(fields: Fields, prompt: Prompt) -> Suite:
-    """The prompt itself is code, which the answer continues, or repeats and completes."""
+    """The prompt itself is code, which the answer continues or repeats."""
     test, name = fields["test"], fields["entry_point"]
     if not isinstance(test, str) or not re.search(r"^def check\(", test, re.MULTILINE):
-        raise ValueError(f"test is {_shown(test)}, but it is code that defines check(candidate)")
-    begun = prompt.messages[-1].content
-    prelude = begun if re.search(rf"^def {re.escape(str(name))}\(", begun, re.MULTILINE) and _is_code(begun) else ""
+        raise ValueError(f"test is {_describe(test)}, but it is code that defines check(candidate)")
+    prompt_text = prompt.messages[-1].content
+    prelude = (
+        prompt_text
+        if re.search(rf"^def {re.escape(str(name))}\(", prompt_text, re.MULTILINE) and _is_code(prompt_text)
+        else ""
+    )
     return Suite.asserts([f"{test}\ncheck({name})"], function=name, prelude=prelude)
 
 
 def _livecodebench(fields: Fields, prompt: Prompt) -> Suite:
-    cases = [*_cases_of(fields.get("public_test_cases", [])), *_cases_of(fields.get("private_test_cases", []))]
-    return _typed({"tests": cases, "metadata": fields.get("metadata")}, prompt)
+    cases = [*_load_cases(fields.get("public_test_cases", [])), *_load_cases(fields.get("private_test_cases", []))]
+    return _typed_cases({"tests": cases, "metadata": fields.get("metadata")}, prompt)
 
 
-def _typed(fields: Fields, prompt: Prompt) -> Suite:
-    """Cases that say how each is run: all of them in one way."""
+def _typed_cases(fields: Fields, prompt: Prompt) -> Suite:
+    """Cases with a `testtype`, the same for all."""
     cases = fields["tests"]
     names, kinds = [_function(fields["metadata"])], set()
-    for place, case in enumerate(cases):
+    for index, case in enumerate(cases):
         if not isinstance(case, Mapping) or not {"input", "output"} <= case.keys():
-            raise ValueError(f"case {place} is {_shown(case)}, but it has an input and an output")
+            raise ValueError(f"case {index} is {_describe(case)}, but it has an input and an output")
         kinds.add(str(case.get("testtype") or STDIN[0]))
         names.append(_function(case.get("metadata")))
     if kinds <= set(STDIN):
         return Suite.stdio([(case["input"], case["output"]) for case in cases])
-    found = {name for name in names if name is not None}
-    if kinds != {"functional"} or len(found) != 1:
+    functions = {name for name in names if name is not None}
+    if kinds != {"functional"} or len(functions) != 1:
         raise ValueError(
-            f"testtype {', '.join(sorted(kinds))} with {len(found)} function names, but it is stdin, or "
+            f"testtype {', '.join(sorted(kinds))} with {len(functions)} function names, but it is stdin, or "
             "functional with one metadata.func_name"
         )
-    return Suite.calls(found.pop(), [_call_in_lines(each["input"], each["output"]) for each in cases], prelude=LEETCODE)
+    return Suite.calls(
+        functions.pop(), [_call_from_lines(each["input"], each["output"]) for each in cases], prelude=LEETCODE
+    )
 
 
 def _verl(fields: Fields, prompt: Prompt) -> Suite:
@@ -172,15 +180,15 @@ def _verl(fields: Fields, prompt: Prompt) -> Suite:
 Layout = tuple[frozenset[str], frozenset[str], Callable[[Fields, Prompt], Suite]]
 
 
-def _layout(needs: str, more: str, read: Callable[[Fields, Prompt], Suite]) -> Layout:
-    return frozenset(needs.split()), frozenset(more.split()), read
+def _layout(required: str, optional: str, read: Callable[[Fields, Prompt], Suite]) -> Layout:
+    return frozenset(required.split()), frozenset(optional.split()), read
 
 
 _NAMED: tuple[Layout, ...] = (
     _layout("test_list", "test_setup_code test_imports", _mbpp),
     _layout("test entry_point", "", _humaneval),
 )
-# What stands in one value, and what stands in columns of a row.
+# Layouts of one value, and layouts of columns.
 _LAYOUTS = (
     *_NAMED,
     _layout("stdio", "", _stdio),
@@ -191,14 +199,14 @@ _LAYOUTS = (
 )
 _COLUMNS = (
     *_NAMED,
-    _layout("input_output", "", _in_column),
+    _layout("input_output", "", _apps_column),
     _layout("private_test_cases", "public_test_cases metadata", _livecodebench),
     _layout("public_test_cases", "metadata", _livecodebench),
 )
 
 
 def _parsed(value: Any) -> Any:
-    """JSON text as what it says; a mapping that became text on its way here is a Python literal."""
+    """Parse JSON text, or a Python literal."""
     if not isinstance(value, str):
         return value
     try:
@@ -207,66 +215,66 @@ def _parsed(value: Any) -> Any:
         try:
             return ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError):
-            raise ValueError(f"tests are {_shown(value)}, which is no JSON: {error}") from None
+            raise ValueError(f"tests are {_describe(value)}, which is no JSON: {error}") from None
 
 
-def _cases_of(value: Any) -> list[Any]:
-    """LiveCodeBench packs its private cases: JSON, pickled, compressed, in base 64."""
+def _load_cases(value: Any) -> list[Any]:
+    """LiveCodeBench's private cases are JSON, pickled, compressed, in base 64."""
     if isinstance(value, str) and value.lstrip()[:1] != "[":
         try:
             packed = zlib.decompress(base64.b64decode(value, validate=True))
-            value = _Texts(io.BytesIO(packed)).load()
+            value = _SafeUnpickler(io.BytesIO(packed)).load()
         except (ValueError, zlib.error, pickle.UnpicklingError, EOFError, IndexError, AttributeError) as error:
-            raise ValueError(f"test cases are {_shown(value)}, neither JSON nor packed JSON: {error}") from None
+            raise ValueError(f"test cases are {_describe(value)}, neither JSON nor packed JSON: {error}") from None
     return _list(_parsed(value), "test cases")
 
 
-class _Texts(pickle.Unpickler):
-    """Reads built-in values alone: a pickle that names anything else could run code."""
+class _SafeUnpickler(pickle.Unpickler):
+    """Loads built-in values only: other pickles could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} in packed test cases, which are text")
 
 
 def _function(metadata: Any) -> str | None:
-    found = _parsed(metadata) if metadata else None
-    name = found.get("func_name") if isinstance(found, Mapping) else None
+    parsed = _parsed(metadata) if metadata else None
+    name = parsed.get("func_name") if isinstance(parsed, Mapping) else None
     return name if isinstance(name, str) else None
 
 
-def _pair(case: Any, place: int) -> tuple[Any, Any]:
+def _pair(case: Any, index: int) -> tuple[Any, Any]:
     if isinstance(case, Mapping) and case.keys() == {"input", "output"}:
         return case["input"], case["output"]
     if isinstance(case, list | tuple) and len(case) == 2:
         return case[0], case[1]
-    raise ValueError(f"case {place} is {_shown(case)}, but it is [input, output], or a mapping with just these")
+    raise ValueError(f"case {index} is {_describe(case)}, but it is [input, output], or a mapping with just these")
 
 
-def _call_in_lines(given: Any, want: Any) -> tuple[list[Any], Any]:
-    """An argument on each line, and the value, as JSON."""
-    if not isinstance(given, str) or not isinstance(want, str):
-        raise ValueError(f"a case has {_shown(given)} and {_shown(want)}, but both are JSON text")
+def _call_from_lines(text: Any, want: Any) -> tuple[list[Any], Any]:
+    """One JSON argument per line, and the JSON value."""
+    if not isinstance(text, str) or not isinstance(want, str):
+        raise ValueError(f"a case has {_describe(text)} and {_describe(want)}, but both are JSON text")
     try:
-        return [json.loads(line) for line in given.strip("\n").split("\n") if given.strip()], json.loads(want)
+        return [json.loads(line) for line in text.strip("\n").split("\n") if text.strip()], json.loads(want)
     except ValueError as error:
-        raise ValueError(f"a case has {_shown(given)} and {_shown(want)}, which are no JSON: {error}") from None
+        raise ValueError(f"a case has {_describe(text)} and {_describe(want)}, which are no JSON: {error}") from None
 
 
-def _keys(value: Any) -> Any:
-    """A mapping with integers for keys again, which JSON made text."""
+def _restore_int_keys(value: Any) -> Any:
+    """JSON turned integer keys into text."""
     if isinstance(value, Mapping) and value and all(re.fullmatch(r"-?\d+", str(key)) for key in value):
         return {int(key): item for key, item in value.items()}
     return value
 
 
-def _lines(value: Any) -> Any:
+def _join_lines(value: Any) -> Any:
     return "\n".join(value) if isinstance(value, list) and all(map(_is_text, value)) else value
 
 
 def _list(value: Any, what: str) -> list[Any]:
     value = _parsed(value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise ValueError(f"{what} is {_shown(value)}, but it is a list")
+        raise ValueError(f"{what} is {_describe(value)}, but it is a list")
     return list(value)
 
 
@@ -282,6 +290,6 @@ def _is_code(text: str) -> bool:
     return True
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     shown = repr(value)
     return f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"

@@ -1,8 +1,8 @@
 """Rewards by name: a built-in, an entry point of another package, or `file.py:function`. No torch.
 
-A reward is a function of one rollout (`def` or `async def`), a function of many marked `@batched`, or a class. Its
-keyword-only parameters are its options; a class takes them when it is made. `find("format", pattern=...)` binds them
-and refuses what does not fit, before anything is scored.
+A reward is a function of one rollout (`def` or `async def`), a function of many with `@batched`, or a class. Its
+options are keyword-only parameters; a class takes them in its constructor. `find("format", pattern=...)` binds and
+checks them before anything is scored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ascent.protocols import Score
 from ascent.records import Prompt, Rollout
 from ascent.rewards.outcome import Unscored
 
-# name -> where it lives; imported when asked for.
+# name -> module:object, imported on use.
 BUILT_IN = {
     "exact": "ascent.rewards.text:exact",
     "format": "ascent.rewards.text:Format",
@@ -35,26 +35,26 @@ One = Callable[[Rollout], Score | Awaitable[Score]]
 
 
 class Batch(ABC):
-    """A reward that scores many rollouts in one call. Where it cannot judge, an Unscored stands in the list."""
+    """A reward that scores many rollouts in one call, with an Unscored where it cannot."""
 
-    # What its parts count unless a recipe says otherwise; a part that is not named here counts 1.
+    # Default weights of its parts; 1 for parts that are not listed.
     weights: dict[str, float] = {}  # noqa: RUF012 - replaced, never changed
-    # How many rollouts it gets in a call, neighbours by their places, as soon as they are there; 0: all, at the end.
-    together: int = 0
-    # How many calls at once, each from a thread of its own.
-    at_once: int = 1
-    # Seconds that a call may take by limits of its own: no shorter time-out cuts it off.
-    longest: float = 0.0
+    # Rollouts per call, neighbors by index, as soon as they arrive; 0: all, at the end.
+    batch_size: int = 0
+    # Concurrent calls, each in its own thread.
+    concurrency: int = 1
+    # Seconds that a call may take by its own limits; a shorter time-out is raised to this.
+    max_seconds: float = 0.0
 
     def check(self, prompt: Prompt) -> None:
-        """Raises Unscored where no answer to this prompt could be scored. Asked before anything is sampled."""
+        """Raise Unscored if no answer to this prompt can be scored. Called before sampling."""
         return None
 
     @abstractmethod
     def score(self, rollouts: Sequence[Rollout]) -> Sequence[Score | Unscored]: ...
 
     def close(self) -> None:
-        """Give back what the reward holds: processes, connections."""
+        """Release processes and connections."""
         return None
 
 
@@ -67,7 +67,7 @@ class _BatchFunction(Batch):
 
 
 def batched(function: Callable[..., Sequence[Score | Unscored]]) -> _BatchFunction:
-    """Marks a function of a list of rollouts that returns a score for each."""
+    """Decorator for a function of a list of rollouts that returns a score for each."""
     return _BatchFunction(function)
 
 
@@ -75,7 +75,7 @@ Reward = One | Batch
 
 
 def find(use: str, **options: Any) -> Reward:
-    """The reward of that name with its options bound; ValueError when there is none, or they do not fit."""
+    """The reward with its options bound; ValueError if there is none, or an option does not fit."""
     target = find_target("reward", use, BUILT_IN)
     if isinstance(target, _BatchFunction):
         return _BatchFunction(_bound(use, target.function, options))
@@ -87,7 +87,7 @@ def find(use: str, **options: Any) -> Reward:
         return made
     if isinstance(target, Batch):
         if options:
-            raise ValueError(f"reward {use} is already made and takes no options, but got {', '.join(options)}")
+            raise ValueError(f"reward {use} is an instance and takes no options, but got {', '.join(options)}")
         return target
     if not callable(target):
         raise ValueError(f"reward {use} is a {type(target).__name__}, not a function or a class")

@@ -1,4 +1,4 @@
-"""Rewards from a server over HTTP; see wire.py for what is sent. What the server cannot say is unscored, by name."""
+"""Rewards from a server over HTTP, in the format of wire.py. Failures of the server are unscored, by name."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ascent.http_client import PASSING, Client, RetryPolicy, ServerFailed, checked_token, read_object
+from ascent.http_client import TRANSIENT, Client, RetryPolicy, ServerFailed, parse_json_object, validate_token
 from ascent.protocols import Score
 from ascent.records import Rollout
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch
 from ascent.rewards.wire import REPLY_BYTES_PER_ROLLOUT, read_scores, request_body
 
-# Scoring twice does no harm, so a request is repeated after anything that may pass.
-AGAIN = PASSING | {"server_timeout", "bad_reply"}
-LEAST_REPLY_BYTES = 1 << 20
+# Scoring is idempotent, so a request is retried after any transient failure.
+RETRY_KINDS = TRANSIENT | {"server_timeout", "bad_reply"}
+MIN_REPLY_BYTES = 1 << 20
 
 
 class Remote(Batch):
-    """`batch` rollouts in a request, `at_once` requests in flight. The token is read from a file, so that it stands in
-    no recipe and no run folder."""
+    """`batch` rollouts per request, `at_once` requests in flight. The token is read from a file, so it is in no recipe
+    and no run folder."""
 
     def __init__(
         self,
@@ -33,22 +33,22 @@ class Remote(Batch):
     ) -> None:
         if batch < 1 or at_once < 1:
             raise ValueError(f"remote: batch={batch}, at_once={at_once}, but both must be at least 1")
-        self.client = client_of(url, token_file, retry, reply_bytes=batch * REPLY_BYTES_PER_ROLLOUT)
-        self.together, self.at_once = batch, at_once
+        self.client = create_client(url, token_file, retry, reply_bytes=batch * REPLY_BYTES_PER_ROLLOUT)
+        self.batch_size, self.concurrency = batch, at_once
 
     def check_server(self) -> None:
-        """ValueError when the server does not answer: to be called before the first step."""
+        """ValueError if the server does not answer. Called before the first step."""
         try:
-            self.client.get("/health", read_object)
+            self.client.get("/health", parse_json_object)
         except ServerFailed as error:
             raise ValueError(f"the reward server at {self.client.url} does not answer: {error}") from error
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
-        pieces = [rollouts[place : place + self.together] for place in range(0, len(rollouts), self.together)]
-        with ThreadPoolExecutor(self.at_once, thread_name_prefix="remote") as threads:
-            return [score for scores in threads.map(self._piece, pieces) for score in scores]
+        batches = [rollouts[start : start + self.batch_size] for start in range(0, len(rollouts), self.batch_size)]
+        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="remote") as threads:
+            return [score for scores in threads.map(self._score_batch, batches) for score in scores]
 
-    def _piece(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
+    def _score_batch(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
         body = request_body(rollouts)
         try:
             scores = self.client.post("/score", body, lambda data: read_scores(data, len(rollouts)))
@@ -57,30 +57,30 @@ class Remote(Batch):
         return [Unscored("server_cannot_say", "the server sent null") if score is None else score for score in scores]
 
 
-def client_of(
-    url: str, token_file: str | None, retry: Mapping[str, float] | None, *, reply_bytes: int = LEAST_REPLY_BYTES
+def create_client(
+    url: str, token_file: str | None, retry: Mapping[str, float] | None, *, reply_bytes: int = MIN_REPLY_BYTES
 ) -> Client:
-    """The client of a reward or a judge, from a recipe's options."""
-    options = {"timeout": 30.0, "tries": 3, "trip": 5, "max_reply_bytes": max(reply_bytes, LEAST_REPLY_BYTES)}
+    """The client of a reward or a judge, from its options."""
+    options = {"timeout": 30.0, "tries": 3, "trip": 5, "max_reply_bytes": max(reply_bytes, MIN_REPLY_BYTES)}
     try:
-        found = RetryPolicy(**{**options, **(retry or {})})  # type: ignore[arg-type]
+        policy = RetryPolicy(**{**options, **(retry or {})})  # type: ignore[arg-type]
     except TypeError as error:
         raise ValueError(f"retry={retry!r}: {error}") from error
-    return Client(url, token=read_token(token_file), retry=found, again=AGAIN)
+    return Client(url, token=read_token(token_file), retry=policy, retry_on=RETRY_KINDS)
 
 
 def read_token(file: str | None) -> str | None:
-    """The one word in a token file."""
+    """The token in a file."""
     if file is None:
         return None
     path = Path(file).expanduser()
     if not path.is_file():
         raise ValueError(f"token_file={file}: there is no such file")
     try:
-        with path.open("rb") as opened:
-            text = opened.read(1 << 16).decode("ascii").strip()
+        with path.open("rb") as handle:
+            text = handle.read(1 << 16).decode("ascii").strip()
     except OSError as error:
         raise ValueError(f"token_file={file}: it cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError:  # it quotes what it could not read
+    except UnicodeDecodeError:  # its message would quote the token
         text = ""
-    return checked_token(text, f"token_file={file}: what it holds")
+    return validate_token(text, f"token_file={file}: what it holds")

@@ -1,4 +1,4 @@
-"""Rewards that read the text alone: format, exact answers, length, repetition.
+"""Rewards of the text alone: format, exact answers, length, repetition.
 
 Lengths count sampled tokens, not characters. Worked example for `overlong` with max_length 100 and cache 20: 80 tokens
 cost 0, 90 cost .5, 100 and more cost 1.
@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-# The standard library's own parser of patterns; its old public name, sre_parse, warns.
+# The standard library's pattern parser; its old public name, sre_parse, warns.
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
@@ -21,45 +21,45 @@ from ascent.rewards.registry import Batch, find
 from ascent.sandbox.pool import Died, Late, Pool, module_command
 
 
-def gold_of(rollout: Rollout) -> str:
-    """The reference answer; a prompt without one cannot be scored."""
+def require_answer(rollout: Rollout) -> str:
+    """The reference answer; Unscored without one."""
     if rollout.prompt.answer is None or not rollout.prompt.answer.strip():
         raise Unscored("no_gold", "the prompt has no answer")
     return rollout.prompt.answer
 
 
 def exact(rollout: Rollout) -> float:
-    """1 when the text is the answer, space around it aside."""
-    return float(rollout.text.strip() == gold_of(rollout).strip())
+    """1 if the text equals the answer, ignoring space around it."""
+    return float(rollout.text.strip() == require_answer(rollout).strip())
 
 
 def length(rollout: Rollout, *, target: int) -> float:
     """0 at `target` tokens, falling linearly on both sides to -1 at none and at twice as many."""
-    _positive("length", "target", target)
+    _check_positive("length", "target", target)
     return -min(1.0, abs(rollout.length - target) / target)
 
 
 def overlong(rollout: Rollout, *, max_length: int, cache: int) -> float:
     """DAPO's soft punishment: 0 up to max_length - cache tokens, then down to -1 at max_length and beyond."""
-    _positive("overlong", "cache", cache)
+    _check_positive("overlong", "cache", cache)
     if cache > max_length:
         raise ValueError(f"overlong: cache={cache} above max_length={max_length}; the slope lies inside the limit")
     return -min(1.0, max(0.0, (rollout.length - (max_length - cache)) / cache))
 
 
 def repetition(rollout: Rollout, *, size: int = 3) -> float:
-    """-(1 - distinct / all) over runs of `size` words: 0 when nothing repeats, towards -1 when little else happens."""
-    _positive("repetition", "size", size)
+    """-(1 - distinct / all) over n-grams of `size` words: 0 without repetition, towards -1 with much of it."""
+    _check_positive("repetition", "size", size)
     words = rollout.text.split()
-    runs = [tuple(words[place : place + size]) for place in range(len(words) - size + 1)]
+    runs = [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
     return len(set(runs)) / len(runs) - 1 if runs else 0.0
 
 
 class CosineLength(Batch):
-    """Another reward's verdict, worth more when reached briefly: right answers go from `right[0]` at no tokens to
-    `right[1]` at `max_length` along half a cosine, wrong ones from `wrong[0]` to `wrong[1]`."""
+    """Scales another reward by length: right answers go from `right[0]` at 0 tokens to `right[1]` at `max_length` along
+    half a cosine, wrong ones from `wrong[0]` to `wrong[1]`."""
 
-    weights = {"correct": 0.0}  # noqa: RUF012 - the shape already holds it; shown, and there for filters
+    weights = {"correct": 0.0}  # noqa: RUF012 - already in the shaped part; reported, and for filters
 
     def __init__(
         self,
@@ -70,21 +70,21 @@ class CosineLength(Batch):
         wrong: Sequence[float] = (-1.0, -0.5),
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        _positive("cosine_length", "max_length", max_length)
+        _check_positive("cosine_length", "max_length", max_length)
         verifier = find(of, **(options or {}))
         self._verifier = verifier
         if isinstance(verifier, Batch):
-            self.together, self.at_once = verifier.together, verifier.at_once
+            self.batch_size, self.concurrency = verifier.batch_size, verifier.concurrency
         self._max_length, self._right, self._wrong = max_length, right, wrong
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
         if isinstance(self._verifier, Batch):
             verdicts = list(self._verifier.score(rollouts))
         else:
-            verdicts = [_caught(self._verifier, rollout) for rollout in rollouts]
-        return [self._shaped(rollout, verdict) for rollout, verdict in zip(rollouts, verdicts, strict=True)]
+            verdicts = [_score_or_unscored(self._verifier, rollout) for rollout in rollouts]
+        return [self._shape_reward(rollout, verdict) for rollout, verdict in zip(rollouts, verdicts, strict=True)]
 
-    def _shaped(self, rollout: Rollout, verdict: Any) -> Score | Unscored:
+    def _shape_reward(self, rollout: Rollout, verdict: Any) -> Score | Unscored:
         correct = verdict.get("correct") if isinstance(verdict, dict) else verdict
         if not isinstance(correct, int | float):
             return correct if isinstance(correct, Unscored) else None
@@ -97,7 +97,7 @@ class CosineLength(Batch):
             self._verifier.close()
 
 
-def _caught(reward: Any, rollout: Rollout) -> Any:
+def _score_or_unscored(reward: Any, rollout: Rollout) -> Any:
     try:
         return reward(rollout)
     except Unscored as error:
@@ -105,12 +105,12 @@ def _caught(reward: Any, rollout: Rollout) -> Any:
 
 
 class Format(Batch):
-    """1 when the whole text has the form, else 0. Give `tags`, or a `pattern`.
+    """1 if the whole text has the format, else 0. Give `tags`, or a `pattern`.
 
     Tags: each opens and closes exactly once, in that order, with nothing but space between and around the blocks.
-    A pattern must match from the first character to the last (DOTALL). It runs in a process of its own that is killed
-    after `seconds`, because a match cannot be interrupted otherwise; the rollout is then `timeout`, not 0. Patterns
-    with a repetition inside a repetition, which take time exponential in the text, are refused at once.
+    A pattern must match the whole text (DOTALL). It runs in its own process, which is killed after `seconds`; the
+    rollout is then `timeout`, not 0. Patterns with a repetition inside a repetition, which can take exponential time,
+    are refused.
     """
 
     def __init__(self, *, pattern: str | None = None, tags: Sequence[str] = (), seconds: float = 1.0) -> None:
@@ -121,20 +121,20 @@ class Format(Batch):
             check_pattern(pattern)
             self._pool = Pool(lambda slot: module_command("ascent.rewards.checker"), 1)
         self._pattern, self._tags, self._seconds = pattern, tuple(tags), seconds
-        self.together = 0 if pattern is None else 1
+        self.batch_size = 0 if pattern is None else 1
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
         if self._pool is None:
-            return [float(in_blocks(rollout.text, self._tags)) for rollout in rollouts]
+            return [float(has_tag_blocks(rollout.text, self._tags)) for rollout in rollouts]
         jobs = [{"op": "match", "pattern": self._pattern, "text": rollout.text} for rollout in rollouts]
-        return [_of(answer) for answer in self._pool.map(jobs, self._seconds)]
+        return [_match_score(answer) for answer in self._pool.map(jobs, self._seconds)]
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
 
 
-def _of(answer: Any) -> Score | Unscored:
+def _match_score(answer: Any) -> Score | Unscored:
     if isinstance(answer, Late):
         return Unscored("timeout", f"the pattern: {answer}")
     if isinstance(answer, Died):
@@ -142,27 +142,27 @@ def _of(answer: Any) -> Score | Unscored:
     return float(answer["match"])
 
 
-def in_blocks(text: str, tags: Sequence[str]) -> bool:
+def has_tag_blocks(text: str, tags: Sequence[str]) -> bool:
     """<a>...</a> <b>...</b> and nothing else; no tag twice, none inside another. Time linear in the text."""
     rest = text.strip()
     for tag in tags:
         opening, closing = f"<{tag}>", f"</{tag}>"
         if rest.count(opening) != 1 or rest.count(closing) != 1 or not rest.startswith(opening):
             return False
-        inside, _, after = rest.removeprefix(opening).partition(closing)
-        if any(f"<{other}>" in inside or f"</{other}>" in inside for other in tags):
+        content, _, after = rest.removeprefix(opening).partition(closing)
+        if any(f"<{other}>" in content or f"</{other}>" in content for other in tags):
             return False
         rest = after.lstrip()
     return not rest
 
 
 def check_pattern(pattern: str) -> None:
-    """ValueError for what is no pattern, and for a repetition without end inside another."""
+    """ValueError for an invalid pattern, and for an unbounded repetition inside another."""
     try:
         tree = _parser.parse(pattern, re.DOTALL)
     except re.error as error:
         raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from error
-    if _nested(tree, inside=False):
+    if _has_nested_repeat(tree, in_repeat=False):
         raise ValueError(
             f"pattern {pattern!r} repeats a repetition, as in (a+)+, which can take time exponential in the text; "
             "write it without, or use tags"
@@ -172,25 +172,27 @@ def check_pattern(pattern: str) -> None:
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
 
 
-def _nested(tree: Any, *, inside: bool) -> bool:
-    """Does an endless repeat of more than one way to go on stand in an endless repeat?"""
+def _has_nested_repeat(tree: Any, *, in_repeat: bool) -> bool:
+    """Is there an unbounded repeat inside an unbounded repeat?"""
     for code, argument in tree:
         if code in _REPEATS:
-            _, most, body = argument
-            endless = most is _constants.MAXREPEAT or most > 1000
-            if (endless and inside) or _nested(body, inside=inside or endless):
+            _, max_count, body = argument
+            endless = max_count is _constants.MAXREPEAT or max_count > 1000
+            if (endless and in_repeat) or _has_nested_repeat(body, in_repeat=in_repeat or endless):
                 return True
         elif code is _constants.SUBPATTERN:
-            if _nested(argument[-1], inside=inside):
+            if _has_nested_repeat(argument[-1], in_repeat=in_repeat):
                 return True
         elif code is _constants.BRANCH:
-            if any(_nested(branch, inside=inside) for branch in argument[1]):
+            if any(_has_nested_repeat(branch, in_repeat=in_repeat) for branch in argument[1]):
                 return True
-        elif code in (_constants.ASSERT, _constants.ASSERT_NOT) and _nested(argument[1], inside=inside):
+        elif code in (_constants.ASSERT, _constants.ASSERT_NOT) and _has_nested_repeat(
+            argument[1], in_repeat=in_repeat
+        ):
             return True
     return False
 
 
-def _positive(reward: str, name: str, value: float) -> None:
+def _check_positive(reward: str, name: str, value: float) -> None:
     if not value > 0:
         raise ValueError(f"{reward}: {name}={value}, but it must be above 0")

@@ -1,11 +1,11 @@
-"""What travels between a trainer and a reward server: JSON, the same for the client and for `ascent serve-reward`.
+"""The JSON format between a trainer and a reward server (`ascent serve-reward`).
 
     POST /score   {"rollouts": [{"prompt_id": "p", "sample": 0, "messages": [{"role": "user", "content": "..."}],
                                  "completion": "...", "answer": null, "info": {}, "tokens": 17}]}
-                  -> {"scores": [0.5]}       a number, null for "cannot say", or an object of named parts
+                  -> {"scores": [0.5]}       a number, null for unscored, or an object of named parts
     GET  /health  -> {"ok": true, "serves": "name"}
 
-A token, where the server has one, goes in the header `Authorization: Bearer TOKEN`.
+If the server has a token: header `Authorization: Bearer TOKEN`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
-from ascent.http_client import read_object
+from ascent.http_client import parse_json_object
 from ascent.protocols import Score
 from ascent.records import Rollout
 
-MOST_BYTES = 64 << 20  # of a request
+MAX_REQUEST_BYTES = 64 << 20  # of a request
 REPLY_BYTES_PER_ROLLOUT = 64 << 10
-LONGEST_NAME = 100
+MAX_NAME_LENGTH = 100
 
 
 def request_body(rollouts: Sequence[Rollout]) -> bytes:
@@ -43,8 +43,8 @@ def request_body(rollouts: Sequence[Rollout]) -> bytes:
 
 
 def read_scores(body: bytes, count: int) -> list[Score]:
-    """The scores of a reply; ValueError for anything but `count` of them."""
-    scores = read_object(body).get("scores")
+    """The scores of a reply; ValueError unless there are `count`."""
+    scores = parse_json_object(body).get("scores")
     if not isinstance(scores, list):
         raise ValueError("the reply has no list of scores")
     if len(scores) != count:
@@ -57,11 +57,11 @@ def read_scores(body: bytes, count: int) -> list[Score]:
 
 
 def read_items(body: bytes) -> list[tuple[list[Mapping[str, str]], str]]:
-    """(messages, completion) of each rollout in a request; ValueError for anything else."""
-    items = read_object(body).get("rollouts")
+    """(messages, completion) of each rollout in a request; ValueError if malformed."""
+    items = parse_json_object(body).get("rollouts")
     if not isinstance(items, list):
         raise ValueError("the request has no list of rollouts")
-    found = []
+    parsed = []
     for item in items:
         messages = item.get("messages") if isinstance(item, dict) else None
         if not isinstance(messages, list) or not messages or not _is_text(item.get("completion")):
@@ -69,21 +69,21 @@ def read_items(body: bytes) -> list[tuple[list[Mapping[str, str]], str]]:
         for each in messages:
             if not isinstance(each, dict) or not _is_text(each.get("role")) or not _is_text(each.get("content")):
                 raise ValueError("a message needs a role and a content, both of them text")
-        found.append((messages, item["completion"]))
-    return found
+        parsed.append((messages, item["completion"]))
+    return parsed
 
 
 def _is_text(value: object) -> bool:
-    """Text that can be encoded: JSON can spell half of a surrogate pair, which no tokenizer takes."""
+    """Text that can be encoded: JSON can hold half of a surrogate pair."""
     return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def _is_name(value: str) -> bool:
-    return 0 < len(value) <= LONGEST_NAME and value.isprintable()
+    return 0 < len(value) <= MAX_NAME_LENGTH and value.isprintable()
 
 
 def _is_number(value: object) -> bool:
-    """None stands for "cannot say"; a whole number may have more digits than a float holds."""
+    """None is unscored; an integer may exceed the range of a float."""
     if value is None or isinstance(value, bool):
         return value is None
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max

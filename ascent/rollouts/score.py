@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from ascent.records import Prompt, Rollout
 from ascent.rewards import Batch, Unscored
-from ascent.rewards.calls import Rule, Scoring
+from ascent.rewards.calls import CallOptions, ScoringBatch
 from ascent.rewards.combine import Combination
-from ascent.rewards.outcome import RewardFailed, Tally, failed
+from ascent.rewards.outcome import RewardFailed, Tally, failed_outcome
 from ascent.rewards.registry import Reward
 from ascent.rollouts.generate import RolloutStream
 
@@ -23,7 +23,7 @@ class RewardPipeline:
     """Every reward by name, the rules for calling each, and how they add up."""
 
     rewards: Mapping[str, Reward]
-    rules: Mapping[str, Rule]
+    rules: Mapping[str, CallOptions]
     combination: Combination
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class Scorer:
 def score(made: RewardPipeline, rollouts: RolloutStream, tally: Tally) -> list[Rollout]:
     """Rewards at work while others are still being sampled. Where the environment failed there is nothing to judge."""
     found: dict[int, Rollout] = {}
-    scoring = Scoring(made.rewards, made.rules, len(rollouts))
+    scoring = ScoringBatch(made.rewards, made.rules, len(rollouts))
     try:
         for place, rollout in rollouts.as_completed():
             if rollout.episode is not None and rollout.episode.failed:
@@ -80,7 +80,7 @@ def score(made: RewardPipeline, rollouts: RolloutStream, tally: Tally) -> list[R
     ]
     for rollout in scored:
         if rollout.episode is not None and rollout.episode.failed:
-            tally.add(ENV, rollout, failed(rollout.episode.ended, rollout.episode.detail), "never")
+            tally.add(ENV, rollout, failed_outcome(rollout.episode.ended, rollout.episode.detail), "never")
     return scored
 
 

@@ -20,13 +20,13 @@ from ascent.feedback.comparisons import Form, ShownComparison
 from ascent.feedback.endpoint import RUBRIC, ComparisonEndpoint
 from ascent.feedback.simulated import Manner, manner_from, verdict
 from ascent.feedback.verdicts import Unjudged, Verdict
-from ascent.http_client import checked_url
+from ascent.http_client import validate_url
 from ascent.records import Completion, Prompt, Rollout, Turn
 from ascent.rewards.calls import score_all
 from ascent.rewards.combine import Combination, Term
+from ascent.rewards.model_reward import ModelReward
 from ascent.rewards.outcome import Tally
 from ascent.rewards.registry import Batch, Reward, find
-from ascent.rewards.scored import Scored
 from ascent.setup.rewards import ModelScorer
 from ascent.tasks import find_task
 from ascent.tasks.task import Task
@@ -129,7 +129,7 @@ def judge_of(name: str, *, seed: int = 0) -> Judge:
         if not isinstance(task, Task):
             raise ValueError(f"{use}: reasoning-gym knows no preferences; simulate a built-in task")
         return RewardJudge(name, lambda rollouts: [task.true_utility(r.prompt, r.text) for r in rollouts], manner, seed)
-    reward: Reward = Scored(scorer=ModelScorer(use)) if Path(use).expanduser().is_dir() else find(use)
+    reward: Reward = ModelReward(scorer=ModelScorer(use)) if Path(use).expanduser().is_dir() else find(use)
     end = reward.close if isinstance(reward, Batch) else (lambda: None)
     return RewardJudge(name, _rewarding(use, reward), manner, seed, end)
 
@@ -154,7 +154,7 @@ def _rewarding(use: str, reward: Reward) -> Callable[[Sequence[Rollout]], list[f
 
 
 def _endpoint(url: str, options: dict[str, Any]) -> EndpointJudge:
-    checked_url(url)  # first: the messages below repeat it
+    validate_url(url)  # first: the messages below repeat it
     unknown = next((name for name in options if name not in ENDPOINT), None)
     if unknown is not None or "model" not in options:
         raise ValueError(f"{url}: give ?model=NAME, and if you like {', '.join(sorted(ENDPOINT - {'model'}))}")

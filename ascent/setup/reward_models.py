@@ -142,7 +142,7 @@ class ProcessRewardModel:
 
     def _in_steps(self, answer: Answer) -> SteppedAnswer | Unscored:
         try:
-            found = self._renderer.split_steps(answer.asked, answer.text)
+            found = self._renderer.split_steps(answer.messages, answer.text)
         except RowError as error:
             return Unscored("unreadable", str(error))
         if len(found.rendered) > self._longest:

@@ -15,11 +15,11 @@ from ascent.plugins import check_options
 from ascent.protocols import Score
 from ascent.records import Rollout
 from ascent.rewards import Batch, Unscored, find
-from ascent.rewards.calls import Rule
+from ascent.rewards.calls import CallOptions
 from ascent.rewards.combine import Combination, Gate, Term
+from ascent.rewards.model_reward import ModelReward
 from ascent.rewards.outcome import Tally
 from ascent.rewards.registry import Reward
-from ascent.rewards.scored import Scored
 from ascent.rewards.steps import Decode
 from ascent.rollouts.score import ENV, RewardPipeline, Scorer
 from ascent.setup.reward_models import RewardModel
@@ -97,7 +97,7 @@ def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:
     Next to a process reward model, which gives the steps, the verifier judges the whole answer.
     """
     found: dict[str, Reward] = {}
-    rules: dict[str, Rule] = {}
+    rules: dict[str, CallOptions] = {}
     terms: list[Term] = []
     with ExitStack() as undo:  # a reward that is refused closes those made before it
         for place, each in enumerate(_listed(plan)):
@@ -105,7 +105,7 @@ def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:
             own = {key: options.pop(key) for key in OF_A_TERM if key in options}
             stepwise = text is not None and _scores_steps(plan, each)
             try:  # what is wrong here is the value of a key, and the message begins with the key
-                rule = Rule(own.get("timeout", TIMEOUT_SECONDS), own.get("on_error", "bugs"))
+                rule = CallOptions(own.get("timeout", TIMEOUT_SECONDS), own.get("on_error", "bugs"))
                 _refuse_unfit(own)
                 if stepwise:
                     _refuse_idle(own, plan.row.name)
@@ -210,7 +210,7 @@ def _reward(plan: Plan, use: str, options: dict[str, Any], text: Decode | None) 
         check_options(f"reward {use}", Verifier, options)
         assert plan.config.model.reward_model is not None, "resolve refuses a recipe without its reward model"
         trusted = plan.config.model.trust_remote_code
-        return Scored(scorer=ModelScorer(plan.config.model.reward_model, together=True, trust_remote_code=trusted))
+        return ModelReward(scorer=ModelScorer(plan.config.model.reward_model, together=True, trust_remote_code=trusted))
     if use == PROCESS_REWARD_MODEL:
         check_options(f"reward {use}", process_reward, options)
         assert text is not None, "whoever samples can decode what was sampled"

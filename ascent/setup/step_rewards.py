@@ -10,7 +10,7 @@ from ascent.config.schema import Config
 from ascent.protocols import Score
 from ascent.records import Prompt, Rollout, StepReward
 from ascent.rewards import Batch, Unscored
-from ascent.rewards.steps import AGGREGATES, Decode, StepScored, tokens_at
+from ascent.rewards.steps import AGGREGATES, Decode, ProcessReward, tokens_at
 from ascent.setup.reward_models import ProcessRewardModel, judge_in
 from ascent.tasks import find_task
 from ascent.tasks.reasoning import Reasoning
@@ -75,7 +75,7 @@ class StepVerifier(Batch):
 
 def process_reward(
     row: Row, decode: Decode, trust_remote_code: bool = False, /, *, model: str, aggregate: str | None = None
-) -> StepScored:
+) -> ProcessReward:
     """A process reward model as the row can use it: at the ends of steps, or as one number for an answer.
 
     Refused before the model is loaded: a row that would not see steps, or would miss them.
@@ -96,4 +96,4 @@ def process_reward(
             "remove it, or use an algorithm that takes one number, such as grpo"
         )
     judge = judge_in(model, trust_remote_code=trust_remote_code)
-    return StepScored(ProcessRewardModel(model, loaded=judge), decode, aggregate)
+    return ProcessReward(ProcessRewardModel(model, loaded=judge), decode, aggregate)

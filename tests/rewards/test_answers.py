@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascent.rewards import answers
-from ascent.rewards.answers import LONGEST, Expression, Matrix, Named, Number, Several, Union, Words, read, read_number
+from ascent.rewards.answers import (
+    MAX_CHARACTERS,
+    Assignment,
+    Expression,
+    ItemList,
+    Matrix,
+    Number,
+    Text,
+    Union,
+    parse_answer,
+    parse_number,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,42 +36,46 @@ from ascent.rewards.answers import LONGEST, Expression, Matrix, Named, Number, S
     ],
 )
 def test_numbers(text, value):
-    found = read_number(text)
-    assert (found.value if found else None) == value
+    items = parse_number(text)
+    assert (items.value if items else None) == value
 
 
 def test_what_stands_around_a_number():
-    assert read("\\$1,000") == Number(Fraction(1000), True, unit="dollars")
-    assert read(r"12.5\%") == Number(Fraction(25, 2), True, percent=True)
-    assert read(r"5\text{ cm}^2") == read("5 square centimeters") == Number(Fraction(5), True, unit="centimeters^2")
-    assert read(r"30^\circ") == Number(Fraction(30), True, unit="degrees")
+    assert parse_answer("\\$1,000") == Number(Fraction(1000), True, unit="dollars")
+    assert parse_answer(r"12.5\%") == Number(Fraction(25, 2), True, percent=True)
+    assert (
+        parse_answer(r"5\text{ cm}^2")
+        == parse_answer("5 square centimeters")
+        == Number(Fraction(5), True, unit="centimeters^2")
+    )
+    assert parse_answer(r"30^\circ") == Number(Fraction(30), True, unit="degrees")
 
 
 def test_shapes():
-    assert isinstance(read(r"\left[1, \infty\right)"), Several)
-    assert isinstance(read(r"(-1,0) \cup (0,1)"), Union)
-    assert isinstance(read(r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"), Matrix)
-    assert read("x > 2") == Named("x", Several("()", (Number(Fraction(2), True), Expression(r"\infty"))))
-    assert read("east") == Words("east") and read("(C)") == Words("C")
-    assert read("2x+1") == Expression("2x+1")
+    assert isinstance(parse_answer(r"\left[1, \infty\right)"), ItemList)
+    assert isinstance(parse_answer(r"(-1,0) \cup (0,1)"), Union)
+    assert isinstance(parse_answer(r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"), Matrix)
+    assert parse_answer("x > 2") == Assignment("x", ItemList("()", (Number(Fraction(2), True), Expression(r"\infty"))))
+    assert parse_answer("east") == Text("east") and parse_answer("(C)") == Text("C")
+    assert parse_answer("2x+1") == Expression("2x+1")
 
 
 @pytest.mark.parametrize("text", ["", " ", "?", "...", "{", r"\frac{1}{", "$$", r"\text{}", "()"])
 def test_what_is_no_answer(text):
-    assert read(text) is None
+    assert parse_answer(text) is None
 
 
 def test_longer_than_any_answer_is_none():
-    assert read("9" * LONGEST) == Number(Fraction(10**LONGEST - 1), True)
-    assert read("9" * (LONGEST + 1)) is None and read_number("9" * (LONGEST + 1)) is None
-    assert read("½" * LONGEST) is None  # which is eleven times as long in one spelling
-    assert read("1," * 5000) is None and read("(" * 5000) is None
+    assert parse_answer("9" * MAX_CHARACTERS) == Number(Fraction(10**MAX_CHARACTERS - 1), True)
+    assert parse_answer("9" * (MAX_CHARACTERS + 1)) is None and parse_number("9" * (MAX_CHARACTERS + 1)) is None
+    assert parse_answer("½" * MAX_CHARACTERS) is None  # which is eleven times as long in one spelling
+    assert parse_answer("1," * 5000) is None and parse_answer("(" * 5000) is None
 
 
 def test_plus_or_minus_is_read_both_ways_a_few_times():
-    four = read(r"1 \pm 2 \pm 3 \pm 4 \pm 5")
-    assert isinstance(four, Several) and all(isinstance(each, Several) for each in four.items)
-    assert isinstance(read(r"1 \pm 2 \pm 3 \pm 4 \pm 5 \pm 6"), Expression)
+    four = parse_answer(r"1 \pm 2 \pm 3 \pm 4 \pm 5")
+    assert isinstance(four, ItemList) and all(isinstance(each, ItemList) for each in four.items)
+    assert isinstance(parse_answer(r"1 \pm 2 \pm 3 \pm 4 \pm 5 \pm 6"), Expression)
 
 
 def unwrapped(text):
@@ -68,11 +83,11 @@ def unwrapped(text):
     if len(text) < 2 or text[0] + text[-1] not in ("{}", "()"):
         return text
     depths = [0]
-    for letter in text:
-        depths.append(depths[-1] + (letter in "([{⦃") - (letter in ")]}⦄"))
+    for character in text:
+        depths.append(depths[-1] + (character in "([{⦃") - (character in ")]}⦄"))
     if 0 in depths[1:-1] or depths[-1] != 0:
         return text
-    if text[0] == "(" and any(letter == "," and depths[place] == 1 for place, letter in enumerate(text)):
+    if text[0] == "(" and any(character == "," and depths[index] == 1 for index, character in enumerate(text)):
         return text
     return unwrapped(text[1:-1].strip())
 
@@ -80,5 +95,5 @@ def unwrapped(text):
 @settings(max_examples=1000)
 @given(st.lists(st.sampled_from([*"(){}[]⦃⦄, 1x+", "((", "))", "{{", "}}"]), max_size=16).map("".join))
 def test_brackets_around_all_of_it_as_by_counting(text):
-    assert answers._unwrapped(text.strip()) == unwrapped(text.strip())
-    assert answers._unwrapped(f"({{ ({text}) }})") == unwrapped(f"({{ ({text}) }})")
+    assert answers._strip_brackets(text.strip()) == unwrapped(text.strip())
+    assert answers._strip_brackets(f"({{ ({text}) }})") == unwrapped(f"({{ ({text}) }})")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ascent.rewards import Batch, Unscored, batched
-from ascent.rewards.calls import MOST_ABANDONED, Rule, Scoring, score_all
+from ascent.rewards.calls import MAX_ABANDONED, CallOptions, ScoringBatch, score_all
 from ascent.rewards.outcome import RewardFailed, Tally
 from tests.rewards.rollouts import rollout
 from tests.rewards.tallies import counters
@@ -125,7 +125,7 @@ def test_a_coroutine_that_blocks_its_loop():
 
 def test_a_reward_that_always_hangs_stops_the_run():
     wait = threading.Event()
-    many = [rollout(name=f"p{n}") for n in range(MOST_ABANDONED + 1)]
+    many = [rollout(name=f"p{n}") for n in range(MAX_ABANDONED + 1)]
     with pytest.raises(RewardFailed, match="each call still holds a thread"):
         score_all({"always_hangs": lambda each: wait.wait()}, many, timeout=0.01)
     wait.set()
@@ -136,7 +136,7 @@ def test_a_reward_that_always_hangs_stops_the_run():
 
 def scored_as(rewards, rollouts, order, *, pause=0.0, rules=None):
     """Given in another order, and slowly."""
-    scoring = Scoring(rewards, rules or dict.fromkeys(rewards, Rule(0.3, "never")), len(rollouts))
+    scoring = ScoringBatch(rewards, rules or dict.fromkeys(rewards, CallOptions(0.3, "never")), len(rollouts))
     tally = Tally()
     for place in order:
         scoring.add(place, rollouts[place])
@@ -147,8 +147,8 @@ def scored_as(rewards, rollouts, order, *, pause=0.0, rules=None):
 class Pieces(Batch):
     """Says who was asked together with whom, and lies about the count where one of them says so."""
 
-    def __init__(self, together):
-        self.together, self.at_once = together, 2
+    def __init__(self, batch_size):
+        self.batch_size, self.concurrency = batch_size, 2
 
     def score(self, rollouts):
         if any(each.text == "hang" for each in rollouts):
@@ -180,7 +180,7 @@ def test_scoring_overlaps_sampling():
         return 1.0
 
     many = [rollout(name=f"p{n}") for n in range(16)]
-    rules = {"slow": Rule(5.0)}
+    rules = {"slow": CallOptions(5.0)}
     start = time.monotonic()
     found, _ = scored_as({"slow": slow}, many, range(16), pause=0.05, rules=rules)
     overlapped = time.monotonic() - start
@@ -192,7 +192,7 @@ def test_scoring_overlaps_sampling():
 
 
 def test_policies_hold_for_each_reward_by_itself():
-    rules = {"strict": Rule(1.0, "failures"), "lax": Rule(1.0, "never")}
+    rules = {"strict": CallOptions(1.0, "failures"), "lax": CallOptions(1.0, "never")}
     good = [rollout("1", name="p0"), rollout("2", name="p1")]
     _, tally = scored_as({"strict": misbehave, "lax": misbehave}, good, [1, 0], rules=rules)
     assert counters(tally) == {"rewards/lax/scored": 2, "rewards/strict/scored": 2}
@@ -203,7 +203,7 @@ def test_policies_hold_for_each_reward_by_itself():
 
 
 def test_a_skipped_place_is_asked_of_nobody():
-    scoring = Scoring({"threes": Pieces(3)}, {"threes": Rule(1.0)}, 4)
+    scoring = ScoringBatch({"threes": Pieces(3)}, {"threes": CallOptions(1.0)}, 4)
     scoring.skip(1)
     for place in (3, 2, 0):
         scoring.add(place, ROLLOUTS[place + 4] if place == 3 else ROLLOUTS[place])
@@ -215,4 +215,4 @@ def test_a_skipped_place_is_asked_of_nobody():
 @pytest.mark.parametrize("wrong", [{"timeout": 0.0}, {"timeout": "soon"}, {"timeout": 1.0, "on_error": "sometimes"}])
 def test_a_rule_that_cannot_be(wrong):
     with pytest.raises(ValueError, match=r"timeout=|on_error="):
-        Rule(**wrong)
+        CallOptions(**wrong)

@@ -7,7 +7,7 @@ import pytest
 from ascent.records import StepReward
 from ascent.rewards import find
 from ascent.rewards.combine import Combination, Gate, Term
-from ascent.rewards.outcome import Outcome, failed
+from ascent.rewards.outcome import Outcome, failed_outcome
 from tests.rewards.rollouts import rollout
 
 
@@ -28,14 +28,14 @@ def test_the_worked_example():
 
 
 def test_an_unknown_gate_leaves_the_total_unknown():
-    found = GATED.apply(rollout(), {"maths": failed("timeout", ""), "format": one(1.0), "length": one(0.0)})
+    found = GATED.apply(rollout(), {"maths": failed_outcome("timeout", ""), "format": one(1.0), "length": one(0.0)})
     assert found.reward is None and not found.scored
     assert found.parts == {"maths": None, "format": None, "length": 0.0}
 
 
 def test_an_unscored_part_is_not_zero():
     both = Combination((Term("a"), Term("b")))
-    assert both.apply(rollout(), {"a": one(1.0), "b": failed("raised", "")}).reward is None
+    assert both.apply(rollout(), {"a": one(1.0), "b": failed_outcome("raised", "")}).reward is None
 
 
 def test_a_part_of_weight_0_is_shown_and_never_counts():

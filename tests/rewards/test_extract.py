@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascent.rewards.extract import answer_in
+from ascent.rewards.extract import extract_answer
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from ascent.rewards.extract import answer_in
     ],
 )
 def test_extraction(text, answer):
-    assert answer_in(text) == answer
+    assert extract_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_extraction(text, answer):
     ids=["boxes", "boxes left open", "hashes", "tags", "braces left open"],
 )
 def test_no_nesting_is_too_deep(text, answer):
-    assert answer_in(text) == answer
+    assert extract_answer(text) == answer
 
 
 def slowly(text):
@@ -98,4 +98,4 @@ PIECES = [
 @settings(max_examples=2000)
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_the_same_as_a_plain_search(text):
-    assert answer_in(text) == slowly(text)
+    assert extract_answer(text) == slowly(text)

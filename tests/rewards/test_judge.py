@@ -7,7 +7,7 @@ import pytest
 
 from ascent.rewards import Unscored, find
 from ascent.rewards.calls import score_all
-from ascent.rewards.judge import verdict
+from ascent.rewards.judge import parse_verdict
 from ascent.rewards.outcome import Tally
 from tests.rewards.rollouts import rollout
 from tests.rewards.servers import misbehaving
@@ -62,7 +62,7 @@ def test_the_fence_is_new_each_time_so_that_no_answer_can_close_it():
     ],
 )
 def test_verdicts(reply, score):
-    found = verdict(reply, 0.0, 10.0)
+    found = parse_verdict(reply, 0.0, 10.0)
     assert (
         (found == pytest.approx(score))
         if score is not None

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ascent.records import StepReward
-from ascent.rewards.outcome import RewardFailed, Tally, Unscored, failed, outcome
+from ascent.rewards.outcome import RewardFailed, Tally, Unscored, check_score, failed_outcome
 from tests.rewards.rollouts import rollout
 from tests.rewards.tallies import counters
 
@@ -30,25 +30,25 @@ FAILURES = [
 
 @pytest.mark.parametrize(("value", "kind"), FAILURES, ids=lambda value: str(value)[:20])
 def test_a_failure_has_a_name_and_no_value(value, kind):
-    found = outcome(value, rollout(tokens=4))
+    found = check_score(value, rollout(tokens=4))
     assert found.failure is not None and found.failure.kind == kind
     assert not found.parts
 
 
 def test_scores_are_kept():
-    assert outcome(1, rollout()).parts == {"": 1.0}
-    assert outcome(True, rollout()).parts == {"": 1.0}
-    assert outcome({"a": 0.5, "b": None, "c": math.nan}, rollout()).parts == {"a": 0.5, "b": None, "c": None}
-    steps = outcome([StepReward(0, 0.25), StepReward(3, 0.5)], rollout(tokens=4))
+    assert check_score(1, rollout()).parts == {"": 1.0}
+    assert check_score(True, rollout()).parts == {"": 1.0}
+    assert check_score({"a": 0.5, "b": None, "c": math.nan}, rollout()).parts == {"a": 0.5, "b": None, "c": None}
+    steps = check_score([StepReward(0, 0.25), StepReward(3, 0.5)], rollout(tokens=4))
     assert steps.parts == {"": 0.75} and len(steps.steps) == 2
 
 
 def test_the_tally_counts_by_reason_and_keeps_the_first_case():
     tally = Tally()
     for text in "ab":
-        tally.add("maths", rollout(name=text), failed("timeout", f"slow {text}"), "bugs")
-    tally.add("maths", rollout(), outcome(1.0, rollout()), "bugs")
-    tally.add("maths", rollout(), outcome({"x": 1.0, "y": None}, rollout()), "bugs")
+        tally.add("maths", rollout(name=text), failed_outcome("timeout", f"slow {text}"), "bugs")
+    tally.add("maths", rollout(), check_score(1.0, rollout()), "bugs")
+    tally.add("maths", rollout(), check_score({"x": 1.0, "y": None}, rollout()), "bugs")
     assert counters(tally) == {
         "rewards/maths/scored": 2,
         "rewards/maths/unscored/none": 1,
@@ -69,9 +69,9 @@ def test_what_stops_a_run(kind, on_error, stops):
     tally = Tally()
     if stops:
         with pytest.raises(RewardFailed, match=f"reward r on prompt 'p', sample 0: {kind}: why"):
-            tally.add("r", rollout(), failed(kind, "why"), on_error)
+            tally.add("r", rollout(), failed_outcome(kind, "why"), on_error)
     else:
-        tally.add("r", rollout(), failed(kind, "why"), on_error)
+        tally.add("r", rollout(), failed_outcome(kind, "why"), on_error)
         assert tally.unscored["r", kind] == 1
 
 

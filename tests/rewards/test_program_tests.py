@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ascent.records import Message, Prompt
 from ascent.rewards.outcome import Unscored
-from ascent.rewards.program_tests import suite_of
+from ascent.rewards.program_tests import load_tests
 from ascent.sandbox.limits import Limits
 from ascent.sandbox.programs import Sandbox
 
@@ -78,7 +78,7 @@ READ = {
 @needs_bubblewrap
 @pytest.mark.slow
 def test_every_layout_tells_right_programs_from_wrong_ones():
-    suites = {name: suite_of(each) for name, each in READ.items()}
+    suites = {name: load_tests(each) for name, each in READ.items()}
     sandbox = Sandbox(workers=1, limits=LIMITS)
     found = sandbox.grade([(source, suite) for suite in suites.values() for source in (DOUBLE, WRONG)])
     sandbox.close()
@@ -127,7 +127,7 @@ SPECIAL = {
 def test_what_a_layout_supplies():
     sandbox = Sandbox(workers=1, limits=LIMITS)
     for name, (asked, right, wrong) in SPECIAL.items():
-        found = sandbox.grade([(right, suite_of(asked)), (wrong, suite_of(asked))])
+        found = sandbox.grade([(right, load_tests(asked)), (wrong, load_tests(asked))])
         assert [verdict.solved for verdict in found] == [True, False], (name, found)
     sandbox.close()
 
@@ -184,7 +184,7 @@ REFUSED = {
 def test_everything_else_is_refused(name):
     tests, words = REFUSED[name]
     with pytest.raises(Unscored, match=words) as refused:
-        suite_of(prompt({"tests": tests}))
+        load_tests(prompt({"tests": tests}))
     assert refused.value.kind == "bad_tests"
 
 
@@ -195,16 +195,16 @@ def test_a_pickle_is_not_run(tmp_path):
 
     text = base64.b64encode(zlib.compress(pickle.dumps(Hostile()))).decode()
     with pytest.raises(Unscored, match=r"system in packed test cases"):
-        suite_of(prompt({"private_test_cases": text}))
+        load_tests(prompt({"private_test_cases": text}))
     assert not (tmp_path / "ran").exists()
     with pytest.raises(Unscored, match="neither JSON nor packed JSON"):
-        suite_of(prompt({"private_test_cases": "eJwrTi0uTk"}))
+        load_tests(prompt({"private_test_cases": "eJwrTi0uTk"}))
 
 
 @pytest.mark.parametrize(("info", "answer"), [({}, None), ({"tests": None}, None), ({"test": "..."}, "42")])
 def test_a_prompt_without_tests(info, answer):
     with pytest.raises(Unscored) as missing:
-        suite_of(prompt(info, answer))
+        load_tests(prompt(info, answer))
     assert missing.value.kind == "no_tests"
 
 
@@ -243,7 +243,7 @@ ANY = st.recursive(
 def test_whatever_stands_there_is_read_or_refused(tests, columns):
     for asked in (prompt({"tests": tests}), prompt(columns), prompt({}, json.dumps(tests)), prompt({}, str(tests))):
         try:
-            suite = suite_of(asked)
+            suite = load_tests(asked)
         except Unscored as refused:
             assert refused.kind in ("bad_tests", "no_tests")
         else:

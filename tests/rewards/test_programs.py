@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ascent.rewards import Unscored, find
 from ascent.rewards.calls import score_all
-from ascent.rewards.programs import source_in
+from ascent.rewards.programs import extract_code
 from tests.rewards.rollouts import rollout
 
 CALLS = {"tests": {"function": "double", "calls": [[[4], 8], [[5], 10]]}}
@@ -55,7 +55,7 @@ def test_scores_and_reasons():
     assert scores[6:8] == [{"correct": 0.0, "fraction": 0.0}] * 2
     assert [score.kind for score in scores[8:]] == ["no_tests", *["bad_tests"] * 5]
     assert all(isinstance(score, Unscored) for score in scores[8:])
-    assert reward.ended == {"time": 1}
+    assert reward.failure_counts == {"time": 1}
     assert reward.weights == {"fraction": 0.0}
 
 
@@ -109,8 +109,8 @@ def test_a_program_has_the_time_of_its_own_limits_whatever_a_call_may_take():
 
 
 def test_the_program_is_the_last_block():
-    assert source_in("a\n```python\nx = 1\n```\nb\n```\ny = 2\n```\n") == "y = 2\n"
-    assert source_in("x = 1") == "x = 1"
+    assert extract_code("a\n```python\nx = 1\n```\nb\n```\ny = 2\n```\n") == "y = 2\n"
+    assert extract_code("x = 1") == "x = 1"
 
 
 def test_without_bubblewrap_it_refuses_and_names_the_package(monkeypatch):
@@ -140,4 +140,4 @@ def test_wrong_options_are_refused(options, words):
 def test_blocks_as_one_pattern_finds_them(text):
     """The pattern looks for the end of every fence by itself, which takes quadratic time where there is none."""
     found = re.findall(r"(?ms)^```[\w+-]*[ \t]*\n(.*?)^```[ \t]*$", text)
-    assert source_in(text) == (found[-1] if found else text)
+    assert extract_code(text) == (found[-1] if found else text)

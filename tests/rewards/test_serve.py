@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ascent.rewards import find, serve
-from ascent.rewards.serve import server
+from ascent.rewards.serve import create_server
 from tests.rewards.rollouts import rollout
 
 ONE = {"messages": [{"role": "user", "content": "q"}], "completion": "ab"}
@@ -24,7 +24,7 @@ ONE = {"messages": [{"role": "user", "content": "q"}], "completion": "ab"}
 
 @contextmanager
 def running(score, **options):
-    serving = server(score, serves="toy", **options)
+    serving = create_server(score, serves="toy", **options)
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
@@ -120,11 +120,11 @@ def test_bad_requests_are_refused_with_the_reason(method, path, body, status, wo
 
 def test_other_machines_only_with_a_token():
     with pytest.raises(ValueError, match="a token is needed"):
-        server(lengths, serves="toy", host="0.0.0.0")
-    serving = server(lengths, serves="toy", host="0.0.0.0", token="t")
+        create_server(lengths, serves="toy", host="0.0.0.0")
+    serving = create_server(lengths, serves="toy", host="0.0.0.0", token="t")
     serving.server_close()
     for host in ("127.0.0.1", "localhost"):
-        server(lengths, serves="toy", host=host).server_close()
+        create_server(lengths, serves="toy", host=host).server_close()
 
 
 def test_one_request_at_a_time():
@@ -251,9 +251,9 @@ def test_the_deadline_is_for_the_whole_request(monkeypatch):
 
 SERVED = """
 import resource, sys
-from ascent.rewards.serve import server
+from ascent.rewards.serve import create_server
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-serving = server(lambda items: [1.0] * len(items), serves="toy", token=sys.argv[1])
+serving = create_server(lambda items: [1.0] * len(items), serves="toy", token=sys.argv[1])
 print(serving.url, flush=True)
 serving.serve_forever()
 """
@@ -341,7 +341,7 @@ def test_when_all_are_at_work_one_more_is_told_so(monkeypatch):
 
 def test_64_clients_that_come_at_once_are_all_served():
     """They come while the server looks elsewhere: whom the system does not keep waiting would have to knock again."""
-    serving = server(lengths, serves="toy")
+    serving = create_server(lengths, serves="toy")
     with ExitStack() as held:
         lines = [held.enter_context(socket.socket()) for _ in range(64)]
         for line in lines:
@@ -390,10 +390,10 @@ def test_addresses_that_cannot_be_had():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ValueError, match=f"port={port} cannot be listened on: Address already in use"):
-            server(lengths, serves="toy", port=port)
+            create_server(lengths, serves="toy", port=port)
     for port in (99999, -1, 65536):
         with pytest.raises(ValueError, match=f"port={port}, but a port lies between 0 and 65535"):
-            server(lengths, serves="toy", port=port)
+            create_server(lengths, serves="toy", port=port)
     for host in ("192.0.2.1", "a" * 80, "ho st"):
         with pytest.raises(ValueError, match=f"host={host}, port=0 cannot be listened on: "):
-            server(lengths, serves="toy", host=host, token="t")
+            create_server(lengths, serves="toy", host=host, token="t")

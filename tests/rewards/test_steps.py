@@ -13,7 +13,16 @@ from ascent.models.tiny import tiny_tokenizer
 from ascent.records import Completion, Message, Prompt, Rollout, StepReward, Turn
 from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import Unscored
-from ascent.rewards.steps import AGGREGATES, Answer, StepScore, StepScored, at_tokens, said, token_at, tokens_at
+from ascent.rewards.steps import (
+    AGGREGATES,
+    Answer,
+    ProcessReward,
+    StepScore,
+    answers_of,
+    scores_by_token,
+    token_at,
+    tokens_at,
+)
 from tests.data import chat
 
 BYTES = tiny_tokenizer()
@@ -108,7 +117,7 @@ def test_steps_that_end_in_one_token_count_once_with_the_lowest_score() -> None:
     tokenizer = tiny_tokenizer(["20202 20202 20202"] * 4, vocabulary=262)
     tokens = [*tokenizer.encode("20202"), tokenizer.eos_token_id]
     assert len(tokens) == 2  # one token writes all three steps, split at 0, and one ends the answer
-    found = at_tokens([(2, 0.9), (4, 0.2), (6, 0.7)], "20202", tokens, decoder(tokenizer))
+    found = scores_by_token([(2, 0.9), (4, 0.2), (6, 0.7)], "20202", tokens, decoder(tokenizer))
     assert found == {0: 0.2, 1: 0.7}
 
 
@@ -136,7 +145,7 @@ def by_length(answers: Sequence[Answer]) -> list[list[StepScore] | Unscored]:
 
 def test_every_step_is_rewarded_at_the_token_that_ends_it() -> None:
     """One byte a token: "ab\\nabcd\\na" and the end. Steps end with the line breaks, 2 and 7, and with the end, 9."""
-    reward = StepScored(by_length, decoder(BYTES))
+    reward = ProcessReward(by_length, decoder(BYTES))
     scored, unscored = reward.score([rollout("ab\nabcd\na"), rollout("?")])
     assert scored == [StepReward(2, 0.5), StepReward(7, 0.25), StepReward(9, 1.0)]
     assert isinstance(unscored, Unscored) and unscored.kind == "unreadable"
@@ -147,16 +156,19 @@ def test_every_step_is_rewarded_at_the_token_that_ends_it() -> None:
 @pytest.mark.parametrize(("name", "value"), [("min", 0.25), ("product", 0.125), ("mean", 1.75 / 3), ("last", 1.0)])
 def test_one_number_of_an_answers_steps(name: str, value: float) -> None:
     assert set(AGGREGATES) == {"min", "product", "mean", "last"}
-    assert StepScored(by_length, decoder(BYTES), name).score([rollout("ab\nabcd\na")]) == [pytest.approx(value)]
+    assert ProcessReward(by_length, decoder(BYTES), name).score([rollout("ab\nabcd\na")]) == [pytest.approx(value)]
 
 
 def test_steps_of_several_turns_stand_in_their_own_completions() -> None:
     """Turns of 6 and 3 tokens: the second's steps come after the first's tokens, what was heard counts for nothing."""
     talked = rollout("ab\nab", "abc", heard=["go on"])
-    assert [each.asked[1:] for each in said(talked)] == [(), (Message("assistant", "ab\nab"), Message("tool", "go on"))]
-    (found,) = StepScored(by_length, decoder(BYTES)).score([talked])
+    assert [each.messages[1:] for each in answers_of(talked)] == [
+        (),
+        (Message("assistant", "ab\nab"), Message("tool", "go on")),
+    ]
+    (found,) = ProcessReward(by_length, decoder(BYTES)).score([talked])
     assert found == [StepReward(2, 0.5), StepReward(5, 0.5), StepReward(9, 1 / 3)]
-    (lowest,) = StepScored(by_length, decoder(BYTES), "min").score([talked])
+    (lowest,) = ProcessReward(by_length, decoder(BYTES), "min").score([talked])
     assert lowest == pytest.approx(1 / 3)
 
 
@@ -164,5 +176,5 @@ def test_what_was_aborted_before_its_first_token_is_unscored() -> None:
     aborted = Rollout(
         Prompt("p", (Message("user", "?"),)), 0, (Turn((1,), Completion("p", 0, (), (), (), "abort"), "a"),)
     )
-    (found,) = StepScored(by_length, decoder(BYTES)).score([aborted])
+    (found,) = ProcessReward(by_length, decoder(BYTES)).score([aborted])
     assert isinstance(found, Unscored) and found.kind == "aborted"

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from ascent.rewards import Unscored, find
-from ascent.rewards.text import check_pattern, in_blocks
+from ascent.rewards.text import check_pattern, has_tag_blocks
 from tests.rewards.rollouts import rollout
 
 
@@ -65,7 +65,7 @@ def test_cosine_length():
     ],
 )
 def test_blocks(text, good):
-    assert in_blocks(text, ("think", "answer")) is good
+    assert has_tag_blocks(text, ("think", "answer")) is good
     assert find("format", tags=["think", "answer"]).score([rollout(text)]) == [float(good)]
 
 

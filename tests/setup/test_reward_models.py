@@ -15,7 +15,7 @@ from ascent.models import tiny
 from ascent.models.load import load
 from ascent.records import Message
 from ascent.rewards import find
-from ascent.rewards.serve import server
+from ascent.rewards.serve import create_server
 from ascent.rewards.steps import Answer
 from ascent.setup.reward_models import ProcessRewardModel, RewardModel
 from ascent.tasks import TASKS
@@ -46,7 +46,7 @@ def test_the_same_scores_as_from_a_file(folder: Path, tmp_path: Path) -> None:
         ([{"role": "user", "content": row["prompt"]}], row[side]) for row in rows for side in ("chosen", "rejected")
     ]
     assert model(items) == pytest.approx(wanted, abs=1e-6)
-    serving = server(model, serves="rm")
+    serving = create_server(model, serves="rm")
     threading.Thread(target=serving.serve_forever, daemon=True).start()
     served = find("remote", url=serving.url, batch=2).score([rollout(text) for _, text in items[:3]])
     serving.shutdown()
@@ -74,7 +74,7 @@ PLAIN = {
 def test_odd_content_is_refused_or_scored_and_leaves_no_traceback(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    serving = server(RewardModel(str(folder)), serves="rm")
+    serving = create_server(RewardModel(str(folder)), serves="rm")
     threading.Thread(target=serving.serve_forever, daemon=True).start()
     found = {}
     for name, (messages, completion) in {**ODD, **PLAIN}.items():

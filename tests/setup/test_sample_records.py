@@ -8,7 +8,7 @@ import pytest
 
 from ascent.models.tiny import tiny_tokenizer
 from ascent.records import Completion, Message, Prompt, Rollout, Turn
-from ascent.rewards.outcome import Tally, failed
+from ascent.rewards.outcome import Tally, failed_outcome
 from ascent.setup.sample_records import NewFailures, TokenTexts, answers, samples
 
 TOKENIZER = tiny_tokenizer()
@@ -59,9 +59,9 @@ def test_each_reason_for_failing_is_told_once_with_its_first_case() -> None:
     complaints = NewFailures(tally)
     assert complaints() == []
     for detail in ("first case", "second case"):
-        tally.add("mine", rollout("a"), failed("raised", detail), "never")
+        tally.add("mine", rollout("a"), failed_outcome("raised", detail), "never")
     (told,) = complaints()
     assert "reward mine: unscored (raised), first: prompt 'p', sample 0: first case" in told
-    tally.add("mine", rollout("a"), failed("timeout", "no score in time"), "never")
+    tally.add("mine", rollout("a"), failed_outcome("timeout", "no score in time"), "never")
     assert len(complaints()) == 1
     assert complaints() == []

@@ -1,4 +1,4 @@
-"""A model as a reward: whatever scores rollouts (a reward model, a server) behind the one signature."""
+"""A reward from a `protocols.Scorer`: a reward model or a server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch
 
 
-class Scored(Batch):
-    """The Scorer is made and handed in by `build`, so nothing here needs torch."""
+class ModelReward(Batch):
+    """The scorer is created in `setup`, so this module needs no torch."""
 
     def __init__(self, *, scorer: Scorer) -> None:
         self._scorer = scorer

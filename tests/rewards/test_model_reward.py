@@ -1,7 +1,7 @@
 """A model's scores through the one signature."""
 
 from ascent.rewards.calls import score_all
-from ascent.rewards.scored import Scored
+from ascent.rewards.model_reward import ModelReward
 from tests.rewards.rollouts import rollout
 
 
@@ -11,6 +11,6 @@ class Half:
 
 
 def test_none_is_unscored_by_name():
-    found = score_all({"model": Scored(scorer=Half())}, [rollout("a"), rollout("?")], timeout=5)
+    found = score_all({"model": ModelReward(scorer=Half())}, [rollout("a"), rollout("?")], timeout=5)
     assert found[0]["model"].parts == {"": 0.5}
     assert found[1]["model"].failure.kind == "model"
