@@ -60,13 +60,13 @@ class Folders:
     def __init__(self, root: Path, recipe: IterateConfig) -> None:
         self.root, self.recipe = root, recipe
 
-    def of(self, number: int) -> Path:
+    def round(self, number: int) -> Path:
         return self.root / f"round-{number}"
 
     def policy(self, number: int) -> str:
         """The policy after that many rounds; after none, the first one."""
         if number:
-            return str(self.of(number) / "policy")
+            return str(self.round(number) / "policy")
         return self.recipe.sft if isinstance(self.recipe.sft, str) else str(self.root / "sft")
 
 
@@ -75,6 +75,7 @@ def iterate(
     overrides: Overrides = (),
     *,
     run: str | Path,
+    progress: bool = True,
     person: Person | None = None,
     say: Say = print,
 ) -> list[RoundResult]:
@@ -83,6 +84,7 @@ def iterate(
     recipe: the name of a shipped recipe, a .yaml file, or a mapping with the key `rounds`.
     overrides: keys to set on top, as "KEY=VALUE" strings or as a mapping of dotted keys.
     run: the folder of all stages; the same one again continues.
+    progress: show progress on standard error.
     person: asks the questions of annotator "person"; the command asks at the terminal.
     say: receives notes, one line each.
 
@@ -105,15 +107,15 @@ def iterate(
     with Lock(folder, say=say):
         _record_recipe(folder / RECIPE, recipe, say)
         for name, plan in plans[0].items():
-            stage(plan, folder / name, say)
-        found = []
+            stage(plan, folder / name, say, progress=progress)
+        results = []
         for number in range(1, recipe.rounds + 1):
             say(f"round {number} of {recipe.rounds}")
             _collect(folders, number, person, say)
             for name, plan in plans[number].items():
-                stage(plan, folders.of(number) / name, say)
-            found.append(RoundResult(Path(folders.policy(number)), _measure(folders, number, say)))
-        return found
+                stage(plan, folders.round(number) / name, say, progress=progress)
+            results.append(RoundResult(Path(folders.policy(number)), _measure(folders, number, say)))
+        return results
 
 
 def _read(recipe: str | Path | Mapping[str, Any], overrides: Overrides) -> IterateConfig:
@@ -124,7 +126,7 @@ def _read(recipe: str | Path | Mapping[str, Any], overrides: Overrides) -> Itera
 
 def _plans(folders: Folders, number: int) -> dict[str, Plan]:
     """The runs of round `number` by folder name, in order; 0 is before the first round."""
-    recipe, here = folders.recipe, folders.of(number)
+    recipe, here = folders.recipe, folders.round(number)
     seed: Tree = {"seed": recipe.seed + number}
     if number == 0:
         return {} if isinstance(recipe.sft, str) else {"sft": resolve(validate(recipe.sft | seed))}
@@ -158,11 +160,11 @@ def _refuse_absent_data(folders: Folders, plans: Mapping[int, Mapping[str, Plan]
     """Check the data files of all unfinished runs, except the comparisons, which come later."""
     for number, of_round in plans.items():
         for name, plan in of_round.items():
-            run = (folders.of(number) if number else folders.root) / name
+            run = (folders.round(number) if number else folders.root) / name
             if (run / CONFIG).is_file() and read_run(run).state == "finished":
                 continue
             data = plan.config.data
-            if data.train == str(folders.of(number) / COMPARISONS):
+            if data.train == str(folders.round(number) / COMPARISONS):
                 data = data.model_copy(update={"train": None})
             with _errors_of(name):
                 refuse_absent_files(plan.config.model_copy(update={"data": data}))
@@ -170,7 +172,7 @@ def _refuse_absent_data(folders: Folders, plans: Mapping[int, Mapping[str, Plan]
 
 def _refuse_collect(folders: Folders) -> None:
     recipe, ask = folders.recipe, folders.recipe.collect
-    if all((folders.of(number) / COMPARISONS).is_file() for number in range(1, recipe.rounds + 1)):
+    if all((folders.round(number) / COMPARISONS).is_file() for number in range(1, recipe.rounds + 1)):
         return
     with _errors_of("collect.prompts"):
         records = load_records(ask.prompts, "prompts", seed=recipe.seed + 1).records
@@ -181,7 +183,7 @@ def _refuse_collect(folders: Folders) -> None:
 
 def _refuse_measure(folders: Folders) -> None:
     recipe, settings = folders.recipe, folders.recipe.measure
-    if settings is None or all((folders.of(n) / MEASURED).is_file() for n in range(1, recipe.rounds + 1)):
+    if settings is None or all((folders.round(n) / MEASURED).is_file() for n in range(1, recipe.rounds + 1)):
         return
     with _errors_of("measure.prompts"):
         prompts = load_prompts(settings.prompts, None)
@@ -191,7 +193,7 @@ def _refuse_measure(folders: Folders) -> None:
             "file.py:function"
         )
     named = Path(settings.judge.partition("?")[0]).expanduser()
-    if recipe.reward_model is not None and named.resolve() == (folders.of(1) / "reward_model").resolve():
+    if recipe.reward_model is not None and named.resolve() == (folders.round(1) / "reward_model").resolve():
         return  # it exists once the first round is measured
     with _errors_of("measure.judge"):
         _try_judge(settings.judge, "pairs", prompts)
@@ -219,7 +221,7 @@ def _errors_of(owner: str) -> Iterator[None]:
 
 
 def _collect(folders: Folders, number: int, person: Person | None, say: Say) -> None:
-    here, ask = folders.of(number), folders.recipe.collect
+    here, ask = folders.round(number), folders.recipe.collect
     if (here / COMPARISONS).is_file():
         say(f"{here / FEEDBACK} is finished")
         return
@@ -234,12 +236,12 @@ def _collect(folders: Folders, number: int, person: Person | None, say: Say) -> 
     if not found.finished:
         raise StageStopped(f"{found.done} of {found.questions} questions of round {number} are answered")
     say(f"{found.done} verdicts in {here / FEEDBACK}")
-    verdicts = [(folders.of(each) / FEEDBACK).read_text(encoding="utf-8") for each in range(1, number + 1)]
+    verdicts = [(folders.round(each) / FEEDBACK).read_text(encoding="utf-8") for each in range(1, number + 1)]
     _replace(here / COMPARISONS, "".join(verdicts))
 
 
 def _measure(folders: Folders, number: int, say: Say) -> Mapping[str, Any] | None:
-    settings, file = folders.recipe.measure, folders.of(number) / MEASURED
+    settings, file = folders.recipe.measure, folders.round(number) / MEASURED
     if settings is None:
         return None
     if not file.is_file():

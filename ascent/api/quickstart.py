@@ -64,13 +64,14 @@ class QuickstartResult:
 
 
 def quickstart(
-    *, rlhf: bool = False, run: str | Path | None = None, seed: int = 0, say: Say = print
+    *, rlhf: bool = False, run: str | Path | None = None, seed: int = 0, progress: bool = True, say: Say = print
 ) -> QuickstartResult:
     """Train a small policy from random weights: imitation, then rewards; with `rlhf`, preferences.
 
     rlhf: learn from preferences, with a reward model and PPO.
     run: the folder of all stages; by default runs/quickstart or runs/quickstart-rlhf.
     seed: the same seed gives the same bits.
+    progress: show progress on standard error.
     say: receives notes, one line each.
 
     Returns a `QuickstartResult`. Raises StageStopped on a signal.
@@ -79,11 +80,11 @@ def quickstart(
     """
     use_one_thread()
     folder = Path(run) if run is not None else Path("runs", "quickstart-rlhf" if rlhf else "quickstart")
-    return (train_from_preferences if rlhf else train_from_verifier)(folder, seed=seed, say=say)
+    return (train_from_preferences if rlhf else train_from_verifier)(folder, seed=seed, progress=progress, say=say)
 
 
 def train_from_verifier(
-    folder: Path, *, seed: int, say: Say, overrides: RecipeOverrides = NO_OVERRIDES
+    folder: Path, *, seed: int, say: Say, progress: bool = True, overrides: RecipeOverrides = NO_OVERRIDES
 ) -> QuickstartResult:
     """Imitation on short lists, then RL on long ones; at the same time, as a control, imitation for about as long."""
     sft, rl, control = folder / "sft", folder / "rlvr", folder / "control"
@@ -91,12 +92,12 @@ def train_from_verifier(
     rl_plan = _plan("quickstart_rlvr", seed, [f"model.policy={sft}"], overrides)
     control_plan = _plan("quickstart_control", seed + 1, [f"model.policy={sft}"], overrides)
     say("1 of 2: imitate sorted lists of 2 to 6 digits, from random weights")
-    stage(sft_plan, sft, say)
+    stage(sft_plan, sft, say, progress=progress)
     say("2 of 2: practise on lists of 7 to 10 digits; a verifier says right or wrong. The control runs in a second")
     say("process: the same model imitates short lists for about as long")
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
         future = other.submit(_run_silently, control_plan, control)
-        stage(rl_plan, rl, say)
+        stage(rl_plan, rl, say, progress=progress)
         future.result()
     models = (
         _evaluate("imitation", sft, "sort_long", seed),
@@ -118,7 +119,7 @@ def use_one_thread() -> None:
 
 
 def train_from_preferences(
-    folder: Path, *, seed: int, say: Say, overrides: RecipeOverrides = NO_OVERRIDES
+    folder: Path, *, seed: int, say: Say, progress: bool = True, overrides: RecipeOverrides = NO_OVERRIDES
 ) -> QuickstartResult:
     """Demonstrations of one style, an annotator who prefers the other, a reward model, PPO."""
     sft, reward_model, ppo = folder / "sft", folder / "reward_model", folder / "ppo"
@@ -139,7 +140,7 @@ def train_from_preferences(
     ]  # fmt: skip
     for words, plan, place in stages:
         say(words)
-        stage(plan, place, say)
+        stage(plan, place, say, progress=progress)
     results = (
         _evaluate("imitation", sft, "contrary", seed),
         _evaluate("imitation, then feedback", ppo, "contrary", seed),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ascent.cli.options import INTERRUPTED, Overrides, Recipe, plain_errors, say
+from ascent.cli.options import INTERRUPTED, Overrides, Progress, Recipe, plain_errors, say
 
 
 def iterate(
@@ -16,6 +16,7 @@ def iterate(
     run: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The folder of all stages; the same one again continues.")
     ] = None,
+    progress: Progress = True,
 ) -> None:
     """Repeat rounds of feedback, reward model and policy training.
 
@@ -30,7 +31,7 @@ def iterate(
         from ascent.cli.annotate import TerminalAnnotator
 
         try:
-            rounds = iterate(recipe, overrides or (), run=run, person=TerminalAnnotator(), say=say)
+            rounds = iterate(recipe, overrides or (), run=run, progress=progress, person=TerminalAnnotator(), say=say)
         except (StageStopped, KeyboardInterrupt) as stopped:
             say(f"{stopped}; the same command continues from there")
             raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else 0) from None

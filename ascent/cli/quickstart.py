@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascent.cli.options import INTERRUPTED, Seed, plain_errors, say
+from ascent.cli.options import INTERRUPTED, Progress, Seed, plain_errors, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +23,7 @@ def quickstart(
         Path | None, typer.Option(metavar="DIR", help="The folder; runs/quickstart or runs/quickstart-rlhf.")
     ] = None,
     seed: Seed = 0,
+    progress: Progress = True,
 ) -> None:
     """Train a small policy from random weights, in minutes.
 
@@ -33,7 +34,7 @@ def quickstart(
         from ascent.api.stages import StageStopped
 
         try:
-            result = quickstart(rlhf=rlhf, run=run, seed=seed, say=say)
+            result = quickstart(rlhf=rlhf, run=run, seed=seed, progress=progress, say=say)
         except StageStopped as stopped:
             say(f"{stopped}; the same command continues from there")
             raise typer.Exit(INTERRUPTED) from None

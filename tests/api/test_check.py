@@ -89,7 +89,7 @@ def test_bad_data_is_found_before_a_run(tmp_path) -> None:
         check(tiny_plan(algorithm="dpo", data={"train": str(file)}))
 
 
-def test_rollouts_without_any_signal_are_said_to_have_none() -> None:
+def test_rollouts_without_any_signal_are_refused() -> None:
     plan = resolve(
         load_config(
             "quickstart_rlvr", ["model.policy=tiny:digits", "rollouts.prompts_per_step=2", "rollouts.group_size=2"]

@@ -31,7 +31,7 @@ def liked(tmp_path: Path) -> str:
     return f"{file}:brief?strength=0.5&noise=0.1"
 
 
-def gathered(asked: dict[str, Any], out: Path, judge: str, **options) -> CollectResult:
+def collect_with(asked: dict[str, Any], out: Path, judge: str, **options) -> CollectResult:
     return collect(**asked, out=out, judge=judge, **{**QUIET, "annotator": "sim", "repeat": 0.25, **options})
 
 
@@ -58,12 +58,12 @@ class Person:
 def test_the_same_seed_gives_the_same_file_and_training_reads_it(model, liked, tmp_path):
     asked = {"models": model, "prompts": "style:10", "samples": 3, "per_prompt": 2}
     first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
-    found = gathered(asked, first, liked)
+    found = collect_with(asked, first, liked)
     assert found.finished and found.questions == len(read(first)) > 20
-    gathered(asked, second, liked)
+    collect_with(asked, second, liked)
     assert plain(first) == plain(second)
     other = tmp_path / "3.jsonl"
-    gathered(asked | {"seed": 1}, other, liked)
+    collect_with(asked | {"seed": 1}, other, liked)
     assert plain(other) != plain(first)
     sides = {tuple(row["shown"]) == tuple(sorted(row["shown"])) for row in read(first)}
     assert sides == {True, False}
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_file_and_training_reads_it(model, liked, t
 def test_interrupted_it_goes_on_where_it_stopped(model, liked, tmp_path, monkeypatch):
     asked = {"models": model, "prompts": "style:10", "samples": 3}
     calm, wild = tmp_path / "calm.jsonl", tmp_path / "wild.jsonl"
-    gathered(asked, calm, liked)
+    collect_with(asked, calm, liked)
     append = PreferenceLog.append
     monkeypatch.setattr(COLLECT, "CHUNK", 4)
 
@@ -87,14 +87,14 @@ def test_interrupted_it_goes_on_where_it_stopped(model, liked, tmp_path, monkeyp
 
     monkeypatch.setattr(PreferenceLog, "append", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        gathered(asked, wild, liked)
+        collect_with(asked, wild, liked)
     assert len(read(wild)) == 5
     monkeypatch.undo()
     monkeypatch.setattr(COLLECT, "Generator", None)  # nothing is sampled a second time
-    assert gathered(asked, wild, liked).finished
+    assert collect_with(asked, wild, liked).finished
     assert [row["id"] for row in read(wild)] == [row["id"] for row in read(calm)]
     before = wild.read_bytes()
-    assert gathered(asked, wild, liked).finished
+    assert collect_with(asked, wild, liked).finished
     assert wild.read_bytes() == before
 
 
@@ -102,31 +102,31 @@ def test_sampling_that_was_cut_off_gives_the_same_answers(model, liked, tmp_path
     monkeypatch.setattr(COLLECT, "CHUNK", 4)
     asked = {"models": model, "prompts": "style:10", "samples": 2}
     calm, wild = tmp_path / "calm.jsonl", tmp_path / "wild.jsonl"
-    gathered(asked, calm, liked)
+    collect_with(asked, calm, liked)
     whole = (tmp_path / "calm.samples.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "wild.samples.jsonl").write_text("".join(whole[:6]) + whole[6][:9])  # the header, 5 prompts, a piece
-    gathered(asked, wild, liked)
+    collect_with(asked, wild, liked)
     assert (tmp_path / "wild.samples.jsonl").read_text() == "".join(whole)
 
 
 def test_other_questions_are_refused(model, liked, tmp_path):
     out = tmp_path / "v.jsonl"
     asked = {"models": model, "prompts": "style:4", "samples": 2}
-    gathered(asked, out, liked)
+    collect_with(asked, out, liked)
     for changed, word in ((asked | {"samples": 3}, "samples"), (asked | {"prompts": "style:5"}, "prompts")):
         with pytest.raises(ValueError, match=f"answers to other questions: {word} was"):
-            gathered(changed, out, liked)
+            collect_with(changed, out, liked)
     with pytest.raises(ValueError, match="verdicts of sim on other questions"):
-        gathered(asked | {"form": "rankings", "samples": 2, "per_prompt": 1}, out, liked, repeat=0.0)
+        collect_with(asked | {"form": "rankings", "samples": 2, "per_prompt": 1}, out, liked, repeat=0.0)
     with pytest.raises(ValueError, match="one answer to a prompt, which cannot be compared"):
-        gathered(asked | {"samples": 1}, out, liked)
+        collect_with(asked | {"samples": 1}, out, liked)
 
 
 def test_a_second_annotator_answers_the_same_questions_in_an_order_of_its_own(model, liked, tmp_path):
     out = tmp_path / "v.jsonl"
     asked = {"models": model, "prompts": "style:24", "samples": 2}
-    gathered(asked, out, liked, repeat=0.0)
-    found = gathered(asked, out, liked, annotator="other", repeat=0.0)
+    collect_with(asked, out, liked, repeat=0.0)
+    found = collect_with(asked, out, liked, annotator="other", repeat=0.0)
     rows = read(out)
     mine, theirs = ({r["id"]: r for r in rows if r["annotator"] == who} for who in ("sim", "other"))
     assert mine.keys() == theirs.keys()
@@ -154,6 +154,6 @@ def test_a_person_may_take_back_skip_and_leave(model, tmp_path):
 def test_two_models_are_set_against_each_other_and_hidden(model, liked, tmp_path):
     other = str(create(tmp_path / "other", seed=1))
     out = tmp_path / "v.jsonl"
-    gathered({"models": [model, other], "prompts": "style:6", "samples": 1}, out, liked)
+    collect_with({"models": [model, other], "prompts": "style:6", "samples": 1}, out, liked)
     assert all(set(row["models"]) == {model, other} for row in read(out))
     assert all(model not in str(row.get(name)) for row in read(out) for name in ("prompt", "chosen", "answers"))

@@ -24,7 +24,7 @@ from ascent.rollouts.generate import GREEDY
 from tests.setup.runs import tiny_plan
 
 
-def said(
+def rollout(
     prompt: str, sample: int, *, tokens: int = 2, stop: Stop = "eos", text: str = "", answer: str | None = None
 ) -> Rollout:
     asked = Prompt(prompt, (Message("user", "?"),), answer)
@@ -32,13 +32,13 @@ def said(
     return Rollout(asked, sample, (Turn((5,), completion, text),))
 
 
-def test_figures_by_hand() -> None:
+def test_metrics_by_hand() -> None:
     """Prompt a: greedy right, 2 of 4 right. Prompt b: greedy wrong, 1 of 4 right, two of its answers cut off."""
     rollouts, scores = [], []
     for name, verdicts in (("a", [1.0, 1.0, 1.0, 0.0, 0.0]), ("b", [0.0, 1.0, 0.0, 0.0, 0.0])):
         for sample, verdict in zip((GREEDY, 0, 1, 2, 3), verdicts, strict=True):
             cut = name == "b" and sample in (2, 3)
-            rollouts.append(said(name, sample, tokens=4 if cut else 2, stop="length" if cut else "eos"))
+            rollouts.append(rollout(name, sample, tokens=4 if cut else 2, stop="length" if cut else "eos"))
             scores.append({"correct": verdict})
     found = {name: each.value for name, each in estimate_metrics(rollouts, scores, samples=4).items()}
     assert found == pytest.approx(
@@ -59,7 +59,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_what_is_unscored_is_left_out_and_never_wrong() -> None:
-    rollouts = [said("a", sample) for sample in (GREEDY, 0, 1)] + [said("b", sample) for sample in (GREEDY, 0, 1)]
+    rollouts = [rollout("a", sample) for sample in (GREEDY, 0, 1)] + [rollout("b", sample) for sample in (GREEDY, 0, 1)]
     scores = [{"correct": value} for value in (1.0, 1.0, None, None, 0.0, 1.0)]
     found = estimate_metrics(rollouts, scores, samples=2)
     assert (found["greedy/correct"].value, found["greedy/correct"].prompts) == (1.0, 1)
@@ -69,15 +69,15 @@ def test_what_is_unscored_is_left_out_and_never_wrong() -> None:
 
 def test_rouge_is_for_reference_texts() -> None:
     text = "the cat sat on the mat"
-    rollouts = [said("a", GREEDY, text="the cat sat", answer=text), said("b", GREEDY, text=text, answer=text)]
+    rollouts = [rollout("a", GREEDY, text="the cat sat", answer=text), rollout("b", GREEDY, text=text, answer=text)]
     found = estimate_metrics(rollouts, [{}, {}], samples=0)
     assert found["greedy/rouge_l"].value == pytest.approx((2 * 3 / 9 + 1) / 2)
     assert set(found) == {"greedy/rouge_l", "greedy/truncated"}
-    short = [said("a", GREEDY, text="72", answer="72")]
+    short = [rollout("a", GREEDY, text="72", answer="72")]
     assert "greedy/rouge_l" not in estimate_metrics(short, [{}], samples=0)
 
 
-def asked(question: str, answer: str | None) -> list[Prompt]:
+def prompt_with(question: str, answer: str | None) -> list[Prompt]:
     return [Prompt("p", (Message("user", question),), answer)]
 
 
@@ -92,7 +92,7 @@ def asked(question: str, answer: str | None) -> list[Prompt]:
     ],
 )
 def test_the_reward_suits_the_answers(question: str, answer: str | None, reward: str | None) -> None:
-    assert default_reward(asked(question, answer)) == reward
+    assert default_reward(prompt_with(question, answer)) == reward
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> str:
@@ -101,17 +101,21 @@ def write(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def test_judges_of_files(tmp_path: Path) -> None:
-    rollouts = [said("a", 0, text=" Lima ", answer="Lima"), said("b", 0, text="Rome", answer="Lima"), said("c", 0)]
+    rollouts = [
+        rollout("a", 0, text=" Lima ", answer="Lima"),
+        rollout("b", 0, text="Rome", answer="Lima"),
+        rollout("c", 0),
+    ]
     tally = Tally()
-    judge = scorer_for("a.jsonl", asked("?", "Lima"), None)
+    judge = scorer_for("a.jsonl", prompt_with("?", "Lima"), None)
     assert judge.score(rollouts, tally) == [{"correct": 1.0}, {"correct": 0.0}, {"correct": None}]
     assert tally.unscored["exact", "no_gold"] == 1
     graded = tmp_path / "own.py"
     graded.write_text("def share(rollout):\n    return len(rollout.text) / 10\n")
-    own = scorer_for("a.jsonl", asked("?", "Lima"), f"{graded}:share")
+    own = scorer_for("a.jsonl", prompt_with("?", "Lima"), f"{graded}:share")
     assert own.score(rollouts[:2], Tally()) == [{"reward": 0.6}, {"reward": 0.4}]  # a grade is no verdict
-    maths = scorer_for("a.jsonl", asked("?", "#### 4"), None)
-    assert maths.score([said("a", 0, text="#### 4.0", answer="4")], Tally())[0]["correct"] == 1
+    maths = scorer_for("a.jsonl", prompt_with("?", "#### 4"), None)
+    assert maths.score([rollout("a", 0, text="#### 4.0", answer="4")], Tally())[0]["correct"] == 1
 
 
 def test_prompts_of_tasks_and_files(tmp_path: Path) -> None:

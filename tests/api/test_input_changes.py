@@ -75,7 +75,7 @@ def changed(world: Path) -> Iterator[Callable[[str], Path]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_changed_and_the_run_ends_alike(kind: str, killed: Any, copied: Any, world: Path) -> None:
+def test_nothing_changed_and_the_run_ends_in_the_same_weights(kind: str, killed: Any, copied: Any, world: Path) -> None:
     folder, said = copied(kind), []
     assert resume_run(folder, say=said.append) == 2
     assert (folder / "checkpoints/2/model/model.safetensors").read_bytes() == killed(kind)[1]
@@ -206,7 +206,7 @@ EDITS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "edit", "words"), EDITS)
-def test_an_edit_of_the_recipe_is_said_written_down_and_has_an_effect(
+def test_an_edit_of_the_recipe_is_reported_recorded_and_has_an_effect(
     kind: str, edit: dict[str, Any], words: str, copied: Any, killed: Any
 ) -> None:
     folder, said = copied(kind), []

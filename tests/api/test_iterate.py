@@ -73,7 +73,7 @@ JUDGES = {
 
 @pytest.mark.parametrize(("name", "words"), JUDGES.items())
 @pytest.mark.parametrize(("section", "key"), [("collect", "annotator"), ("measure", "judge")])
-def test_who_is_not_there_is_told_before_the_first_stage(tmp_path, section, key, name, words):
+def test_a_missing_judge_is_refused_before_the_first_stage(tmp_path, section, key, name, words):
     with pytest.raises(ValueError, match=rf"^{section}\.{key}: .*{words}"):
         iterate(changed(section, **{key: name}), run=tmp_path / "r")
     assert not (tmp_path / "r").exists()
@@ -122,9 +122,9 @@ def test_what_is_finished_needs_nothing_any_more_and_what_will_be_there_is_not_m
             _refuse_collect(folders)
         with pytest.raises(ValueError, match=r"measure\.prompts: no file"):
             _refuse_measure(folders)
-        folders.of(number).mkdir()
+        folders.round(number).mkdir()
         for name in (COMPARISONS, MEASURED):
-            (folders.of(number) / name).touch()
+            (folders.round(number) / name).touch()
     _refuse_collect(folders)
     _refuse_measure(folders)
 

@@ -34,7 +34,7 @@ def few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quickstart, "PROMPTS", 4)
 
 
-def test_sorting_has_three_runs_one_of_them_beside_another(tmp_path: Path) -> None:
+def test_sorting_has_three_runs_one_of_them_in_parallel(tmp_path: Path) -> None:
     outcome = quickstart.train_from_verifier(tmp_path, seed=0, say=lambda line: None, overrides=SMALL)
     assert [each.folder.name for each in outcome.models] == ["sft", "control", "rlvr"]
     assert {read_run(each.folder).state for each in outcome.models} == {"finished"}

@@ -206,7 +206,7 @@ def test_trackers_get_every_step_of_a_run_and_of_its_continuation(
     assert {event.step: event.value for event in events} == pytest.approx(logged)
 
 
-def test_a_tracker_that_is_not_installed_is_said_before_anything_runs(
+def test_a_tracker_that_is_not_installed_is_refused_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)

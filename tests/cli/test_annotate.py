@@ -51,7 +51,7 @@ def test_ratings_and_nonsense():
             parse_reply(typed, form, 3)
 
 
-def asked(width: int) -> str:
+def ask_at(width: int) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, color_system=None)
     person = TerminalAnnotator(io.StringIO("x\n1\n"), console)
@@ -61,7 +61,7 @@ def asked(width: int) -> str:
 
 
 def test_answers_side_by_side_where_there_is_room():
-    wide, narrow = asked(120), asked(60)
+    wide, narrow = ask_at(120), ask_at(60)
     assert any("apple" in line and "pear" in line for line in wide.splitlines())
     assert not any("apple" in line and "pear" in line for line in narrow.splitlines())
     for text in (wide, narrow):

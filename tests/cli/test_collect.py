@@ -34,18 +34,18 @@ def piped(folder: Path, keys: str, *more: str) -> Result:
     return CliRunner().invoke(app, command(folder, *more), input=keys, catch_exceptions=False)
 
 
-def said(folder: Path) -> list[str]:
+def verdicts(folder: Path) -> list[str]:
     return [row["verdict"] for row in read(folder / "v.jsonl")]
 
 
 def test_a_pipe_with_undo_then_the_rest(tmp_path):
     done = piped(tmp_path, "1\nu\n2\nnonsense\nt\nq\n")
     assert done.exit_code == 0, done.stderr
-    assert said(tmp_path) == ["second", "tie"]
+    assert verdicts(tmp_path) == ["second", "tie"]
     assert "question 1 of 6" in done.stdout and "'nonsense' is none of the keys" in done.stdout
     assert "ann has answered 2 of 6 questions" in done.stdout and "continues from there" in done.stdout
     done = piped(tmp_path, "b\ns\n1\n1\n")
-    assert done.exit_code == 0 and said(tmp_path) == ["second", "tie", "both_bad", "skip", "first", "first"]
+    assert done.exit_code == 0 and verdicts(tmp_path) == ["second", "tie", "both_bad", "skip", "first", "first"]
     assert "continuing" in done.stderr and "sampling" not in done.stderr
     assert "ann: 1 both_bad, 2 first, 1 second, 1 skip, 1 tie" in done.stdout
     inspected = CliRunner().invoke(app, ["inspect", str(tmp_path / "v.jsonl")]).stdout
@@ -61,7 +61,7 @@ def test_all_bad_of_several_answers_and_the_rest_later(tmp_path, form, samples):
     done = piped(tmp_path, f"b\n{numbers}\nq\n", *more)
     assert done.exit_code == 0, done.stderr
     word = {"rankings": "ranked", "ratings": "rated"}[form]
-    assert said(tmp_path) == ["both_bad", word] and f"ann: 1 both_bad, 1 {word}" in done.stdout
+    assert verdicts(tmp_path) == ["both_bad", word] and f"ann: 1 both_bad, 1 {word}" in done.stdout
     done = piped(tmp_path, "b\n" * 4, *more)
     assert done.exit_code == 0 and "ann has answered 6 of 6 questions" in done.stdout and "continuing" in done.stderr
     done = piped(tmp_path, f"{numbers}\n" + "b\n" * 5, *more, "--annotator", "bob")
@@ -75,7 +75,7 @@ def test_all_bad_of_several_answers_and_the_rest_later(tmp_path, form, samples):
 
 def test_an_ended_pipe_is_quit(tmp_path):
     assert piped(tmp_path, "1\n").exit_code == 0
-    assert said(tmp_path) == ["first"]
+    assert verdicts(tmp_path) == ["first"]
 
 
 def test_a_simulated_annotator_and_errors_in_one_line(tmp_path):
@@ -135,20 +135,20 @@ def test_on_a_terminal_one_key_is_enough_and_nothing_is_lost_on_ctrl_c(tmp_path)
     first.until("taken back")
     first.press("t")
     first.until("question 3 of 6")
-    assert said(tmp_path) == ["first", "tie"]  # on the disk while the next question is open
+    assert verdicts(tmp_path) == ["first", "tie"]  # on the disk while the next question is open
     first.press("\x03")
     first.until("the same command continues from there")
     assert first.ended() == 130
-    assert said(tmp_path) == ["first", "tie"]
+    assert verdicts(tmp_path) == ["first", "tie"]
     second = Terminal(command(tmp_path))
     second.until("question 3 of 6")
     os.kill(second.child, signal.SIGKILL)
     second.ended()
-    assert said(tmp_path) == ["first", "tie"]
+    assert verdicts(tmp_path) == ["first", "tie"]
     third = Terminal(command(tmp_path))
     third.until("question 3 of 6")
     for number, key in enumerate("12bs", 4):
         third.press(key)
         third.until(f"question {number} of 6" if number < 7 else "ann has answered 6 of 6 questions")
     assert third.ended() == 0
-    assert said(tmp_path) == ["first", "tie", "first", "second", "both_bad", "skip"]
+    assert verdicts(tmp_path) == ["first", "tie", "first", "second", "both_bad", "skip"]

@@ -7,7 +7,7 @@ from ascent.cli import doctor
 from ascent.cli.main import app
 
 
-def test_doctor_reports_every_part_and_is_content_with_a_whole_core():
+def test_doctor_reports_every_part_and_passes_with_a_complete_core():
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 0
     for part in ("python", "torch", "gpu", "cpu sampling", "sandbox", "extra classic", "disk"):
@@ -20,7 +20,7 @@ def without(monkeypatch, module):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find(name))
 
 
-def test_a_broken_core_is_said_and_returned(monkeypatch):
+def test_a_broken_core_is_reported_and_returned(monkeypatch):
     without(monkeypatch, "torch")
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 1
@@ -42,7 +42,7 @@ def test_the_sandbox_is_looked_for(monkeypatch):
     assert doctor.sandbox() == doctor.Finding("sandbox", "bubblewrap at /usr/bin/bwrap")
 
 
-def test_a_missing_compiler_is_said_with_its_fix(monkeypatch, tmp_path):
+def test_a_missing_compiler_is_reported_with_its_fix(monkeypatch, tmp_path):
     assert doctor.compiler() == doctor.Finding("cpu sampling", "compiled")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", "no-such-compiler")
@@ -51,7 +51,7 @@ def test_a_missing_compiler_is_said_with_its_fix(monkeypatch, tmp_path):
     assert found.fix.startswith("install a C compiler") and not found.broken
 
 
-def test_little_room_is_said(monkeypatch, tmp_path):
+def test_little_room_is_reported(monkeypatch, tmp_path):
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: usage(5 * 2**30))
     assert doctor.disk(tmp_path).fix

@@ -33,7 +33,7 @@ def test_tables_and_json(tmp_path: Path) -> None:
     assert found["settings"]["max_new_tokens"] == 3
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_refused() -> None:
     with pytest.raises(ValueError, match="does not exist; give a folder"):
         call("no such/model here", "arithmetic:1")
     with pytest.raises(ValueError, match="samples=-2"):

@@ -14,7 +14,7 @@ from ascent.cli.main import app
 from tests.data import chat
 
 
-def seen(*arguments: str) -> Result:
+def inspect(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["inspect", *arguments], catch_exceptions=False, env={"COLUMNS": "100"})
 
 
@@ -34,7 +34,7 @@ PAIRS = [{"prompt": f"sort {n} 1", "chosen": "1 " * (n + 1), "rejected": "x", "s
 
 def test_without_a_model(tmp_path: Path) -> None:
     name = write(tmp_path / "a.jsonl", [*PAIRS, PAIRS[0]])
-    done = seen(name)
+    done = inspect(name)
     assert done.exit_code == 0
     assert "7 pairs of 7 rows, schema: chosen and rejected" in done.stdout
     assert "columns not used: source" in done.stdout
@@ -50,7 +50,7 @@ def test_without_a_model(tmp_path: Path) -> None:
 def test_words_and_side_by_side(tmp_path: Path) -> None:
     one = write(tmp_path / "a.jsonl", PAIRS)
     two = write(tmp_path / "b.jsonl", [{"prompt": "sort 2 1", "completion": "1 2"}])
-    done = seen(one, two, "--words")
+    done = inspect(one, two, "--words")
     assert "Lengths in words" in done.stdout
     for column in ("prompt (1)", "chosen (1)", "rejected (1)", "SFT (2)"):
         assert column in done.stdout
@@ -61,7 +61,7 @@ def test_with_a_model_a_sample_is_rendered_and_trained_tokens_are_marked(tmp_pat
     name = write(
         tmp_path / "a.jsonl", [{"prompt": "sort 2 1", "completion": "1 2"}, {"prompt": "p", "completion": "x " * 60}]
     )
-    done = seen(name, "--model", model, "--max-tokens", "40")
+    done = inspect(name, "--model", model, "--max-tokens", "40")
     assert "Lengths in tokens" in done.stdout
     assert "pad equals EOS, which is safe here" in done.stdout
     assert "1 of 2 records cannot be trained on (40 tokens a record" in done.stdout
@@ -70,13 +70,13 @@ def test_with_a_model_a_sample_is_rendered_and_trained_tokens_are_marked(tmp_pat
 
 
 def test_prompts_are_shown_as_a_sampler_gets_them(tmp_path: Path, model: str) -> None:
-    done = seen(write(tmp_path / "a.jsonl", [{"prompt": "sort 2 1"}]), "--model", model)
+    done = inspect(write(tmp_path / "a.jsonl", [{"prompt": "sort 2 1"}]), "--model", model)
     assert "<|start|>user\nsort 2 1<|end|>\n<|start|>assistant\n" in done.stdout
     assert "⟦" not in done.stdout.partition("as a sampler continues it")[2]
 
 
 def test_bad_rows_are_shown_and_the_status_tells(tmp_path: Path) -> None:
-    done = seen(write(tmp_path / "a.jsonl", [*PAIRS, {"prompt": "q", "chosen": "a", "rejected": "a"}]))
+    done = inspect(write(tmp_path / "a.jsonl", [*PAIRS, {"prompt": "q", "chosen": "a", "rejected": "a"}]))
     assert done.exit_code == 1
     assert "1 invalid rows of 7 (1 equal)" in done.stdout
     assert "a.jsonl:7: chosen equals rejected" in done.stdout
@@ -84,18 +84,18 @@ def test_bad_rows_are_shown_and_the_status_tells(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["prompts", "examples", "pairs", "unpaired"])
 def test_built_in_tasks(kind: str) -> None:
-    done = seen("style@heldout:50", "--as", kind)
+    done = inspect("style@heldout:50", "--as", kind)
     assert done.exit_code == 0
     assert f"style@heldout:50: 50 {kind} of 50 rows" in done.stdout
 
 
 def test_training_and_held_out_prompts_share_nothing() -> None:
-    assert "style and style@heldout share 0 prompts" in seen("style", "style@heldout", "--as", "prompts").stdout
+    assert "style and style@heldout share 0 prompts" in inspect("style", "style@heldout", "--as", "prompts").stdout
 
 
 def test_an_unknown_kind_is_an_error() -> None:
     with pytest.raises(ValueError, match="style as 'pears', but it must be one of prompts"):
-        seen("style", "--as", "pears")
+        inspect("style", "--as", "pears")
 
 
 def test_text_files_need_no_torch(tmp_path: Path) -> None:

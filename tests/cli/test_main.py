@@ -19,13 +19,13 @@ def test_version():
     assert (done.returncode, done.stdout) == (0, f"ascent {ascent.__version__}\n")
 
 
-@pytest.mark.parametrize(("given", "told"), [(None, "AUTO,STRICT"), ("COMPATIBLE", "COMPATIBLE")])
-def test_x86_sums_in_one_order_whatever_the_batch_unless_told_otherwise(given, told):
+@pytest.mark.parametrize(("given", "expected"), [(None, "AUTO,STRICT"), ("COMPATIBLE", "COMPATIBLE")])
+def test_x86_sums_in_one_order_whatever_the_batch_unless_set_otherwise(given, expected):
     code = "import ascent, os; print(os.environ['MKL_CBWR'])"
     others = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     environment = others if given is None else {**others, "MKL_CBWR": given}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout == f"{told}\n"
+    assert done.stdout == f"{expected}\n"
 
 
 def test_help_answers_within_a_third_of_a_second():
@@ -78,8 +78,8 @@ def test_errors_are_one_line_and_no_traceback(arguments, words, monkeypatch, cap
     assert printed.err.count("\n") == 1
 
 
-def told(monkeypatch, capsys, *arguments):
-    """What a command that must fail says of it."""
+def error_of(monkeypatch, capsys, *arguments):
+    """The error lines of a command that must fail."""
     monkeypatch.setattr(sys, "argv", ["ascent", *arguments])
     with pytest.raises(SystemExit) as caught:
         main.run()
@@ -111,8 +111,8 @@ def told(monkeypatch, capsys, *arguments):
         ("run.project=\udcff", "line 1: not valid YAML: unacceptable character"),
     ],
 )
-def test_settings_without_meaning_are_told(override, words, monkeypatch, capsys):
-    printed = told(monkeypatch, capsys, "show", "config", "rlvr", override)
+def test_settings_without_meaning_are_refused(override, words, monkeypatch, capsys):
+    printed = error_of(monkeypatch, capsys, "show", "config", "rlvr", override)
     assert words in printed and printed.count("\n") == 1 and len(printed) < 400
 
 
@@ -131,10 +131,10 @@ def test_settings_without_meaning_are_told(override, words, monkeypatch, capsys)
     ],
 )
 @pytest.mark.parametrize("command", ["show", "train", "check"])
-def test_recipes_that_cannot_be_read_are_told_with_their_line(command, recipe, words, tmp_path, monkeypatch, capsys):
+def test_recipes_that_cannot_be_read_are_refused_with_their_line(command, recipe, words, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.yaml").write_text(recipe)
     options = ["--run", str(tmp_path / "run")] if command == "train" else []
-    printed = told(
+    printed = error_of(
         monkeypatch, capsys, *command.replace("show", "show config").split(), str(tmp_path / "mine.yaml"), *options
     )
     assert words in printed and printed.count("\n") == 1
@@ -156,14 +156,14 @@ BAD_DATA = [
 
 
 @pytest.mark.parametrize(("name", "content", "words"), BAD_DATA, ids=[words for *_, words in BAD_DATA])
-def test_data_that_cannot_be_read_is_told_by_every_command(name, content, words, tmp_path, monkeypatch, capsys):
+def test_data_that_cannot_be_read_is_refused_by_every_command(name, content, words, tmp_path, monkeypatch, capsys):
     (tmp_path / name).write_bytes(content)
     settings = ["sft", "model.policy=tiny:llama", f"data.train={tmp_path / name}"]
-    assert words in told(monkeypatch, capsys, "train", *settings, "--run", str(tmp_path / "run"))
+    assert words in error_of(monkeypatch, capsys, "train", *settings, "--run", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
-    assert words in told(monkeypatch, capsys, "check", *settings)
+    assert words in error_of(monkeypatch, capsys, "check", *settings)
     if b"\n" not in content.strip():  # of several rows the others are shown, and the bad one is counted
-        assert words in told(monkeypatch, capsys, "inspect", str(tmp_path / name))
+        assert words in error_of(monkeypatch, capsys, "inspect", str(tmp_path / name))
 
 
 def test_what_the_system_says_of_a_file_is_one_line(monkeypatch, capsys):
@@ -171,7 +171,7 @@ def test_what_the_system_says_of_a_file_is_one_line(monkeypatch, capsys):
         raise PermissionError(13, "Permission denied", "a.jsonl")
 
     monkeypatch.setattr(main, "app", fail)
-    assert told(monkeypatch, capsys) == "ascent: [Errno 13] Permission denied: 'a.jsonl'\n"
+    assert error_of(monkeypatch, capsys) == "ascent: [Errno 13] Permission denied: 'a.jsonl'\n"
 
 
 def test_an_error_ends_the_process_with_status_2():

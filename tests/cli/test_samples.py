@@ -36,7 +36,7 @@ def test_tokens_are_green_above_zero_red_below_and_brighter_the_larger() -> None
     ]  # fmt: skip
 
 
-def test_what_was_not_trained_on_is_dim_and_said() -> None:
+def test_what_was_not_trained_on_is_dim_and_labeled() -> None:
     stream = io.StringIO()
     print_sample(Console(file=stream, width=200), sample(advantages=None, reward=None), 1.0)
     assert "not trained on" in stream.getvalue() and "reward unscored" in stream.getvalue()
@@ -66,7 +66,7 @@ def test_choosing_by_step_reward_and_prompt() -> None:
             select_samples(samples, **{**nothing, **wrong})
 
 
-def test_what_was_left_out_is_said() -> None:
+def test_what_was_left_out_is_noted() -> None:
     assert "of step 1, 1 of 2 samples were kept" in omission_note([sample(1)], 1)
     assert omission_note([sample(1), sample(1)], 1) == ""
 

@@ -66,7 +66,7 @@ def refused(*words: str) -> str:
         (["--token-file", "BINARY"], "must be one word of ASCII letters"),
     ],
 )
-def test_what_cannot_be_served_is_said_in_one_line_before_the_model_is_loaded(
+def test_what_cannot_be_served_is_refused_in_one_line_before_the_model_is_loaded(
     words: list[str], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "token").write_text("a-token")

@@ -83,7 +83,7 @@ def test_what_a_person_can_mend_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_resume_says_what_changed_and_goes_on_only_if_told(tmp_path: Path) -> None:
+def test_resume_says_what_changed_and_continues_only_if_accepted(tmp_path: Path) -> None:
     data, run = tmp_path / "data.jsonl", tmp_path / "run"
     row = '{{"prompt": "{}+1=", "completion": "{}"}}\n'
     data.write_text("".join(row.format(n, n + 1) for n in range(8)))
