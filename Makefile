@@ -1,4 +1,4 @@
-# One door: every target makes its own virtual environment first, so a fresh clone needs Python and nothing else.
+# Every target creates the virtual environment first, so a fresh clone needs only Python.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 help:  ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-setup: $(STAMP)  ## Make .venv and install the pinned versions; does nothing when they are already there.
+setup: $(STAMP)  ## Create .venv and install the pinned versions, if they are not there yet.
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -32,15 +32,15 @@ check: setup  ## Format, lint, types, architecture and the fast tests: under two
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 	$(PYTEST) -q -m "not slow and not learning" --ignore=tests/test_architecture.py
 
-test: setup  ## Everything a CPU can run, except the long learning studies.
+test: setup  ## All tests that a CPU can run, except the long learning studies.
 	$(PYTEST) -m "not learning"
 
-# What was finished for this commit is not trained again: stopped, it goes on where it was.
-test-learning: setup  ## The long learning studies; stopped, they go on by row. ASCENT_LEARNING names their folder.
+# Studies that finished for this commit are skipped, so an interrupted run continues.
+test-learning: setup  ## The long learning studies, resumable by row. ASCENT_LEARNING names their folder.
 	ASCENT_LEARNING=$${ASCENT_LEARNING:-$(CURDIR)/$(VENV)/learning/$$(git describe --always --dirty 2>/dev/null || echo tree)} \
 	  $(PYTEST) -m learning
 
-quickstart: setup  ## Train a small policy from nothing, in minutes: imitation, then rewards.
+quickstart: setup  ## Train a small policy from scratch in minutes: SFT, then RL with a verifier.
 	$(BIN)/ascent quickstart
 
 bench: setup  ## Run every benchmark in bench/.

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ascent.config.load import load_config
+from ascent.plan import resolve
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -33,7 +36,7 @@ def test_the_readme_has_a_snippet():
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMAND.findall((ROOT / "README.md").read_text()))
 def test_commands_of_the_readme_exist(command, tmp_path):
-    """They run without a traceback; 2 is the honest status of what is refused or does not exist yet."""
+    """They run without a traceback; status 2 is a refusal."""
     done = subprocess.run(
         [sys.executable, "-m", "ascent", *command.split()],
         cwd=tmp_path,
@@ -46,6 +49,18 @@ def test_commands_of_the_readme_exist(command, tmp_path):
     assert done.returncode in (0, 2), done.stderr
     assert "Traceback" not in done.stderr
     assert "Usage:" not in done.stderr
+
+
+def test_the_error_in_the_readme_is_the_real_one():
+    found = re.findall(
+        r"^ {4}\$ ascent show config (.*)\n {4}ascent: (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    assert found
+    for command, message in found:
+        recipe, *overrides = command.split()
+        with pytest.raises(ValueError) as error:
+            resolve(load_config(recipe, overrides))
+        assert str(error.value) == message
 
 
 def test_links_between_pages_lead_somewhere():
