@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from ascent.feedback.agreement import Agreement, agreement
-from ascent.feedback.comparisons import Answer, Comparison, Form, ShownComparison, make_comparisons, shown_to
+from ascent.feedback.comparisons import Answer, Comparison, Form, ShownComparison, make_comparisons, order_for_annotator
 from ascent.feedback.preference_log import PreferenceLog
-from ascent.feedback.samples import Samples, beside, fingerprint
-from ascent.feedback.verdicts import Unjudged, Verdict, key_of, row_of
+from ascent.feedback.samples import Samples, fingerprint, samples_path
+from ascent.feedback.verdicts import NoVerdict, Verdict, row_key, verdict_row
 from ascent.records import Prompt
 from ascent.rollouts.generate import SamplingParams
 from ascent.setup.data import load_records
@@ -144,8 +144,8 @@ def _collect(
     plan: _QuestionPlan, out: Path, annotator: str, source: Judge | Person, repeat: float, say: Say
 ) -> CollectResult:
     with PreferenceLog(out) as log:
-        questions, left_out = _make_questions(plan, beside(out), say)
-        shown = shown_to(annotator, questions, seed=plan.sampling.seed, repeat=repeat)
+        questions, left_out = _make_questions(plan, samples_path(out), say)
+        shown = order_for_annotator(annotator, questions, seed=plan.sampling.seed, repeat=repeat)
         todo = _unanswered(log, annotator, shown, say)
         session = _Session(log, plan.form, annotator, len(shown))
         unjudged: Counter[str] = Counter()
@@ -153,14 +153,14 @@ def _collect(
             session.ask_person(source, todo)
         else:
             unjudged = session.ask_judge(source, todo)
-        done = len(log.done_by(annotator))
+        done = len(log.answered_by(annotator))
         return CollectResult(out, annotator, len(shown), done, left_out, unjudged, agreement(log.rows))
 
 
 def _unanswered(
     log: PreferenceLog, annotator: str, shown: Sequence[ShownComparison], say: Say
 ) -> list[ShownComparison]:
-    done = log.done_by(annotator)
+    done = log.answered_by(annotator)
     unknown = done - {each.key for each in shown}
     if unknown:
         raise ValueError(
@@ -183,7 +183,7 @@ class _Session:
         """Returns the judge's failures by reason."""
         unjudged: Counter[str] = Counter()
         for each, found in zip(todo, judge.verdicts(todo, self.form, annotator=self.annotator), strict=True):
-            if isinstance(found, Unjudged):
+            if isinstance(found, NoVerdict):
                 unjudged[found.why] += 1
             else:
                 self._write(each, found)
@@ -202,13 +202,13 @@ class _Session:
             elif (row := self.log.undo()) is None:
                 person.tell("nothing to undo: only verdicts of this session can be taken back")
             else:
-                assert key_of(row) == answered[-1].key, "the last line is the last verdict"
+                assert row_key(row) == answered[-1].key, "the last line is the last verdict"
                 queue.insert(0, answered.pop())
                 person.tell("taken back; asking again")
 
     def _write(self, shown: ShownComparison, verdict: Verdict) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self.log.append(row_of(shown, verdict, form=self.form, annotator=self.annotator, time=now))
+        self.log.append(verdict_row(shown, verdict, form=self.form, annotator=self.annotator, time=now))
 
 
 def _make_questions(plan: _QuestionPlan, file: Path, say: Say) -> tuple[list[Comparison], Counter[str]]:
@@ -237,7 +237,7 @@ def _sample(plan: _QuestionPlan, index: int, model: str, prompts: Sequence[Promp
     if not missing:
         return
     weights = weights_of(model)
-    samples.refuse_other_weights(index, model, weights)
+    samples.check_weights(index, model, weights)
     say(f"sampling {plan.samples} answers of {model} to each of {sum(len(chunks[n]) for n in missing)} prompts")
     generator = Generator(model, prompts, plan.sampling)
     try:

@@ -10,8 +10,8 @@ from typing import Any
 
 from ascent.api.evaluate import load_prompts
 from ascent.feedback.comparisons import Answer, Comparison, ShownComparison
-from ascent.feedback.verdicts import CHOICES, Unjudged, Verdict
-from ascent.feedback.win_rate import Interval, length_matched, settled, wilson
+from ascent.feedback.verdicts import CHOICES, NoVerdict, Verdict
+from ascent.feedback.win_rate import Interval, combine_orders, length_matched, wilson
 from ascent.records import Prompt, Rollout
 from ascent.rollouts.generate import GREEDY, SamplingParams
 from ascent.setup.generation import Generator
@@ -132,12 +132,12 @@ def judge_pairings(
     words: dict[int, str] = {id(each): "same" for each in pairings}
     unjudged: Counter[str] = Counter()
     for each, pair in zip(differing, verdicts, strict=True):
-        failure = next((v for v in pair if isinstance(v, Unjudged)), None)
+        failure = next((v for v in pair if isinstance(v, NoVerdict)), None)
         if failure is not None:
             unjudged[failure.why] += 1
             del words[id(each)]
         else:
-            words[id(each)] = settled(*(v.word for v in pair if isinstance(v, Verdict)))
+            words[id(each)] = combine_orders(*(v.word for v in pair if isinstance(v, Verdict)))
     kept = [each for each in pairings if id(each) in words]
     if not kept:
         raise ValueError(f"{judge.name} gave no verdict at all: {dict(unjudged)}; is it there?")
@@ -172,7 +172,7 @@ def _answers(
         generator.close()
 
 
-def _verdicts(pairings: Sequence[Pairing], judge: Judge) -> list[tuple[Verdict | Unjudged, Verdict | Unjudged]]:
+def _verdicts(pairings: Sequence[Pairing], judge: Judge) -> list[tuple[Verdict | NoVerdict, Verdict | NoVerdict]]:
     both = [ShownComparison(each.comparison(), order, order[0]) for each in pairings for order in ((0, 1), (1, 0))]
     found = list(judge.verdicts(both, "pairs", annotator="compare"))
     return list(zip(found[::2], found[1::2], strict=True))

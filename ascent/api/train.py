@@ -164,10 +164,10 @@ def _assemble_rl(plan: Plan, folder: Path, model_folder: Path | None) -> Trainin
     if config.run.keep_best:
         evaluation.refuse_unreported(config.run.best_metric, names_of(plan), talks=config.env is not None)
     rl = RLSetup(plan, folder, model_folder)
-    source, evaluate, pieces = rl.source, rl.evaluate, sample_records.TokenTexts(rl.model.tokenizer)
+    source, evaluate, texts = rl.source, rl.evaluate, sample_records.TokenTexts(rl.model.tokenizer)
 
     def samples() -> SampleBatch:
-        return SampleBatch(sample_records.samples(source.rollouts, source.advantages, pieces), len(source.rollouts))
+        return SampleBatch(sample_records.samples(source.rollouts, source.advantages, texts), len(source.rollouts))
 
     def answers() -> SampleBatch:
         assert evaluate is not None
@@ -184,7 +184,7 @@ def _assemble_rl(plan: Plan, folder: Path, model_folder: Path | None) -> Trainin
         others=rl.others,
         saved=rl.saved,
         first_policy_step=config.update.critic_warmup_steps + 1,
-        halted=lambda: source.stop_reason,
+        stop_reason=lambda: source.stop_reason,
         close=rl.close,
     )
 
@@ -245,13 +245,13 @@ def _drive(
                 baseline = training.evaluate(0)
                 tracker.log(0, baseline)
                 evaluation.refuse_unreported_part(settings.best_metric, baseline)
-            last = loop.run(parts, schedule, done=done, stop=lambda: stop.requested or bool(training.halted()))
+            last = loop.run(parts, schedule, done=done, stop=lambda: stop.requested or bool(training.stop_reason()))
     except BaseException as error:
         _record_failure(run, done, error, say)
         raise
     finally:
         tracker.close_others()
-    _finish(plan, run, last, f"stopped by {stop.received}" if stop.received else training.halted(), say)
+    _finish(plan, run, last, f"stopped by {stop.received}" if stop.received else training.stop_reason(), say)
     return last
 
 

@@ -52,7 +52,7 @@ class Training:
     others: tuple[loop.TrainedModel, ...] = ()  # trained besides the policy: a critic with weights of its own
     saved: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)  # their folders of a checkpoint
     first_policy_step: int = 1  # after the critic's warm-up
-    halted: Callable[[], str] = str  # why the run should end before its last step; empty while it should not
+    stop_reason: Callable[[], str] = str  # why the run should end before its last step; empty while it should not
     close: Callable[[], None] = lambda: None  # releases what rewards, environments and samplers hold
 
     @property
