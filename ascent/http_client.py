@@ -15,6 +15,7 @@ Every failure is a `ServerFailed` with one of these kinds:
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import math
@@ -27,7 +28,7 @@ import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -60,8 +61,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         minimums = {"tries": 1, "trip": 0, "max_reply_bytes": 1}
-        for name in (each.name for each in fields(self)):
-            value = getattr(self, name)
+        for name, value in vars(self).items():
             types = int if name in minimums else (int, float)
             if isinstance(value, bool) or not isinstance(value, types):
                 raise ValueError(
@@ -118,10 +118,8 @@ class Client:
         self._path, self._encrypted = parts.path, parts.scheme == "https"
         self._address = (str(parts.hostname), parts.port or (443 if self._encrypted else 80))
         self._token = None if token is None else validate_token(token, "the token")
-        self._retry_on = retry_on
-        self._lock = threading.Lock()
-        self._consecutive_failures = 0
-        self._open_until = 0.0
+        self._retry_on, self._lock = retry_on, threading.Lock()
+        self._consecutive_failures, self._open_until = 0, 0.0
 
     def post(self, path: str, body: bytes, read: Callable[[bytes], T], group: RequestGroup | None = None) -> T:
         """`read` parses a reply with status 200 and raises ValueError if it is malformed."""
@@ -133,33 +131,32 @@ class Client:
             if group.cancelled.wait(pause if attempt else 0.0):
                 raise ServerFailed("server_down", f"{full_url}: cancelled")
             try:
-                result = self._try_once("POST", path, body, read, group)
+                result = self._once("POST", path, body, read, group)
             except ServerFailed as failure:
                 if group.cancelled.is_set():
                     raise ServerFailed("server_down", f"{full_url}: cancelled") from None
                 self._count(failure.kind)
-                if failure.kind not in self._retry_on:
-                    self._record_failure()
-                    raise ServerFailed(failure.kind, f"{full_url}: {failure}") from None
                 last = failure
+                if failure.kind not in self._retry_on:
+                    break
             else:
                 self._count("ok")
                 return result
         self._record_failure()
-        raise ServerFailed(last.kind, f"{full_url}: tried {retry.tries} times, at last {last}")
+        tried = f"tried {retry.tries} times, at last " if last.kind in self._retry_on else ""
+        raise ServerFailed(last.kind, f"{full_url}: {tried}{last}")
 
     def get(self, path: str, read: Callable[[bytes], T]) -> T:
         """One try, without retries or the circuit breaker."""
-        return self._try_once("GET", path, None, read, RequestGroup())
+        return self._once("GET", path, None, read, RequestGroup())
 
     def _check_circuit(self) -> None:
         with self._lock:
             remaining = self._open_until - time.monotonic()
             if remaining > 0:
                 self.counts["circuit_open"] += 1
-                raise ServerFailed(
-                    "circuit_open", f"{self.url} failed {self._consecutive_failures} times; next in {remaining:.1f} s"
-                )
+                failed = f"{self.url} failed {self._consecutive_failures} times"
+                raise ServerFailed("circuit_open", f"{failed}; next in {remaining:.1f} s")
             if self._tripped():
                 # Half open: this caller tries; the others wait until it succeeds.
                 self._open_until = time.monotonic() + self.retry.rest
@@ -179,9 +176,7 @@ class Client:
             if kind == "ok":
                 self._open_until, self._consecutive_failures = 0.0, 0
 
-    def _try_once(
-        self, method: str, path: str, body: bytes | None, read: Callable[[bytes], T], group: RequestGroup
-    ) -> T:
+    def _once(self, method: str, path: str, body: bytes | None, read: Callable[[bytes], T], group: RequestGroup) -> T:
         # `from None`: causes quote the server, which may repeat the token.
         try:
             status, data = self._exchange(method, path, body, group)
@@ -350,7 +345,5 @@ def _error_message(data: bytes) -> str:
 
 def _shutdown(sock: socket.socket) -> None:
     """The plain socket's shutdown, also under TLS, so that the reading thread sees an end of file."""
-    try:
+    with contextlib.suppress(OSError):  # already closed
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
-    except OSError:
-        return  # already closed
