@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -60,6 +61,12 @@ def test_the_glossary_explains_every_slot() -> None:
     table = (ROOT / "docs" / "glossary.md").read_text().partition("## Slots")[2]
     words = {word for line in table.splitlines() for word in re.findall(r"`(\w+)`", line[: line.find("|", 2)])}
     assert words == set(SLOTS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_names_that_a_page_names_exist(page: Path) -> None:
+    for name in set(re.findall(r"`(ascent(?:\.\w+)+)", page.read_text())):
+        pkgutil.resolve_name(name)
 
 
 GROUPS = {each.name.partition("/")[0] for each in REGISTRY}
