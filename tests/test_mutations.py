@@ -110,7 +110,7 @@ MUTATIONS = (
              "return Weights(per_group_B, torch.ones_like(tokens_B) / tokens_B.numel())",
              "test_invariance.py::test_cutting_into_micro_batches_changes_nothing"),
     Mutation("mismatch weight on the KL term", "losses/objective.py",
-             'terms["kl"] = over_sequences(kl_T,', 'terms["kl"] = over_sequences(correction.weight_T * kl_T,',
+             'terms["kl"] = aggregate(kl_T,', 'terms["kl"] = aggregate(correction.weight_T * kl_T,',
              "losses/test_objective.py"),
     Mutation("entropy bonus with the wrong sign", "losses/entropy.py",
              "return -masked.kept(entropy_T, loss_mask_T)", "return masked.kept(entropy_T, loss_mask_T)",
@@ -147,8 +147,8 @@ MUTATIONS = (
              "kept_N.sort().values, (1 - share) * (kept_N.numel() - 1)",
              "kept_N.sort().values, share * (kept_N.numel() - 1)", "losses/test_token_weights.py"),
     Mutation("token weights shrink the denominator", "losses/objective.py",
-             'terms = {"policy": over_sequences(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, masks))}',
-             'terms = {"policy": over_sequences(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, masks))}\n'
+             'terms = {"policy": aggregate(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, masks))}',
+             'terms = {"policy": aggregate(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, masks))}\n'
              '    kept = (token_weight_T != 0).sum().to(token_weight_T.dtype)\n'
              '    terms["policy"] = terms["policy"]._replace(denominator=kept)',
              "losses/test_objective.py"),
@@ -179,10 +179,10 @@ MUTATIONS = (
              "student_TV, teacher_TV = _trained(logits_TV, loss_mask_T), _trained(teacher_TV, loss_mask_T)\n"
              "    loss_T = divergence.jensen", "losses/test_distillation.py"),
     Mutation("second best taken for best in pass@k", "advantages/group_baselines.py",
-             "return SequenceAdvantage(torch.where(best_B, credit.advantages_B, 0), credit.metrics)",
-             "return SequenceAdvantage(credit.advantages_B, credit.metrics)", "advantages/test_group_baselines.py"),
+             "return SequenceAdvantage(torch.where(best_B, inner.advantages_B, 0), inner.metrics)",
+             "return SequenceAdvantage(inner.advantages_B, inner.metrics)", "advantages/test_group_baselines.py"),
     Mutation("the lone tail is its own baseline", "advantages/token_baseline.py",
-             "torch.where(place_T >= segments.broadcast(_tail(lengths_B, groups)), 0, baseline_T)", "baseline_T",
+             "torch.where(position_T >= segments.broadcast(_tail(lengths_B, groups)), 0, baseline_T)", "baseline_T",
              "advantages/test_token_baseline.py"),
     Mutation("groups that were cut apart do not meet", "maths/batch.py",
              'Groups.concat([each["groups"] for each in pieces])',

@@ -11,14 +11,14 @@ from ascent.maths.metrics import Accumulator
 
 
 class SequenceAdvantage(NamedTuple):
-    """One advantage per sequence (every token of it gets the same), and how many degenerate cases were met."""
+    """One advantage per sequence, the same for each of its tokens."""
 
     advantages_B: Tensor
     metrics: Mapping[str, Accumulator]
 
 
 class TokenAdvantage(NamedTuple):
-    """One advantage per token, 0 outside the trained ones, and the critic's targets where there is a critic."""
+    """One advantage per token, 0 outside the trained ones, and the value targets where there is a critic."""
 
     advantages_T: Tensor
     returns_T: Tensor | None

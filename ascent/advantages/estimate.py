@@ -1,7 +1,7 @@
-"""The advantage half of a row, in one fixed order (docs/pipeline.md): shape, place, advantage, normalize, freeze.
+"""The advantages of a row, in one fixed order: shape rewards, place them on tokens, advantage, normalize, detach.
 
-`available` holds everything known about the rollout batch, by the vocabulary's names (docs/decisions/0002); every cell
-picks what it needs. Axes: T flat tokens, B sequences.
+`available` holds the fields of the rollout batch by name (docs/decisions/0002); every cell picks its inputs. Axes: T
+flat tokens, B sequences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ascent.maths.segments import Segments
 
 
 class Estimate(NamedTuple):
-    """Frozen results: advantages (0 outside trained tokens), critic targets or None, shaped rewards, metrics."""
+    """Advantages (0 outside trained tokens), value targets or None, shaped rewards, metrics; all without gradient."""
 
     advantages_T: Tensor
     returns_T: Tensor | None
@@ -38,10 +38,10 @@ def estimate(
     scored_B = scored(raw_B)
     known.setdefault("lengths_B", segments.sum(loss_mask_T))
     known["scored_B"] = scored_B
-    extra_T = _shaped(known, reward_shaping, segments)
-    known["rewards_T"] = _placed(known, raw_B) + extra_T
+    extra_T = _shape(known, reward_shaping, segments)
+    known["rewards_T"] = _place(known, raw_B) + extra_T
     known["rewards_B"] = known["rewards_B"] + segments.sum(extra_T)
-    # What could not be scored gets no advantage: its tokens are outside the mask that the estimators see.
+    # Unscored sequences get no advantage: estimators do not see their tokens.
     valid_T = loss_mask_T & segments.broadcast(scored_B)
     known["loss_mask_T"] = valid_T
     for rule in [rule for rule in reward_shaping if "rewards_T" in rule.inputs]:
@@ -56,7 +56,7 @@ def estimate(
     else:
         known["advantages_T"], returns_T = result.advantages_T, result.returns_T
     scaled = advantage_norm(known)
-    if "advantages_B" in advantage_norm.inputs:  # it returns the kind of advantage it was given
+    if "advantages_B" in advantage_norm.inputs:  # then it returns one per sequence
         scaled = segments.broadcast(scaled)
     advantages_T = torch.where(valid_T, scaled, 0).detach()
     return Estimate(
@@ -64,23 +64,23 @@ def estimate(
     )
 
 
-def _shaped(known: dict[str, Any], rules: Sequence[Cell], segments: Segments) -> Tensor:
+def _shape(known: dict[str, Any], rules: Sequence[Cell], segments: Segments) -> Tensor:
     """Apply the shaping cells in order: sequence rules replace rewards_B in `known`, per-token terms are returned."""
     extra_T = known["rewards_B"].new_zeros(segments.total)
     for rule in rules:
         if "rewards_B" in rule.inputs:
-            # No rule can score what could not be scored, not even one that replaces the score.
+            # An unscored sequence stays unscored, even under a rule that replaces the score.
             known["rewards_B"] = torch.where(known["scored_B"], rule(known), float("nan"))
-        elif "rewards_T" not in rule.inputs:  # those see the finished token rewards, later
+        elif "rewards_T" not in rule.inputs:  # rules on token rewards come later
             extra_T = extra_T + rule(known)
     return extra_T
 
 
-def _placed(known: Mapping[str, Any], raw_B: Tensor) -> Tensor:
+def _place(known: Mapping[str, Any], raw_B: Tensor) -> Tensor:
     """Rewards by token: at the end of each step where steps were rewarded, else at the sequence's last trained token.
 
-    Steps are rewarded as they were; what shaping made of their sum stands at the last token, so the total is the shaped
-    one: steps 1 and .5 under an EOS rule of -1 are 1, then .5 - 2.5.
+    What shaping changes of the sum of step rewards is put on the last token: steps 1 and .5 under an EOS rule of -1 are
+    1, then .5 - 2.5.
     """
     segments, loss_mask_T, shaped_B = known["segments"], known["loss_mask_T"], known["rewards_B"]
     whole_T = on_last_token(torch.where(known["scored_B"], shaped_B, 0), loss_mask_T, segments)

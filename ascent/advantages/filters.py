@@ -1,7 +1,6 @@
 """Filters as pure predicates: which sequences stay in the loss. True means keep.
 
-Axes: B sequences. Filters look at the reward that is trained on, before any shaping, and at how a completion ended: a
-length penalty makes an all-wrong group look informative when it is not.
+Axes: B sequences. Filters read rewards before any shaping: a length penalty would give an all-wrong group variance.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from ascent.maths.groups import Groups
 
 
 def nonzero_variance(rewards_B: Tensor, groups: Groups) -> Tensor:
-    """Keep groups whose rewards differ (DAPO's dynamic sampling); unscored members do not vote."""
-    return groups.broadcast(~groups.spans_nothing(rewards_B, ~torch.isnan(rewards_B)))
+    """Keep groups whose rewards differ (DAPO's dynamic sampling); unscored members are ignored."""
+    return groups.broadcast(~groups.all_equal(rewards_B, ~torch.isnan(rewards_B)))
 
 
 def not_truncated(truncated_B: Tensor) -> Tensor:

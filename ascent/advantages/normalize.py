@@ -1,7 +1,7 @@
 """Scaling advantages: nothing, a group's std, one of three batch stds, or whitening over tokens or sequences.
 
-Axes: T flat tokens, B sequences. Statistics are taken once, over the whole rollout batch, before anything is cut into
-minibatches. The three "batch stds" that the field calls by one name differ; for rewards
+Axes: T flat tokens, B sequences. Statistics are taken once, over the whole rollout batch, before minibatches
+are formed. The three "batch stds" that the field calls by one name differ; for rewards
 [1,1,0,0 | 1,0,0,0] in two groups of four:
   batch_std_raw      .517549   std of the rewards themselves
   batch_std_centered  .5        std of the rewards minus their group's mean (ours)
@@ -44,28 +44,28 @@ def group_std(
 @checked
 def batch_std_raw(advantages_B: Tensor, rewards_B: Tensor, *, eps: Positive = EPS) -> Tensor:
     """Divide by the std of all raw rewards of the batch plus eps."""
-    return _divided(advantages_B, masked.variance(rewards_B, scored(rewards_B)).sqrt(), eps)
+    return _divide(advantages_B, masked.variance(rewards_B, scored(rewards_B)).sqrt(), eps)
 
 
 @checked
 def batch_std_centered(advantages_B: Tensor, rewards_B: Tensor, groups: Groups, *, eps: Positive = EPS) -> Tensor:
     """Divide by the std, over the batch, of rewards minus their group's mean, plus eps (LitePPO as we read it)."""
     centered_B = group_mean_baseline(rewards_B, groups).advantages_B
-    return _divided(advantages_B, masked.variance(centered_B, scored(rewards_B)).sqrt(), eps)
+    return _divide(advantages_B, masked.variance(centered_B, scored(rewards_B)).sqrt(), eps)
 
 
 @checked
 def batch_rms_group(advantages_B: Tensor, rewards_B: Tensor, groups: Groups, *, eps: Positive = EPS) -> Tensor:
     """Divide by the root mean square of rewards about their group's mean, plus eps (AReaL)."""
     centered_B = group_mean_baseline(rewards_B, groups).advantages_B
-    return _divided(advantages_B, masked.mean(centered_B**2, scored(rewards_B)).sqrt(), eps)
+    return _divide(advantages_B, masked.mean(centered_B**2, scored(rewards_B)).sqrt(), eps)
 
 
 @checked
 def batch_zscore(advantages_B: Tensor, scored_B: Tensor, *, eps: Positive = EPS) -> Tensor:
-    """Centre and divide by std + eps over the sequences of the batch (GDPO's second step)."""
+    """Center and divide by std + eps over the sequences of the batch (GDPO's second step)."""
     off_B = masked.kept(advantages_B - masked.mean(advantages_B, scored_B), scored_B)
-    return _divided(off_B, masked.variance(advantages_B, scored_B).sqrt(), eps)
+    return _divide(off_B, masked.variance(advantages_B, scored_B).sqrt(), eps)
 
 
 @checked
@@ -89,7 +89,7 @@ def plus_teacher(
     *,
     coefficient: NonNegative = 1.0,
 ) -> Tensor:
-    """Add coefficient * (log teacher - log pi) of each token: a teacher's opinion of the policy's own samples.
+    """Add coefficient * (log teacher - log pi) of each token: the teacher's preference on the policy's own samples.
 
     Advantage .5, teacher .2 nats above, coefficient .3: .56.
     """
@@ -97,7 +97,7 @@ def plus_teacher(
     return advantages_T + coefficient * gap_T
 
 
-def _divided(x_B: Tensor, std: Tensor, eps: float) -> Tensor:
-    """x / (std + eps); a std that is only rounding noise leaves x as it is."""
+def _divide(x_B: Tensor, std: Tensor, eps: float) -> Tensor:
+    """x / (std + eps); x unscaled where the std is rounding noise."""
     flat = std**2 < masked.SMALLEST_VARIANCE
     return torch.where(flat, x_B, x_B / (std + eps))

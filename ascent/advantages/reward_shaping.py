@@ -52,7 +52,7 @@ def soft_overlong(
 @checked
 @ordered("low", "high")
 def clip(rewards_B: Tensor, *, low: float, high: float) -> Tensor:
-    """Clip rewards to [low, high], before any baseline sees them."""
+    """Clip rewards to [low, high], before any baseline."""
     return rewards_B.clamp(low, high)
 
 

@@ -1,4 +1,4 @@
-"""The variance-optimal baseline per token position: what the others of the group still earned, weighted by their noise.
+"""The variance-optimal baseline per token position: the group's mean reward-to-go, weighted by gradient energy.
 
 Axes: T flat tokens, B sequences, S (group, position) slots. The energy of a token's gradient is about
 e = 1 - 2 pi + sum_v pi(v)^2; W is its running sum over the sequence. At each position the baseline of a group is the
@@ -23,7 +23,7 @@ from ascent.maths.reverse_scan import reverse_scan
 from ascent.maths.segments import Segments
 from ascent.parameter_ranges import RARE, Positive, checked
 
-GUARD = 20.0  # as `losses.ratios` has it: advantages and losses do not know each other
+GUARD = 20.0  # the same as in `losses.ratios`
 
 
 @checked
@@ -44,17 +44,17 @@ def optimal_token_baseline(
 ) -> TokenAdvantage:
     """Reward-to-go minus, at each position, the group's mean of it weighted by accumulated gradient energy.
 
-    `corrected` multiplies the energy by the squared mismatch weight. `lone_tail`: where only the longest member is
-    left, it has no baseline (otherwise it would be its own, and its advantage 0). Positions are counted in trained
-    tokens; `by_position` counts observations too. A group of one gets 0 (with `lone_reward` its reward-to-go), and so
-    does one that earned the same from every token on: its lone tail too.
+    `corrected` multiplies the energy by the squared importance weight of the sampler. `lone_tail`: where only the
+    longest member is left, it has no baseline (otherwise it would be its own, and its advantage 0). Positions are
+    counted in trained tokens; `by_position` counts observations too. A group of one gets 0 (with `lone_reward` its
+    reward-to-go), and so does one that earned the same from every token on: its lone tail too.
     """
     to_go_T = reward_to_go(rewards_T, loss_mask_T, segments).advantages_T
     energy_T = _energy(old_logprobs_T, log_collision_T, loss_mask_T, sampler_logprobs_T, corrected)
-    weight_T = _so_far(energy_T, segments)
+    weight_T = _running_sum(energy_T, segments)
     lengths_B = segments.sum(loss_mask_T)
-    place_T = _places(loss_mask_T, segments, by_position)
-    slot_T = segments.broadcast(groups.ids_B) * (int(segments.lengths_B.max()) + 1) + place_T
+    position_T = _positions(loss_mask_T, segments, by_position)
+    slot_T = segments.broadcast(groups.ids_B) * (int(segments.lengths_B.max()) + 1) + position_T
     slots = Groups.from_ids(slot_T) if slot_T.numel() else None
     if slots is None:
         return TokenAdvantage(torch.zeros_like(to_go_T), None, {})
@@ -62,10 +62,10 @@ def optimal_token_baseline(
     baseline_T = slots.broadcast(top_S / (slots.sum(torch.where(loss_mask_T, weight_T, 0)) + eps))
     members_G = groups.sum(lengths_B > 0)
     if lone_tail:
-        baseline_T = torch.where(place_T >= segments.broadcast(_tail(lengths_B, groups)), 0, baseline_T)
+        baseline_T = torch.where(position_T >= segments.broadcast(_tail(lengths_B, groups)), 0, baseline_T)
     alone_G = members_G < 2
     tokens = groups.gather(segments.ids_T)
-    flat_G = tokens.spans_nothing(to_go_T, loss_mask_T)
+    flat_G = tokens.all_equal(to_go_T, loss_mask_T)
     live_T = loss_mask_T & ~tokens.broadcast(alone_G | flat_G)
     metrics = {"advantage/lone_group_frac": mean_of(alone_G, torch.ones_like(alone_G))}
     rest_T = torch.where(loss_mask_T & tokens.broadcast(alone_G) & lone_reward, to_go_T, 0)
@@ -86,7 +86,7 @@ def _energy(
             raise ValueError(
                 "optimal_token_baseline: corrected=True needs the sampler's log-probs (sampler_logprobs_T)"
             )
-        # As wherever a mismatch weight is used: 1 where the sampler gave no number, its log held against overflow.
+        # As in `losses.rollout_correction`: 1 where the sampler gave none, its log clamped against overflow.
         log_T = torch.where(loss_mask_T & ~sampler_logprobs_T.isnan(), old_logprobs_T - sampler_logprobs_T, 0).clamp(
             -GUARD, GUARD
         )
@@ -94,12 +94,12 @@ def _energy(
     return torch.where(loss_mask_T, energy_T, 0)
 
 
-def _so_far(x_T: Tensor, segments: Segments) -> Tensor:
+def _running_sum(x_T: Tensor, segments: Segments) -> Tensor:
     """The running sum inside each segment, this token included; summed segment by segment, to keep its digits."""
     return segments.broadcast(segments.sum(x_T)) - reverse_scan(x_T, 1.0, segments) + x_T
 
 
-def _places(loss_mask_T: Tensor, segments: Segments, by_position: bool) -> Tensor:
+def _positions(loss_mask_T: Tensor, segments: Segments, by_position: bool) -> Tensor:
     """From 0: a token's index among its sequence's trained tokens, or among all of its tokens."""
     counted_T = (torch.ones_like(loss_mask_T) if by_position else loss_mask_T).to(torch.int64).cumsum(0)
     before_B = torch.cat([counted_T.new_zeros(1), counted_T])[segments.offsets[:-1]]

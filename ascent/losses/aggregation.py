@@ -1,11 +1,11 @@
-"""From one loss per token to one number: each mode is a weight per sequence and a share of the denominator.
+"""Aggregation of token losses: each mode is a weight per sequence and a share of the denominator.
 
 Axes: T flat tokens, B sequences. With q the loss of a token and n_i the trained tokens of sequence i, the step's value
 is
   sum_i weight_i sum_t q  /  max(1, sum_i share_i)
-over ALL sequences of the optimizer step, on every rank, in every micro-batch. A mode that returned a mean per piece
-could not be cut; a weight and a share can. A sequence without trained tokens has share 0: it is not counted, unless
-a row of one's own asks for it in the three means over sequences (`count_empty`, as TRL and ms-swift do).
+over ALL sequences of the optimizer step, on every rank, in every micro-batch, so the split changes nothing. A sequence
+without trained tokens has share 0: it is not counted, unless a custom row asks for it in the three means over sequences
+(`count_empty`, as TRL and ms-swift do).
 
   mode                        weight_i      share_i        used by
   token_mean                  1             n_i            DAPO, PPO, SFT
@@ -65,27 +65,27 @@ def sequence_mean_token_sum(tokens_B: Tensor, *, count_empty: CountEmpty = False
 
 @checked
 def sequence_mean_token_scaled(tokens_B: Tensor, *, length: Count, count_empty: CountEmpty = False) -> Weights:
-    """Sum over each sequence's tokens divided by a constant length (the generation budget), mean over sequences."""
+    """Sum over each sequence's tokens divided by a constant length (the generation limit), mean over sequences."""
     return Weights(torch.full_like(tokens_B, 1 / length), _counted(tokens_B, count_empty))
 
 
 def step_group_tokens(loss_mask_T: Tensor, segments: Segments, groups: Groups) -> Tensor:
     """The trained tokens of each sequence's whole group."""
-    return group_tokens(tokens_per_sequence(loss_mask_T, segments, torch.float64), groups)
+    return groups.broadcast(groups.sum(tokens_per_sequence(loss_mask_T, segments, torch.float64)))
 
 
 @step_statistic(group_tokens_B=step_group_tokens)
 def prompt_mean(tokens_B: Tensor, group_tokens_B: Tensor) -> Weights:
     """Token mean inside each prompt's group, then the mean over prompts.
 
-    `group_tokens_B` is a step statistic: the trained tokens of the whole group, wherever its members were put.
+    `group_tokens_B` is a step statistic: the trained tokens of the whole group, in any micro-batch.
     """
     per_group_B = 1 / group_tokens_B.to(tokens_B).clamp(min=1)
     return Weights(per_group_B, tokens_B * per_group_B)
 
 
 def step_group_sequences(loss_mask_T: Tensor, segments: Segments, groups: Groups) -> Tensor:
-    """How many sequences of each sequence's group train anything."""
+    """How many sequences of each sequence's group have trained tokens."""
     return groups.broadcast(groups.sum(segments.sum(loss_mask_T) > 0))
 
 
@@ -93,7 +93,7 @@ def step_group_sequences(loss_mask_T: Tensor, segments: Segments, groups: Groups
 def group_mean(tokens_B: Tensor, group_sequences_B: Tensor) -> Weights:
     """Mean over each sequence's tokens, over the sequences of a group, then over groups, however large each is.
 
-    `group_sequences_B` is a step statistic: the group's sequences that train anything, wherever they were put.
+    `group_sequences_B` is a step statistic: the group's sequences with trained tokens, in any micro-batch.
     """
     per_group_B = _counted(tokens_B) / group_sequences_B.to(tokens_B).clamp(min=1)
     return Weights(per_group_B / tokens_B.clamp(min=1), per_group_B)
@@ -104,11 +104,6 @@ PER_SEQUENCE = (sequence_mean_token_mean, sequence_mean_token_sum, sequence_mean
 
 def tokens_per_sequence(loss_mask_T: Tensor, segments: Segments, dtype: torch.dtype) -> Tensor:
     return segments.sum(loss_mask_T).to(dtype)
-
-
-def group_tokens(tokens_B: Tensor, groups: Groups) -> Tensor:
-    """The step statistic of `prompt_mean`: each sequence's group size in trained tokens."""
-    return groups.broadcast(groups.sum(tokens_B))
 
 
 def numerator(loss_T: Tensor, loss_mask_T: Tensor, weight_B: Tensor, segments: Segments) -> Tensor:

@@ -1,7 +1,7 @@
-"""Gates that hold back the few tokens which drain the policy's entropy: high covariance of advantage and log-prob.
+"""Policy losses that restrain the tokens which drain entropy most: high covariance of advantage and log-prob.
 
 Axes: T flat tokens. cov = (A - mean A) (log pi - mean log pi), means over the trained tokens of the whole optimizer
-step (arXiv 2505.22617). Which tokens are held back is settled once per step, before any of it is trained.
+step (arXiv 2505.22617). Which tokens are restrained is a step statistic.
 
   clip_cov   drops a random share of the tokens whose cov lies in a band; PPO's clip for the rest
   kl_cov     charges |log-ratio| on the share of tokens with the largest cov; no clip
@@ -49,8 +49,8 @@ def draining(
 ) -> Tensor:
     """The tokens clip_cov drops: of its candidates, those with the smallest noise, `share` of the step's tokens.
 
-    Without `noise_T`, a hash of each token's old log-prob and advantage stands in for it: as good as random, and the
-    same however the step is cut. Many a log-prob rounds to exactly 0; the advantage tells those tokens apart by group.
+    Without `noise_T`, a hash of each token's old log-prob and advantage replaces it: as good as random, and independent
+    of the split into micro-batches. Many log-probs round to exactly 0; the advantage tells those tokens apart by group.
     """
     candidates_T = candidates(
         logprobs_T, log_ratio_T, advantages_T, loss_mask_T, low=low, high=high, least=least, most=most
@@ -75,7 +75,7 @@ def candidates(
     least: float,
     most: float,
 ) -> Tensor:
-    """Trained tokens that PPO's clip leaves alone and whose cov lies strictly between `least` and `most`."""
+    """Trained tokens that PPO's clip does not clip and whose cov lies strictly between `least` and `most`."""
     clip_masks = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high).clip_masks
     cov_T = covariances(logprobs_T, advantages_T, loss_mask_T)
     clipped_T = clip_masks["policy/clip_frac_high"] | clip_masks["policy/clip_frac_low"]
@@ -93,10 +93,7 @@ def clip_cov(
     low: NonNegative = 0.2,
     high: NonNegative = 0.2,
 ) -> PolicyLoss:
-    """PPO's clip, and no gradient at all for a random few of the tokens with high covariance (arXiv 2505.22617).
-
-    Which of them is settled for the whole step (`draining`).
-    """
+    """PPO's clip, and no gradient at all for a random few of the tokens with high covariance (arXiv 2505.22617)."""
     inner = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high)
     return PolicyLoss(
         torch.where(draining_T, 0, inner.loss_T), {**inner.clip_masks, "policy/clip_frac_covariance": draining_T}

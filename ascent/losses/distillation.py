@@ -40,7 +40,7 @@ def kd(
 ) -> ItemLosses:
     """Cross-entropy from the teacher's distribution to the student's: KL(teacher || student) plus a constant.
 
-    Hinton et al., 2015 (arXiv 1503.02531). S = (.5, .5), T = (.9, .1): log 2 = .693147. Words whose student logit is
+    Hinton et al., 2015 (arXiv 1503.02531). S = (.5, .5), T = (.9, .1): log 2 = .693147. Tokens whose student logit is
     -inf contribute 0: nothing the student does could give them mass.
     """
     student_TV, teacher_TV = _trained(logits_TV, loss_mask_T), _trained(teacher_TV.detach(), loss_mask_T)

@@ -4,18 +4,18 @@ With x = log ref - log pi on tokens sampled from pi, all of these estimate KL(pi
 in expectation is another matter (checked on a categorical policy in tests/losses/test_kl.py):
 
   name     value          gradient in the loss
-  k1       -x             0 in expectation: pure noise; refused as a loss by `build`
+  k1       -x             0 in expectation: pure noise; refused as a loss by `plan`
   k2       x^2 / 2        exactly grad KL(pi || ref)
   k3       e^x - x - 1    grad KL(ref || pi), the other direction; GRPO's choice
   rho_k3   ratio * k3     exactly grad KL(pi || ref), off-policy too
   rho_k1   ratio * k1     exactly grad KL(pi || ref), noisier
   k3_straight_through     value of k3, gradient of k2
   k1_straight_through     value of k1, gradient of k2
-  weighted_k3             mismatch weight * k3: the value on samples of another sampler than pi
+  weighted_k3             importance weight * k3: the value on samples of another sampler than pi
   to_old   ratio - 1 - log ratio, samples from old: KL(old || pi), the term of PPO-penalty
 
 There is no clamp on the value: capping k3 at 10 zeroes its gradient exactly where the policy has drifted most. Peers do
-it, and a row of one's own may (`cap`, 0 for none). `guard` bounds x from above only, so that exp cannot overflow.
+it, and a custom row may (`cap`, 0 for none). `guard` bounds x from above only, so that exp cannot overflow.
 
 Worked example: log pi [-1, -2, -.5, -.1], log ref [-1.2, -1.5, -.5, -.3]:
 k1 [.2, -.5, 0, .2], k2 [.02, .125, 0, .02], k3 [.018731, .148721, 0, .018731].
@@ -63,9 +63,9 @@ def weighted_k3(
     guard: Guard = GUARD,
     cap: Cap = 0.0,
 ) -> Tensor:
-    """k3 times the mismatch weight, as the policy term has it: tokens that the sampler drew too often count less.
+    """k3 times the weight of the rollout correction, as in the policy term.
 
-    ms-swift's KL under rollout importance sampling. A token that the mismatch rejects has no KL either.
+    ms-swift's KL under rollout importance sampling. A token that the correction rejects has no KL either.
     """
     weight_T = masked.kept(correction_T.detach(), loss_mask_T)
     return weight_T * k3(logprobs_T, ref_logprobs_T, loss_mask_T, guard=guard, cap=cap)

@@ -1,4 +1,4 @@
-"""What happens to a KL coefficient after each rollout batch: nothing, Ziegler's proportional rule, or PPO's bang-bang.
+"""KL controllers: how a KL coefficient changes after each rollout batch.
 
 Pure: the old coefficient and a measured KL in, the new coefficient out. The unit of the KL is part of every name,
 because a target of 6 nats per sequence and one of .1 nats per token are both called "target" elsewhere.

@@ -1,4 +1,4 @@
-"""Preference losses on responses judged one by one: thumbs up or down, no pairs.
+"""Preference losses on unpaired responses, each labeled desirable or undesirable.
 
 Axes: B sequences. u = log pi - log ref of a whole response. With beta .1, u = 1 desirable and u = -2 undesirable:
 kto (reference point .3) .482507 and .442752; apo_zero_unpaired .475021 and .450166.
@@ -39,7 +39,7 @@ def kto(
     sign_B = torch.where(desirable_B, 1.0, -1.0).to(score_B.dtype)
     weight_B = torch.full_like(score_B, undesirable_weight).masked_fill(desirable_B, desirable_weight)
     losses_B = weight_B * (1 - torch.sigmoid(sign_B * beta * (score_B - point)))
-    return _judged(losses_B, beta * score_B, lengths_B, desirable_B)
+    return _unpaired(losses_B, beta * score_B, lengths_B, desirable_B)
 
 
 @checked
@@ -53,7 +53,7 @@ def apo_zero_unpaired(
     desirable_weight: NonNegative = 1.0,
     undesirable_weight: NonNegative = 1.0,
 ) -> ItemLosses:
-    """KTO whose reference point is held at 0, so that no mismatched completions are needed (APO, arXiv 2408.06266)."""
+    """KTO whose reference point is 0, so that no mismatched completions are needed (APO, arXiv 2408.06266)."""
     point = torch.zeros((), dtype=logprobs_B.dtype, device=logprobs_B.device)
     return kto(
         logprobs_B,
@@ -106,10 +106,10 @@ def bco(
     reward_B = beta * (logprobs_B - ref_logprobs_B.detach())
     sign_B = torch.where(desirable_B, 1.0, -1.0).to(reward_B.dtype)
     losses_B = -logsigmoid(sign_B * (reward_B - reward_memory[0].detach()))
-    return _judged(losses_B, reward_B, lengths_B, desirable_B)
+    return _unpaired(losses_B, reward_B, lengths_B, desirable_B)
 
 
-def _judged(losses_B: Tensor, reward_B: Tensor, lengths_B: Tensor, desirable_B: Tensor) -> ItemLosses:
+def _unpaired(losses_B: Tensor, reward_B: Tensor, lengths_B: Tensor, desirable_B: Tensor) -> ItemLosses:
     """The losses with their metrics; an empty response is not counted."""
     counted_B = lengths_B > 0
     metrics: dict[str, Accumulator] = {

@@ -1,9 +1,9 @@
-"""LD weighting: what a response says beyond the length both responses of its pair share counts less (LD-DPO).
+"""LD-DPO weights: tokens beyond the length that both responses of a pair share count less.
 
 Axes: T flat tokens, B sequences, P pairs. arXiv 2409.06411. With n = min of a pair's lengths, tokens up to the n-th
-count 1 and later ones `tail`. It is a focus on tokens of a loss of pairs: the weights enter the sums of log-probs, the
-policy's and the reference's, that every such loss reads; lengths, and what reads tokens (WPO, NLL), stay as they are.
-Only the longer response changes; tail 1 leaves the loss alone, tail 0 cuts at the shared length.
+count 1 and later ones `tail`. The weights enter the policy's and the reference's sums of log-probs, which every pair
+loss reads; lengths, and what reads tokens (WPO, NLL), stay as they are. Only the longer response changes; tail 1
+changes nothing, tail 0 truncates at the shared length.
 
 Worked example: log-ratios (1, 1, 1) chosen and (1) rejected, tail .5: u_w = 1 + .5 + .5 = 2, u_l = 1.
 """

@@ -22,8 +22,8 @@ class ItemLosses(NamedTuple):
 class Loss(NamedTuple):
     """One term on one micro-batch. The term's value is (sum of numerators) / max(1, sum of denominators).
 
-    Both sums run over all micro-batches and ranks of an optimizer step, so no cut changes the quotient. Only
-    `ascent.update.microbatch` takes it.
+    Both sums run over all micro-batches and ranks of an optimizer step, so the split changes nothing. Only
+    `ascent.update.microbatch` divides.
     """
 
     numerator: Tensor
@@ -34,6 +34,6 @@ class Loss(NamedTuple):
 Terms = Mapping[str, Loss]
 
 
-def summed(each: ItemLosses) -> Loss:
+def summed(items: ItemLosses) -> Loss:
     """The mean over counted items, as a numerator and a denominator."""
-    return Loss(masked.total(each.losses, each.counted), each.counted.sum().to(each.losses.dtype), each.metrics)
+    return Loss(masked.total(items.losses, items.counted), items.counted.sum().to(items.losses.dtype), items.metrics)

@@ -1,11 +1,10 @@
-"""The loss half of a row: terms by name, each a (numerator, denominator, metrics), for one micro-batch.
+"""The loss terms of a row on one micro-batch, by name, each a (numerator, denominator, metrics).
 
 L = Agg[correction * token_weights * policy_loss] + kl.weight * Agg[KL] + entropy_bonus.weight * mean(-H)
     + value_loss.weight * mean(value loss) + extra losses
 
-`available` holds everything known about the micro-batch and the step's statistics, by the vocabulary's names
-(docs/decisions/0002); every cell picks what it needs. `step_statistics` computes those statistics from the whole step.
-Axes: T flat tokens, B sequences.
+`available` holds the fields of the micro-batch, the model outputs and the step's statistics by name
+(docs/decisions/0002); every cell picks its inputs. Axes: T flat tokens, B sequences, P pairs.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from ascent.maths.metrics import (
 )
 from ascent.maths.segments import Segments
 
-# Token weights of pair losses: they enter the sums of log-probs, and every loss of pairs reads those.
+# Token weights that enter the sums of log-probs, which every pair loss reads.
 WITHIN_SUMS = (length_desensitized.length_desensitized,)
 
 
@@ -51,36 +50,31 @@ def policy_terms(
     value_loss: Cell | None = None,
     extra_losses: Sequence[Cell] = (),
 ) -> Terms:
-    """Every term of a policy-gradient row on one micro-batch."""
+    """The terms of a policy-gradient row."""
     known = dict(available)
     segments, loss_mask_T = known["segments"], known["loss_mask_T"]
     tokens_B = tokens_per_sequence(loss_mask_T, segments, known["logprobs_T"].dtype)
     weights = aggregation({**known, "tokens_B": tokens_B})
 
-    def over_sequences(loss_T: Tensor, metrics: Mapping[str, Accumulator]) -> Loss:
-        """The row's own aggregation, for the policy term and for KL."""
+    def aggregate(loss_T: Tensor, metrics: Mapping[str, Accumulator]) -> Loss:
         return Loss(numerator(loss_T, loss_mask_T, weights.weight_B, segments), weights.share_B.sum(), metrics)
-
-    def over_tokens(loss_T: Tensor, metrics: Mapping[str, Accumulator]) -> Loss:
-        """The mean over trained tokens, whatever the row's aggregation."""
-        return Loss(masked.total(loss_T, loss_mask_T), tokens_B.sum(), metrics)
 
     known.setdefault("old_logprobs_T", known["logprobs_T"].detach())
     token_weight_T, dropped = _token_weights(known, token_weights)
     correction = rollout_correction(known)
-    own_T = known["old_logprobs_T"]  # the trainer's, whatever takes its place as the anchor
+    own_T = known["old_logprobs_T"]  # the trainer's; the correction may put others in their place
     known |= {"old_logprobs_T": correction.anchor_T, "correction_T": correction.weight_T}
     known["log_ratio_T"] = ratio(known)
     clipped = policy_loss(known)
     masks = {**clipped.clip_masks, **correction.clip_masks, **dropped}
     # A policy loss that takes the correction's weight as an input applies it itself.
     weight_T = token_weight_T if "correction_T" in policy_loss.inputs else token_weight_T * correction.weight_T
-    terms = {"policy": over_sequences(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, masks))}
+    terms = {"policy": aggregate(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, masks))}
     if kl is not None:
         kl_T = kl(known)
-        terms["kl"] = over_sequences(kl_T, {"policy/kl_loss": mean_of(kl_T, loss_mask_T)})
+        terms["kl"] = aggregate(kl_T, {"policy/kl_loss": mean_of(kl_T, loss_mask_T)})
     if entropy_bonus is not None:
-        terms["entropy_bonus"] = over_tokens(entropy_bonus(known), {})
+        terms["entropy_bonus"] = Loss(masked.total(entropy_bonus(known), loss_mask_T), tokens_B.sum(), {})
     if value_loss is not None:
         terms |= value_terms(known, value_loss=value_loss)
     terms.update({extra.name: summed(extra(known)) for extra in extra_losses})
@@ -88,7 +82,7 @@ def policy_terms(
 
 
 def value_terms(available: Mapping[str, Any], *, value_loss: Cell) -> dict[str, Loss]:
-    """The critic's term, a mean over trained tokens whatever the row's aggregation; all there is for a second model."""
+    """The critic's term: a mean over trained tokens, whatever the row's aggregation."""
     loss_mask_T = available["loss_mask_T"]
     loss_T = value_loss(available)
     tokens = loss_mask_T.sum().to(loss_T.dtype)
@@ -103,11 +97,10 @@ def file_terms(
     extra_losses: Sequence[Cell] = (),
     evaluate: Callable[[Cell, Mapping[str, Any]], ItemLosses] = Cell.__call__,
 ) -> Terms:
-    """Every term of a row that learns from files: supervised, preferences, rankings.
+    """The terms of a row that learns from files: supervised, preferences, rankings.
 
-    A token weight multiplies the loss, and of the others those of the same kind: all losses of pairs, say, but no text
-    beside them. One of WITHIN_SUMS weighs tokens before that, in the sums. `evaluate` calls the loss: whole, unless it
-    must be computed piece by piece.
+    A token weight multiplies the loss, and those of the extra losses that have the same shape. One of WITHIN_SUMS
+    multiplies tokens in the sums instead. `evaluate` calls the loss.
     """
     known = with_sums(available, token_weights)
     terms = {loss.name: evaluate(loss, known), **{extra.name: extra(known) for extra in extra_losses}}
@@ -117,10 +110,10 @@ def file_terms(
         if weight.shape != shape:
             raise ValueError(
                 f"token_weights {cell.name} gives {tuple(weight.shape)} weights for {tuple(shape)} losses of "
-                f"{loss.name}; it is meant for another kind of loss"
+                f"{loss.name}; it is for another kind of loss"
             )
-        alike = [name for name, each in terms.items() if each.losses.shape == shape]
-        terms |= {name: terms[name]._replace(losses=terms[name].losses * weight) for name in alike}
+        weighted = {name: each for name, each in terms.items() if each.losses.shape == shape}
+        terms |= {name: each._replace(losses=each.losses * weight) for name, each in weighted.items()}
     return {name: summed(each) for name, each in terms.items()}
 
 
@@ -131,10 +124,9 @@ def step_statistics(
     rollout_correction: Cell | None = None,
     ratio: Cell | None = None,
 ) -> dict[str, Tensor]:
-    """Everything that couples the optimizer step, from the whole of it and without gradient, by name.
+    """The step statistics of the cells, from the whole optimizer step and without gradient.
 
-    `rollout_correction` and `ratio` are a rollout row's: the statistics of its policy loss see the ratio the loss will
-    see.
+    With a rollout row's `rollout_correction` and `ratio`, statistics of the policy loss read the ratio that it reads.
     """
     known = with_sums({name: x.detach() if isinstance(x, Tensor) else x for name, x in available.items()}, cells)
     if rollout_correction is not None and ratio is not None and "logprobs_T" in known:
@@ -147,10 +139,7 @@ def step_statistics(
 
 
 def with_sums(available: Mapping[str, Any], cells: Sequence[Cell] = ()) -> dict[str, Any]:
-    """Per-sequence sums of log-probs are taken here, once, so that preference losses need not know about tokens.
-
-    Those of `cells` that are of WITHIN_SUMS say what each token counts in them.
-    """
+    """Add per-sequence sums of log-probs, for preference losses. Cells of WITHIN_SUMS weigh the tokens in them."""
     known = dict(available)
     weights = [each(known) for each in cells if each.function in WITHIN_SUMS]
 
@@ -183,10 +172,7 @@ def _token_weights(known: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Ten
 
 
 def mismatched_score(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments) -> Tensor:
-    """KTO's step statistic, as (sum, count): the log-ratio of completions put behind other prompts' questions.
-
-    Sum the pairs over all micro-batches and ranks, divide once, and pass the quotient to every micro-batch's loss.
-    """
+    """KTO's reference point as (sum, count): the log-ratio of completions behind other prompts."""
     score_B = segments.sum(ratios.differences(logprobs_T.detach(), ref_logprobs_T, loss_mask_T))
     counted_B = segments.sum(loss_mask_T) > 0
     return torch.stack([masked.total(score_B, counted_B), counted_B.sum().to(score_B.dtype)])

@@ -1,18 +1,17 @@
-"""Gates: what a token's log-ratio and advantage are allowed to do to the policy. One loss per token, to be minimized.
+"""Policy losses per token, from log-ratios and advantages.
 
-Axes: T flat tokens. Each gate's gradient with respect to a token's log-prob is -phi(ratio, sign A) * A, and phi is all
-there is to know about it (tests/losses/test_policy_losses.py compares autograd with this table):
+Axes: T flat tokens. The gradient with respect to a token's log-prob is -phi(ratio, sign A) * A with this phi
+(tests/losses/test_policy_losses.py compares autograd with the table):
 
   plain       1                                     surrogate  ratio
   clip        ratio, or 0 where clipped             dual_clip  as clip, and 0 where A < 0 and ratio > cap
-  cispo       ratio held in [floor, cap]            sapo       ratio * sech^2(tau (ratio - 1) / 2)
+  cispo       ratio clamped to [floor, cap]          sapo       ratio * sech^2(tau (ratio - 1) / 2)
   gmpo        exp(mean clipped log-ratio), or 0 where the token is clipped; divided by the sequence's length
   dppo_tv     ratio at most cap, or 0 where the probability itself has moved too far; dppo_kl the same by a KL
   dro         1 - beta * log-ratio / A
 
-Gates that see a whole sequence or a whole step are in `sequence_gates` and `covariance`.
-
-Advantages carry no gradient, whatever is passed in. `clip_masks` say which tokens a gate held back, for the metrics.
+Losses that read a whole sequence or a whole step are in `sequence_policy_losses` and `covariance`. Advantages never
+carry a gradient. `clip_masks` say which tokens were clipped, for the metrics.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class PolicyLoss(NamedTuple):
 
 
 def plain(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) -> PolicyLoss:
-    """-A log pi: REINFORCE, no ratio and no bound; sound only while the data is on-policy."""
+    """-A log pi: REINFORCE, no ratio and no bound; correct only for on-policy data."""
     logprobs_T, advantages_T = masked.kept(logprobs_T, loss_mask_T), _frozen(advantages_T, loss_mask_T)
     return PolicyLoss(-advantages_T * logprobs_T, {})
 
@@ -48,7 +47,7 @@ def surrogate(log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) ->
 def clip(
     log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, *, low: NonNegative = 0.2, high: NonNegative = 0.2
 ) -> PolicyLoss:
-    """PPO's pessimistic clip: no reward for moving beyond 1 - low or 1 + high in the direction A favours.
+    """PPO's pessimistic clip: no reward for moving beyond 1 - low or 1 + high in the direction A favors.
 
     Advantage .2, ratio e^.3 = 1.35, low = high = .2: the objective is 1.2 * .2 = .24 and the gradient 0. The other two
     corners (A > 0 with a small ratio, A < 0 with a large one) keep their full gradient; so does the exact boundary.
@@ -56,8 +55,10 @@ def clip(
     advantages_T, ratio_T = _frozen(advantages_T, loss_mask_T), log_ratio_T.exp()
     too_high_T = (advantages_T > 0) & (ratio_T > 1 + high)
     too_low_T = (advantages_T < 0) & (ratio_T < 1 - low)
-    held_T = torch.where(too_high_T, 1 + high, torch.where(too_low_T, 1 - low, ratio_T))
-    return PolicyLoss(-advantages_T * held_T, {"policy/clip_frac_high": too_high_T, "policy/clip_frac_low": too_low_T})
+    clipped_T = torch.where(too_high_T, 1 + high, torch.where(too_low_T, 1 - low, ratio_T))
+    return PolicyLoss(
+        -advantages_T * clipped_T, {"policy/clip_frac_high": too_high_T, "policy/clip_frac_low": too_low_T}
+    )
 
 
 @checked
@@ -91,7 +92,7 @@ def cispo(
     floor: NonNegative = 0.0,
     cap: Positive = 5.0,
 ) -> PolicyLoss:
-    """-sg(ratio held in [floor, cap]) A log pi: a bounded weight, no token loses its gradient (MiniMax-M1, ScaleRL).
+    """-sg(ratio clamped to [floor, cap]) A log pi: a bounded weight, no token loses its gradient (MiniMax-M1, ScaleRL).
 
     `floor` and `cap` are ratios, not radii: cap .2 would silently divide the learning rate by five.
     """
@@ -110,7 +111,7 @@ def sapo(
     tau_positive: Positive = 1.0,
     tau_negative: Positive = 1.05,
 ) -> PolicyLoss:
-    """A soft gate (4/tau) sigmoid(tau (ratio - 1)), steeper for A <= 0 (SAPO). Its value at ratio 1 is 2/tau, not 1."""
+    """A soft clip (4/tau) sigmoid(tau (ratio - 1)), steeper for A <= 0 (SAPO). Its value at ratio 1 is 2/tau, not 1."""
     advantages_T = _frozen(advantages_T, loss_mask_T)
     tau_T = torch.full_like(advantages_T, tau_negative).masked_fill(advantages_T > 0, tau_positive)
     soft_T = 4 / tau_T * torch.sigmoid(tau_T * (log_ratio_T.exp() - 1))
@@ -127,15 +128,15 @@ def gmpo(
     low: NonNegative = 0.4,
     high: NonNegative = 0.4,
 ) -> PolicyLoss:
-    """Clip each token's LOG-ratio on the side A favours, then use the geometric mean over the sequence (GMPO).
+    """Clip each token's LOG-ratio on the side A favors, then use the geometric mean over the sequence (GMPO).
 
     Takes token-level log-ratios; `low` and `high` live in log space: .4 allows ratios from .67 to 1.49.
     """
     advantages_T = _frozen(advantages_T, loss_mask_T)
     too_high_T = (advantages_T > 0) & (log_ratio_T > high)
     too_low_T = (advantages_T < 0) & (log_ratio_T < -low)
-    held_T = torch.where(too_high_T, high, torch.where(too_low_T, -low, log_ratio_T))
-    geometric_T = segments.broadcast(segments.mean(held_T, loss_mask_T).exp())
+    clipped_T = torch.where(too_high_T, high, torch.where(too_low_T, -low, log_ratio_T))
+    geometric_T = segments.broadcast(segments.mean(clipped_T, loss_mask_T).exp())
     return PolicyLoss(
         -advantages_T * geometric_T, {"policy/clip_frac_high": too_high_T, "policy/clip_frac_low": too_low_T}
     )
@@ -153,7 +154,7 @@ def dppo_tv(
     high: NonNegative = 0.2,
     cap: Positive = 20.0,
 ) -> PolicyLoss:
-    """-sg(min(ratio, cap)) A log pi, dropped where the PROBABILITY moved too far the way A favours.
+    """-sg(min(ratio, cap)) A log pi, dropped where the PROBABILITY moved too far the way A favors.
 
     DPPO by total variation (arXiv 2602.04879). From .001 to .003 the ratio is 3, but nothing has moved: kept. From .5
     to .8 the ratio is 1.6 and the token is dropped at .2.
@@ -203,10 +204,10 @@ def _proximal(logprobs_T: Tensor, log_ratio_T: Tensor, advantages_T: Tensor, far
 def dro(
     logprobs_T: Tensor, old_logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, *, beta: Positive = 0.1
 ) -> PolicyLoss:
-    """-(A log pi - beta/2 (log pi - log old)^2): policy gradient with a quadratic leash (DRO, arXiv 2405.19107)."""
+    """-(A log pi - beta/2 (log pi - log old)^2): policy gradient with a quadratic penalty (DRO, arXiv 2405.19107)."""
     logprobs_T, old_logprobs_T = masked.kept(logprobs_T, loss_mask_T), masked.kept(old_logprobs_T.detach(), loss_mask_T)
-    leash_T = 0.5 * beta * (logprobs_T - old_logprobs_T) ** 2
-    return PolicyLoss(leash_T - _frozen(advantages_T, loss_mask_T) * logprobs_T, {})
+    penalty_T = 0.5 * beta * (logprobs_T - old_logprobs_T) ** 2
+    return PolicyLoss(penalty_T - _frozen(advantages_T, loss_mask_T) * logprobs_T, {})
 
 
 def _frozen(advantages_T: Tensor, loss_mask_T: Tensor) -> Tensor:

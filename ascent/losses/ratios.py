@@ -1,7 +1,7 @@
-"""How far the policy has moved from the one that anchors the step: log-ratios at five levels.
+"""Log-ratios between the policy and the old policy, per token or per sequence.
 
 Axes: T flat tokens. All take log-probs of the current policy (with gradient) and of the old one (without), and return
-log ratios per trained token, 0 elsewhere. They stay logarithms until a gate needs the ratio itself.
+log ratios per trained token, 0 elsewhere.
 
 Worked example: differences d = [.2, -.3, .1] in one sequence.
   token               [.2, -.3, .1]

@@ -1,12 +1,12 @@
-"""Rejection of tokens or sequences on which sampler and trainer disagree: a focus of 1 (keep) or 0.
+"""Rejection of tokens or sequences on which sampler and trainer disagree: token weights of 1 (keep) or 0.
 
-Axes: T flat tokens, B sequences. With x = log pi_old(trainer) - log pi_rollout(sampler) of a token, without gradient:
+Axes: T flat tokens, B sequences. With x = log pi_old(trainer) - log pi(sampler) of a token, without gradient:
 
   ratio_within      low <= e^s <= high, s being x of the token, its sum over the sequence, or its mean
   distance_within   s <= limit, s being k2 = x^2 / 2 or k3 = e^x - 1 - x of the token, its sum, mean or largest
 
 Distances grow in both directions. Ratios are bounded as trainer over sampler (verl's k1 bounds the inverse). Both
-may be combined, and combined with a weight from `mismatch`. Bounds are inclusive; x is held in +-20.
+may be combined, and combined with a weight from `rollout_correction`. Bounds are inclusive; x is clamped to +-20.
 
 Worked example: x = (.2, -.1) in one sequence: k2 = (.02, .005), k3 = (.021403, .004837); sum of k2 .025, mean of k3
 .013120, e^(sum of x) 1.105171.
@@ -42,7 +42,7 @@ def ratio_within(
 ) -> Tensor:
     """Keep tokens, or whole sequences by their product or geometric mean, whose ratio trainer / sampler is in bounds.
 
-    The longer the answer, the harder it is for its product to stay inside; the geometric mean does not care.
+    The product leaves the bounds the sooner the longer the completion is; the geometric mean does not depend on length.
     """
     x_T = log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T)
     if level == "product":

@@ -1,6 +1,6 @@
-"""Corrections for a sampler that is not quite the trainer: other kernels, other precision, older weights.
+"""Importance weights for a sampler that differs from the trainer: other kernels, other precision, older weights.
 
-Axes: T flat tokens, B sequences. w = pi_old(trainer) / pi_rollout(sampler), without gradient, multiplies the policy
+Axes: T flat tokens, B sequences. w = pi_old(trainer) / pi_sampler, without gradient, multiplies the policy
 term only, never KL or entropy. A rejected token gets weight 0 but still counts in the denominator. A NaN log-prob from
 the sampler counts as w = 1. Names say product or geometric, because "sequence" means both elsewhere:
 
@@ -13,8 +13,8 @@ the sampler counts as w = 1. Names say product or geometric, because "sequence" 
   geometric_filter    1 where low <= geometric mean <= high, else 0
   token_normalized    token_truncate divided by its mean over the step's tokens
   product_normalized  product_truncate divided by its mean over the step's sequences
-                      (a row of one's own may have both mask as token_mask and product_mask do: `reject`)
-  bypass              no old policy at all: the gate's ratio is pi / pi_rollout
+                      (a custom row may mask in both, as token_mask and product_mask do: `reject`)
+  bypass              no old policy at all: the policy loss's ratio is pi / pi_sampler
 
 The product is unbiased and explodes with length: a drift of .012 nats a token passes a cap of 3 after 91 tokens.
 """
@@ -38,7 +38,7 @@ Reject = Annotated[bool, RARE]
 
 
 class Correction(NamedTuple):
-    """A weight per token, the log-probs that anchor the gate's ratio, and which tokens were rejected or capped."""
+    """A weight per token, the log-probs of the ratio's denominator, and which tokens were rejected or capped."""
 
     weight_T: Tensor
     anchor_T: Tensor
@@ -51,7 +51,7 @@ def none(old_logprobs_T: Tensor) -> Correction:
 
 
 def bypass(sampler_logprobs_T: Tensor) -> Correction:
-    """Take the sampler's own log-probs as the old policy: one forward less, and the gate bounds pi / pi_rollout."""
+    """Take the sampler's log-probs as the old policy's: one forward pass less, and the clip bounds pi / pi_sampler."""
     return Correction(torch.ones_like(sampler_logprobs_T), sampler_logprobs_T.detach(), {})
 
 
@@ -65,7 +65,7 @@ def token_truncate(
     cap: Positive = 2.0,
     floor: NonNegative = 0.0,
 ) -> Correction:
-    """Token-level truncated importance sampling: w held in [floor, cap]."""
+    """Token-level truncated importance sampling: w clamped to [floor, cap]."""
     weight_T = log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T).exp()
     return Correction(weight_T.clamp(floor, cap), old_logprobs_T.detach(), {"sampler/is_capped_frac": weight_T > cap})
 
@@ -96,7 +96,7 @@ def product_truncate(
     cap: Positive = 2.0,
     floor: NonNegative = 0.0,
 ) -> Correction:
-    """Sequence-level truncated importance sampling: the product of w held in [floor, cap], on every token."""
+    """Sequence-level truncated importance sampling: the product of w clamped to [floor, cap], on every token."""
     product_T = segments.broadcast(_product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
     return Correction(product_T.clamp(floor, cap), old_logprobs_T.detach(), {"sampler/is_capped_frac": product_T > cap})
 
@@ -171,9 +171,9 @@ def mean_token_weight(
     low: Low = 0.0,
     reject: Reject = False,
 ) -> Tensor:
-    """The mean of the weights held in [low, cap] over the step's trained tokens; 1 where there are none."""
+    """The mean of the weights clamped to [low, cap] over the step's trained tokens; 1 where there are none."""
     return _mean_or_one(
-        _held_tokens(old_logprobs_T, sampler_logprobs_T, loss_mask_T, low, cap, reject).weight_T, loss_mask_T
+        _clamped_tokens(old_logprobs_T, sampler_logprobs_T, loss_mask_T, low, cap, reject).weight_T, loss_mask_T
     )
 
 
@@ -190,12 +190,12 @@ def token_normalized(
     low: Low = 0.0,
     reject: Reject = False,
 ) -> Correction:
-    """Token-level truncated weights divided by their mean over the step: drift changes no step size.
+    """Token-level truncated weights divided by their mean over the step, so that drift does not change the step size.
 
     With `reject` a weight outside [low, cap] is 0 and counts as that in the mean: the more is rejected, the larger are
     the weights that are left (verl's rollout_is_batch_normalize with two bounds).
     """
-    found = _held_tokens(old_logprobs_T, sampler_logprobs_T, loss_mask_T, low, cap, reject)
+    found = _clamped_tokens(old_logprobs_T, sampler_logprobs_T, loss_mask_T, low, cap, reject)
     return found._replace(weight_T=found.weight_T / mean_weight)
 
 
@@ -211,9 +211,9 @@ def mean_product_weight(
     low: Low = 0.0,
     reject: Reject = False,
 ) -> Tensor:
-    """The mean of the held products of w over the step's sequences that train anything; 1 where there are none."""
-    held_T = _held_products(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low, cap, reject).weight_T
-    return _mean_or_one(segments.mean(held_T, loss_mask_T), segments.sum(loss_mask_T) > 0)
+    """The mean of the clamped products of w over the step's sequences with trained tokens; 1 where there are none."""
+    clamped_T = _clamped_products(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low, cap, reject).weight_T
+    return _mean_or_one(segments.mean(clamped_T, loss_mask_T), segments.sum(loss_mask_T) > 0)
 
 
 @step_statistic(mean_weight=mean_product_weight)
@@ -231,11 +231,11 @@ def product_normalized(
     reject: Reject = False,
 ) -> Correction:
     """Sequence-level truncated weights divided by their mean over the whole step's sequences."""
-    found = _held_products(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low, cap, reject)
+    found = _clamped_products(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low, cap, reject)
     return found._replace(weight_T=found.weight_T / mean_weight)
 
 
-def _held_tokens(
+def _clamped_tokens(
     old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, low: float, cap: float, reject: bool
 ) -> Correction:
     if reject:
@@ -243,7 +243,7 @@ def _held_tokens(
     return token_truncate(old_logprobs_T, sampler_logprobs_T, loss_mask_T, floor=low, cap=cap)
 
 
-def _held_products(
+def _clamped_products(
     old_logprobs_T: Tensor,
     sampler_logprobs_T: Tensor,
     loss_mask_T: Tensor,
@@ -258,7 +258,7 @@ def _held_products(
 
 
 def log_weights(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
-    """log w on trained tokens, 0 elsewhere and where the sampler gave no number; held within +-20 against overflow."""
+    """log w on trained tokens, 0 elsewhere and where the sampler gave none; clamped to +-20 against overflow."""
     return _differences(old_logprobs_T, sampler_logprobs_T, loss_mask_T).clamp(-GUARD, GUARD)
 
 
@@ -268,7 +268,7 @@ def _differences(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T
 
 
 def _product(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments) -> Tensor:
-    # The sum is held, not its terms: tokens of +25 and -25 nats cancel.
+    # The sum is clamped, not its terms: tokens of +25 and -25 nats cancel.
     return segments.sum(_differences(old_logprobs_T, sampler_logprobs_T, loss_mask_T)).clamp(-GUARD, GUARD).exp()
 
 

@@ -1,4 +1,4 @@
-"""Gates that look at a whole sequence, at its future, or at its group.
+"""Policy losses that read a whole sequence, its later tokens, or its group.
 
 Axes: T flat tokens, B sequences, G groups.
 
@@ -43,8 +43,9 @@ def vespo(
 ) -> PolicyLoss:
     """-sg(W^k e^(lambda (1 - W))) A log pi, W the product of the sequence's ratios (VESPO, arXiv 2602.10693).
 
-    W is 1 on-policy, and so is the weight; it falls smoothly on both sides. The mismatch weights enter W instead of
-    multiplying the loss. log W = .2: .767814 for A >= 0 (k 2, lambda 3), 1.170223 for A < 0 (k 3, lambda 2).
+    W is 1 on-policy, and so is the weight; it falls smoothly on both sides. The weights of the rollout correction enter
+    W instead of multiplying the loss. log W = .2: .767814 for A >= 0 (k 2, lambda 3), 1.170223 for A < 0 (k 3, lambda
+    2).
     """
     moved_T = differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T).clamp(-GUARD, GUARD)
     sampler_T = masked.kept(correction_T.detach(), loss_mask_T).clamp(min=1e-8).log().clamp(max=GUARD)
@@ -112,7 +113,7 @@ def real_value(
     tau: Annotated[Positive, RARE] = 0.5,
 ) -> Tensor:
     """REAL's loss of each sequence's group: log(1 + sum over wrong of e^S) + log(1 + sum over right of e^-S)."""
-    sides_B2, _, log_G2 = _rivals(logprobs_T, old_logprobs_T, advantages_T, loss_mask_T, segments, groups, tau)
+    sides_B2, _, log_G2 = _two_sides(logprobs_T, old_logprobs_T, advantages_T, loss_mask_T, segments, groups, tau)
     live_G = (groups.sum(sides_B2) > 0).all(1)
     return groups.broadcast(torch.where(live_G, log_G2.sum(1), 0))
 
@@ -127,8 +128,8 @@ def real_slope(
     *,
     tau: Annotated[Positive, RARE] = 0.5,
 ) -> Tensor:
-    """How that loss moves with a sequence's own S, times the number of its group's sequences that train anything."""
-    sides_B2, level_B, log_G2 = _rivals(logprobs_T, old_logprobs_T, advantages_T, loss_mask_T, segments, groups, tau)
+    """How that loss moves with a sequence's own S, times the number of its group's sequences with trained tokens."""
+    sides_B2, level_B, log_G2 = _two_sides(logprobs_T, old_logprobs_T, advantages_T, loss_mask_T, segments, groups, tau)
     live_G, right_B = (groups.sum(sides_B2) > 0).all(1), sides_B2[:, 1]
     log_B2 = groups.broadcast(log_G2)
     share_B = (level_B - torch.where(right_B, log_B2[:, 1], log_B2[:, 0])).exp()
@@ -159,7 +160,7 @@ def real(
     return PolicyLoss(segments.broadcast(loss_B), {})
 
 
-def _rivals(
+def _two_sides(
     logprobs_T: Tensor,
     old_logprobs_T: Tensor,
     advantages_T: Tensor,
@@ -170,16 +171,16 @@ def _rivals(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Which sequences are (wrong, right); S of the wrong and -S of the right ones; log(1 + sum of e^those) per side.
 
-    A sequence that trains nothing, such as one that could not be scored, is on neither side.
+    A sequence without trained tokens, such as an unscored one, is on neither side.
     """
-    trains_B = segments.sum(loss_mask_T) > 0
+    trained_B = segments.sum(loss_mask_T) > 0
     right_B = segments.mean(advantages_T, loss_mask_T) > 0
     score_B = segments.mean(differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T), loss_mask_T) / tau
     level_B = torch.where(right_B, -score_B, score_B)
     # Each side's largest exponent, at least the 0 of the 1, is taken out before exp, which would overflow.
     top_G2 = level_B.new_zeros(2 * groups.count).scatter_reduce(0, 2 * groups.ids_B + right_B, level_B, "amax")
     top_G2 = top_G2.view(groups.count, 2)
-    sides_B2 = torch.stack([~right_B, right_B], 1) & trains_B.unsqueeze(1)
+    sides_B2 = torch.stack([~right_B, right_B], 1) & trained_B.unsqueeze(1)
     exp_B2 = torch.where(sides_B2, level_B.unsqueeze(1) - groups.broadcast(top_G2), -float("inf")).exp()
     return sides_B2, level_B, top_G2 + torch.log1p(torch.expm1(-top_G2) + groups.sum(exp_B2))
 
@@ -199,6 +200,6 @@ def regression(
     arXiv 2505.20686: where the optimal policy is known to satisfy beta log(pi / ref) = A*, fit it. One number per
     sequence, on each of its tokens: for the aggregation `sequence_mean_token_mean`.
     """
-    reached_B = beta * segments.sum(differences(logprobs_T, ref_logprobs_T, loss_mask_T))
-    wanted_B = segments.mean(advantages_T.detach(), loss_mask_T)
-    return PolicyLoss(segments.broadcast((reached_B - wanted_B) ** 2), {})
+    fitted_B = beta * segments.sum(differences(logprobs_T, ref_logprobs_T, loss_mask_T))
+    target_B = segments.mean(advantages_T.detach(), loss_mask_T)
+    return PolicyLoss(segments.broadcast((fitted_B - target_B) ** 2), {})

@@ -1,4 +1,4 @@
-"""Supervised terms: the negative log-likelihood of some tokens, and which tokens those are.
+"""Supervised losses: the negative log-likelihood of some tokens.
 
 Axes: T flat tokens, B sequences, P pairs, X flat tokens of pretraining text. The denominator is the number of those
 tokens in the whole optimizer step.
@@ -16,22 +16,22 @@ from ascent.maths.segments import Segments
 
 def nll(logprobs_T: Tensor, loss_mask_T: Tensor) -> ItemLosses:
     """Negative log-likelihood of every trained token (SFT)."""
-    return _nll(logprobs_T, loss_mask_T, "nll")
+    return _nll(logprobs_T, loss_mask_T)
 
 
 def correct_nll(logprobs_T: Tensor, correct_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> ItemLosses:
     """Negative log-likelihood of the completions that were right (VAPO's positive-example loss)."""
-    return _nll(logprobs_T, loss_mask_T & segments.broadcast(correct_B > 0), "correct_nll")
+    return _nll(logprobs_T, loss_mask_T & segments.broadcast(correct_B > 0))
 
 
 def chosen_nll(logprobs_T: Tensor, chosen_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> ItemLosses:
     """Negative log-likelihood of the preferred responses (ORPO, CPO)."""
-    return _nll(logprobs_T, loss_mask_T & segments.broadcast(chosen_B), "chosen_nll")
+    return _nll(logprobs_T, loss_mask_T & segments.broadcast(chosen_B))
 
 
 def gold_nll(logprobs_T: Tensor, gold_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> ItemLosses:
     """Negative log-likelihood of a third, gold answer beside a pair (TPO)."""
-    return _nll(logprobs_T, loss_mask_T & segments.broadcast(gold_B), "gold_nll")
+    return _nll(logprobs_T, loss_mask_T & segments.broadcast(gold_B))
 
 
 def reference_likelihood(
@@ -48,9 +48,8 @@ def reference_likelihood(
 
 def pretraining_nll(pretraining_logprobs_X: Tensor, pretraining_trained_X: Tensor) -> ItemLosses:
     """Negative log-likelihood of pretraining text mixed into the step (InstructGPT's PPO-ptx)."""
-    return _nll(pretraining_logprobs_X, pretraining_trained_X, "pretraining_nll")
+    return _nll(pretraining_logprobs_X, pretraining_trained_X)
 
 
-def _nll(logprobs_T: Tensor, counted_T: Tensor, name: str) -> ItemLosses:
-    losses_T = -masked.kept(logprobs_T, counted_T)
-    return ItemLosses(losses_T, counted_T, {})
+def _nll(logprobs_T: Tensor, counted_T: Tensor) -> ItemLosses:
+    return ItemLosses(-masked.kept(logprobs_T, counted_T), counted_T, {})

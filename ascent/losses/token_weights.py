@@ -1,8 +1,7 @@
-"""Focus: how much the loss of each token or pair counts, without gradient. 0 drops it; denominators never change.
+"""Token weights: how much the loss of each token or pair counts, without gradient. Denominators do not change.
 
-Axes: T flat tokens, B sequences, P pairs. Of rollouts, a focus multiplies the policy term and nothing else (KL and
-entropy stay whole); of files, the row's own loss, or the tokens in the sums that a loss of pairs reads. Several
-multiply each other.
+Axes: T flat tokens, B sequences, P pairs. With rollouts a weight multiplies the policy term only, not KL or entropy;
+with files the row's own loss, or the tokens in the sums that a pair loss reads. Several weights are multiplied.
 
   top_entropy        1 on the tokens of highest entropy in the whole step, 0 on the rest
   near_policy        0 on a negative sample that the policy has already left
@@ -10,8 +9,7 @@ multiply each other.
   probability        pi of the token itself: DFT, for supervised data
   own_likelihood     how likely a pair is under the policy: WPO, for preference data
 
-Rejection of what sampler and trainer disagree about is the same kind of cell, in `rejection`; LD-DPO's weight on what
-exceeds the length of the other response is in `length_desensitized`.
+`rejection_masks` has weights that drop what sampler and trainer disagree about; `length_desensitized` has LD-DPO's.
 """
 
 from __future__ import annotations
@@ -34,15 +32,15 @@ def entropy_floor(entropy_T: Tensor, loss_mask_T: Tensor, *, share: Fraction = 0
     if kept_N.numel() == 0:
         return entropy_T.new_zeros(())
     # torch.quantile stops at 16 million entries, and a step may hold more.
-    sorted_N, place = kept_N.sort().values, (1 - share) * (kept_N.numel() - 1)
-    low = int(place)
+    sorted_N, index = kept_N.sort().values, (1 - share) * (kept_N.numel() - 1)
+    low = int(index)
     high = min(low + 1, kept_N.numel() - 1)
-    return sorted_N[low] + (place - low) * (sorted_N[high] - sorted_N[low])
+    return sorted_N[low] + (index - low) * (sorted_N[high] - sorted_N[low])
 
 
 @step_statistic(entropy_floor=entropy_floor)
 def top_entropy(entropy_T: Tensor, loss_mask_T: Tensor, entropy_floor: Tensor) -> Tensor:
-    """Only the tokens where the policy hesitates: a share of the step's tokens, by entropy (arXiv 2506.01939).
+    """Only the tokens of highest entropy: a share of the step's tokens (arXiv 2506.01939).
 
     Entropies (.1, .5, .3, .9, .7), share .4: the floor is .58, and .9 and .7 are trained.
     """
@@ -80,7 +78,7 @@ def teacher_agreement(
     radius: Annotated[Fraction, RARE] = 0.2,
     negative_only: Annotated[bool, RARE] = False,
 ) -> Tensor:
-    """(1 - mix) + mix * w, w = e^(sign(A) (log teacher - log pi)) held in 1 +- radius: RLSD's credit from a teacher.
+    """(1 - mix) + mix * w, w = e^(sign(A) (log teacher - log pi)) clamped to 1 +- radius: RLSD's weight from a teacher.
 
     Advantage -1, teacher .1 nats above, mix .5, radius .2: w = e^-.1, and the token counts .952419.
     """
@@ -93,7 +91,7 @@ def teacher_agreement(
 def probability(logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """pi(token), frozen: supervised fine-tuning whose gradient is that of the probability (DFT, arXiv 2508.05629).
 
-    A token of probability .1 counts a tenth: what the model finds absurd moves it little.
+    A token of probability .1 counts a tenth.
     """
     return masked.kept(logprobs_T.detach(), loss_mask_T).exp()
 
@@ -109,7 +107,7 @@ def own_likelihood(
     """A pair's weight c_w c_l, c = e^(mean over tokens of log pi - log sum_v pi(v)^2): WPO (arXiv 2406.11827).
 
     Off-policy pairs count less, as if they were sampled from the policy. `log_collision_T` is log sum_v pi(v)^2 of the
-    distribution that a token was drawn from; a token as likely as that expects has factor 1.
+    distribution that a token was drawn from; a token as likely as expected has factor 1.
     """
     kept_T = masked.kept(logprobs_T.detach(), loss_mask_T) - masked.kept(log_collision_T.detach(), loss_mask_T)
     weight_B = segments.mean(kept_T, loss_mask_T).exp()

@@ -22,15 +22,15 @@ def mse(values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor) -> Tensor:
 def clipped(
     values_T: Tensor, old_values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor, *, radius: Positive = 0.2
 ) -> Tensor:
-    """The worse of the squared error and that of the value held within `radius` of the old one (PPO's value clip)."""
-    old_logprobs_T = old_values_T.detach()
-    near_T = old_logprobs_T + (values_T - old_logprobs_T).clamp(-radius, radius)
+    """The worse of the squared error and that of the value clipped near the old one (PPO's value clip)."""
+    old_values_T = old_values_T.detach()
+    near_T = old_values_T + (values_T - old_values_T).clamp(-radius, radius)
     return torch.maximum(mse(values_T, returns_T, loss_mask_T), mse(near_T, returns_T, loss_mask_T))
 
 
 @checked
 def huber(values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor, *, delta: Positive = 10.0) -> Tensor:
-    """Squared near 0, linear beyond `delta`: one wild return cannot dominate the step."""
+    """Squared near 0, linear beyond `delta`: one outlier return cannot dominate the step."""
     size_T = _error(values_T, returns_T, loss_mask_T).abs()
     return torch.where(size_T <= delta, 0.5 * size_T**2, delta * (size_T - 0.5 * delta))
 

@@ -57,8 +57,8 @@ def jensen_shannon(
     # Where both are impossible the middle is never read, but logaddexp of two infinities has no gradient.
     neither_TV = (student_TV == -float("inf")) & (teacher_TV == -float("inf"))
     middle_TV = torch.logaddexp(student_TV.masked_fill(neither_TV, 0) + math.log1p(-beta), teacher_TV + math.log(beta))
-    teacher_logprobs_T = _expectation(teacher_TV, teacher_TV - middle_TV)
-    return beta * teacher_logprobs_T + (1 - beta) * _expectation(student_TV, student_TV - middle_TV)
+    teacher_T = _expectation(teacher_TV, teacher_TV - middle_TV)
+    return beta * teacher_T + (1 - beta) * _expectation(student_TV, student_TV - middle_TV)
 
 
 def log_collision(logits_TV: Tensor) -> Tensor:
@@ -67,6 +67,6 @@ def log_collision(logits_TV: Tensor) -> Tensor:
 
 
 def _expectation(logs_TV: Tensor, values_TV: Tensor) -> Tensor:
-    """sum_v exp(logs) * values, where a probability of 0 silences its value, infinite or not."""
+    """sum_v exp(logs) * values, where the value of a token of probability 0 is not read."""
     possible_TV = logs_TV > -float("inf")
     return (torch.where(possible_TV, logs_TV, -float("inf")).exp() * torch.where(possible_TV, values_TV, 0)).sum(-1)

@@ -1,4 +1,4 @@
-"""What samples say about a policy: pass@k without bias, and bootstrap intervals over prompts.
+"""Estimates from samples: unbiased pass@k, and bootstrap intervals over prompts.
 
 Axes: P prompts, R resamples.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 RESAMPLES = 2000
-# Resamples times prompts that are held at once.
+# Resamples times prompts in memory at once.
 CHUNK = 2**22
 
 
@@ -27,7 +27,7 @@ class Estimate:
 
 
 def pass_at(k: int, *, right: int, of: int) -> float:
-    """The chance that k of `of` samples, drawn without putting back, hold a right one: 1 - C(of-right, k) / C(of, k).
+    """The probability that k of `of` samples hold a right one, without replacement: 1 - C(of-right, k) / C(of, k).
 
     Its mean over draws of the samples is exactly 1 - (1 - p)^k; plugging the share of right ones into that formula is
     biased low. With 2 right of 4: pass@1 = 1/2, pass@2 = 1 - 1/6.
@@ -45,10 +45,9 @@ def powers_of_two(most: int) -> list[int]:
 
 
 def estimate(values: Sequence[float], *, seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES) -> Estimate:
-    """The mean of one value per prompt, and the percentile interval of means of prompts drawn with putting back.
+    """The mean of one value per prompt, and the percentile interval of means of prompts drawn with replacement.
 
-    Samples of one prompt are no independent evidence, so prompts are what is resampled. An interval of values that are
-    all equal has no width, although the next prompt may differ.
+    Prompts are resampled, not samples: samples of one prompt are not independent.
     """
     if not values:
         raise ValueError("an estimate of no values; at least one prompt must be scored")

@@ -1,7 +1,7 @@
 """Which completions answer the same prompt, and statistics over them.
 
-Axes: B sequences, G groups. Group members need not lie side by side, and groups may differ in size. Statistics skip
-what is not `valid_B` (unscored completions), so one failed reward cannot poison its group.
+Axes: B sequences, G groups. Group members need not be adjacent, and groups may differ in size. Statistics skip what is
+not `valid_B` (unscored completions).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 class Groups:
     """Group numbers 0..count-1, one per sequence. Build it with `from_ids`, from any integers.
 
-    `uids_B` are those integers. They hold for a whole step: pieces of one batch are numbered anew from 0, but members
-    of one group have equal uids in all of them.
+    `uids_B` are those integers. Micro-batches number their groups from 0 again, but members of one group have equal
+    uids in all of them.
     """
 
     ids_B: Tensor
@@ -45,7 +45,7 @@ class Groups:
 
     @classmethod
     def concat(cls, pieces: Sequence[Groups]) -> Groups:
-        """Pieces of one step as one: equal uids are one group, whichever pieces they lie in."""
+        """The groups of several batches; equal uids are one group."""
         return cls.from_ids(torch.cat([each.uids_B for each in pieces]))
 
     def beyond(self, other: Groups) -> Groups:
@@ -57,7 +57,7 @@ class Groups:
             raise ValueError(f"{x_B.shape[0]} values for {self.ids_B.numel()} sequences; mismatched lengths")
         x_B = x_B.to(torch.int64) if x_B.dtype == torch.bool else x_B
         if x_B.is_cuda and x_B.is_floating_point():
-            # As in Segments.sum: a fixed order of adding, so that a GPU gives the same bits again.
+            # As in Segments.sum: a fixed order of addition, for the same bits every time.
             order_B = torch.argsort(self.ids_B, stable=True)
             sizes_G = torch.bincount(self.ids_B, minlength=self.count)
             return torch.segment_reduce(x_B[order_B], "sum", lengths=sizes_G, initial=0, unsafe=True)
@@ -76,16 +76,14 @@ class Groups:
         off_B = torch.where(valid_B, x_B - self.broadcast(self.mean(x_B, valid_B)), 0)
         return (self.sum(off_B**2) / (self.sum(valid_B) - 1).clamp(min=1)).sqrt()
 
-    def spans_nothing(self, x_B: Tensor, valid_B: Tensor) -> Tensor:
-        """True for groups whose valid members are all equal, up to 1e-6 of their size (docs/decisions/0007).
+    def all_equal(self, x_B: Tensor, valid_B: Tensor) -> Tensor:
+        """True for groups whose valid members are equal, up to 1e-6 of their size (docs/decisions/0007).
 
-        Comparing the extremes, and not the standard deviation with a small number, is what makes an all-equal group
-        an exact 0: in float32 the mean of equal numbers need not be that number.
+        It compares extremes, not the standard deviation: in float32 the mean of equal numbers need not be that number.
         """
         inf = float("inf")
         high_G = x_B.new_full((self.count,), -inf).scatter_reduce(
             0, self.ids_B, torch.where(valid_B, x_B, -inf), "amax"
         )
         low_G = x_B.new_full((self.count,), inf).scatter_reduce(0, self.ids_B, torch.where(valid_B, x_B, inf), "amin")
-        # Where the extremes are that close, either of them is the mean for this purpose.
         return high_G - low_G <= 1e-6 * high_G.abs().clamp(min=1)

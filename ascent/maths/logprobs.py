@@ -1,8 +1,8 @@
-"""Log-probabilities of given tokens, and the one place that shifts them.
+"""Log-probabilities of given tokens, with the shift by one position.
 
 Axes: T flat tokens, V vocabulary. Logits at position p score the token at p + 1. `next_token_logprobs` returns, at each
 token, the log-probability of that token given what came before it in its own segment, and 0 at a segment's first token.
-Half-precision logits are widened to float32 before the log-softmax; the temperature divides them in every policy alike.
+Half-precision logits are widened to float32 before the log-softmax; the temperature divides them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def widened(x: Tensor) -> Tensor:
 
 
 def log1mexp(x: Tensor) -> Tensor:
-    """log(1 - e^x) for x < 0, without losing digits at either end; x >= 0 is held just below 0."""
+    """log(1 - e^x) for x < 0, without losing digits at either end; x >= 0 is clamped just below 0."""
     x = x.clamp(max=-torch.finfo(x.dtype).tiny)
     near = x > -0.6931471805599453
     # Each branch sees only arguments it is safe for, or the other branch's NaN would spoil the gradient.

@@ -1,6 +1,6 @@
-"""Sums, means, variances and whitening over the entries a mask keeps. Masked statistics live here and nowhere else.
+"""Sums, means, variances and whitening over the entries a mask keeps.
 
-Entries outside the mask are never touched arithmetically (`where`, not multiplication), so a NaN there stays there.
+Masking uses `where`, not multiplication, so a NaN outside the mask stays there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Metrics that survive being cut: a mean travels as (sum, count), a spread also with squares, an extreme as itself.
+"""Metric accumulators that merge exactly over micro-batches and ranks: a mean is a (sum, count) pair.
 
-Averaging the means of micro-batches is wrong as soon as they differ in size, so nothing here is ever a bare mean.
+Averaging the means of micro-batches is wrong as soon as they differ in size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Mean(NamedTuple):
 
 
 class Std(NamedTuple):
-    """A standard deviation (over n), in float64: near a large mean the squares of float32 cancel."""
+    """A standard deviation (over n), in float64 because squares near a large mean cancel in float32."""
 
     total: Tensor
     squares: Tensor
@@ -54,9 +54,9 @@ class ExplainedVariance(NamedTuple):
         return ExplainedVariance(self.errors.merge(other.errors), self.targets.merge(other.targets))
 
     def value(self) -> float:
-        """NaN where all targets are equal: there is nothing to explain."""
-        whole = self.targets.variance()
-        return 1 - self.errors.variance() / whole if whole > 0 else float("nan")
+        """NaN where all targets are equal."""
+        total = self.targets.variance()
+        return 1 - self.errors.variance() / total if total > 0 else float("nan")
 
 
 class EffectiveSampleFraction(NamedTuple):
@@ -126,9 +126,9 @@ def min_of(x: Tensor, keep: Tensor) -> Min:
 
 
 def merge(pieces: Iterable[Metrics]) -> dict[str, Accumulator]:
-    """Merge the metrics of micro-batches (or ranks) into those of the whole."""
-    whole: dict[str, Accumulator] = {}
+    """The metrics of several micro-batches or ranks as one."""
+    merged: dict[str, Accumulator] = {}
     for piece in pieces:
-        for name, tally in piece.items():
-            whole[name] = whole[name].merge(tally) if name in whole else tally  # type: ignore[arg-type]
-    return whole
+        for name, metric in piece.items():
+            merged[name] = merged[name].merge(metric) if name in merged else metric  # type: ignore[arg-type]
+    return merged

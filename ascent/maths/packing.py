@@ -1,4 +1,4 @@
-"""Between padded rectangles (B, L) and packed tokens (T). Padding exists only at the border to others and in tests."""
+"""Conversion between padded tensors (B, L) and packed tokens (T), for tests and other libraries."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ def rouge_l(reference: str, text: str) -> float:
 def common(first: Sequence[str], second: Sequence[str]) -> int:
     """The length of the longest common subsequence, one row of the usual table at a time in the bits of an integer.
 
-    Bit i of `row` is 0 where the table grows from column i to i + 1 (Hyyrö 2004). Time is linear in `second`: a word of
-    it costs a few operations on an integer of as many bits as `first` has words, and one that `first` lacks costs none.
+    Bit i of `row` is 0 where the table grows from column i to i + 1 (Hyyrö 2004). Time is linear in `second`.
     """
     places: dict[str, int] = {}
     for place, word in enumerate(first):

@@ -1,4 +1,4 @@
-"""One flat token axis, cut into segments: how every batch in Ascent is laid out.
+"""One flat token axis, divided into segments: the layout of every batch.
 
 Axes: T flat tokens, B segments (sequences). Lengths (3, 0, 2) put tokens 0-2 in segment 0, nothing in segment 1 and
 tokens 3-4 in segment 2; `ids_T` is then [0, 0, 0, 2, 2]. There is no padding, and an empty segment is legal.
@@ -34,7 +34,7 @@ class Segments:
 
     @classmethod
     def from_ids(cls, ids: Sequence[int] | Tensor, count: int | None = None) -> Segments:
-        """From one segment number per token; `count` tells of empty segments after the last token's."""
+        """From one segment number per token; `count` allows empty segments at the end."""
         ids_T = torch.as_tensor(ids, dtype=torch.int64)
         if ids_T.ndim != 1 or (ids_T.numel() == 0 and not count):
             raise ValueError(f"segment ids of shape {tuple(ids_T.shape)}; one number per token, at least one token")
@@ -80,7 +80,7 @@ class Segments:
         self.check(x_T)
         x_T = x_T.to(torch.int64) if x_T.dtype == torch.bool else x_T
         if x_T.is_cuda and x_T.is_floating_point():
-            # index_add adds in any order on a GPU; this adds in the order of the tokens: the same bits every time.
+            # index_add adds in any order on a GPU; this adds in token order, for the same bits every time.
             return torch.segment_reduce(x_T, "sum", lengths=self.lengths_B, initial=0, unsafe=True)
         return x_T.new_zeros(self.count).index_add(0, self.ids_T, x_T)
 

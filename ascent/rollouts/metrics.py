@@ -22,7 +22,7 @@ def reward_metrics(batch: PackedBatch, components: Mapping[str, Tensor]) -> dict
     length_B = segments.sum(batch["loss_mask_T"]).double()
     # A group of one has no variance to be zero.
     several_G = groups.sum(all_B) > 1
-    flat_G = groups.spans_nothing(batch["rewards_B"], scored_B) & several_G
+    flat_G = groups.all_equal(batch["rewards_B"], scored_B) & several_G
     found: dict[str, Accumulator] = {
         "reward/mean": mean_of(batch["rewards_B"], scored_B),
         "reward/std": std_of(batch["rewards_B"], scored_B),

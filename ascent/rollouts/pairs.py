@@ -101,7 +101,7 @@ def best_and_worst(rewards_B: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
     """
     scored_B = ~torch.isnan(rewards_B)
     chosen_B, rejected_B = torch.zeros_like(scored_B), torch.zeros_like(scored_B)
-    for group in (~groups.spans_nothing(rewards_B, scored_B)).nonzero()[:, 0].tolist():
+    for group in (~groups.all_equal(rewards_B, scored_B)).nonzero()[:, 0].tolist():
         rows_N = ((groups.ids_B == group) & scored_B).nonzero()[:, 0]
         chosen_B[rows_N[rewards_B[rows_N].argmax()]] = True
         rejected_B[rows_N[rewards_B[rows_N].argmin()]] = True

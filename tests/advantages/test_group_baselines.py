@@ -200,7 +200,7 @@ def test_against_optimum_and_opponent_by_hand() -> None:
     chance = torch.tensor([0.8, 0.5], dtype=torch.float64)
     found = group_baselines.against_opponent(chance, old, reference, trained, segments, beta=0.1)
     near(found.advantages_T, [0.25, 0.3, -0.1, 0.0])
-    with pytest.raises(ValueError, match="7 is no chance of beating the opponent"):
+    with pytest.raises(ValueError, match="7 is no probability of beating the opponent"):
         group_baselines.against_opponent(torch.tensor([0.8, 7.0]), old, reference, trained, segments, beta=0.1)
 
 

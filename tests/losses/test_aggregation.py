@@ -36,7 +36,7 @@ def test_each_mode_by_hand() -> None:
     )  # the empty one is out
     assert value(aggregation.sequence_mean_token_sum(TOKENS)) == pytest.approx((3 + 30 + 7) / 3)
     assert value(aggregation.sequence_mean_token_scaled(TOKENS, length=8)) == pytest.approx(40 / 8 / 3)
-    by_group = aggregation.prompt_mean(TOKENS, aggregation.group_tokens(TOKENS, GROUPS))
+    by_group = aggregation.prompt_mean(TOKENS, GROUPS.broadcast(GROUPS.sum(TOKENS)))
     assert value(by_group) == pytest.approx(((1 + 2 + 7) / 3 + 30 / 2) / 2)
 
 

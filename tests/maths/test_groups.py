@@ -27,10 +27,10 @@ def test_what_is_not_valid_is_not_read() -> None:
     assert IDS.mean(x, ~torch.isnan(x)).tolist() == [5.0, 2.0]
 
 
-def test_spans_nothing_is_relative_to_the_size_of_the_numbers() -> None:
+def test_all_equal_is_relative_to_the_size_of_the_numbers() -> None:
     x = torch.tensor([1e9, 5.0, 1e9 + 64, 5.0, 5.0], dtype=torch.float64)
-    assert IDS.spans_nothing(x, ALL).tolist() == [True, True]
-    assert IDS.spans_nothing(x + torch.tensor([0, 1e-3, 0, 0, 0]), ALL).tolist() == [False, True]
+    assert IDS.all_equal(x, ALL).tolist() == [True, True]
+    assert IDS.all_equal(x + torch.tensor([0, 1e-3, 0, 0, 0]), ALL).tolist() == [False, True]
 
 
 def test_mismatched_lengths_and_empty_batches_are_refused() -> None:
