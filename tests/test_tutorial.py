@@ -1,6 +1,6 @@
-"""Commands of the tutorials: their verbs and options exist, and what they set on a shipped recipe resolves.
+"""Commands of the pages: their options exist; what the tutorials set on a shipped recipe resolves.
 
-The Python snippets of the same pages are run by test_readme; commands would train for minutes.
+tests/test_readme.py runs the Python snippets of the same pages; the commands would train for minutes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ from ascent.cli.main import app
 from ascent.config.load import load_config, shipped_recipes
 from ascent.plan import resolve
 
-PAGES = sorted((Path(__file__).parents[1] / "docs" / "tutorial").glob("*.md"))
-COMMAND = re.compile(r"^ {4}\.venv/bin/ascent (.*)$", re.MULTILINE)
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
+COMMAND = re.compile(r"^ {4}(?:\$ )?(?:\.venv/bin/)?ascent (.*)$", re.MULTILINE)
 COMMANDS = [(page.stem, line) for page in PAGES for line in COMMAND.findall(page.read_text())]
+OTHERS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EVERYWHERE = [
+    (page.stem, line)
+    for page in OTHERS
+    if page.name != "LOG.md" and page.parent.name != "decisions"
+    for line in COMMAND.findall(page.read_text())
+]
 
 
 def words_of(line: str) -> list[str]:
@@ -29,15 +37,15 @@ def test_every_page_has_commands() -> None:
     assert {page for page, _ in COMMANDS} == {"first-run", "your-own-model", "your-own-preferences", "your-own-reward"}
 
 
-@pytest.mark.parametrize(("page", "line"), COMMANDS)
-def test_the_verb_and_its_options_exist(page: str, line: str) -> None:
+@pytest.mark.parametrize(("page", "line"), EVERYWHERE)
+def test_the_command_and_its_options_exist(page: str, line: str) -> None:
     words = words_of(line)
-    verb = words[:2] if words[0] == "show" else words[:1]
-    told = CliRunner().invoke(app, [*verb, "--help"])
-    assert told.exit_code == 0, told.output
+    command = words[:2] if words[0] in ("show", "classic") else words[:1]
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0, result.output
     for word in words:
         if word.startswith("--"):
-            assert re.search(rf"{word}\b", told.output), f"{word} is no option of ascent {' '.join(verb)}"
+            assert re.search(rf"{word}\b", result.output), f"{word} is no option of ascent {' '.join(command)}"
 
 
 @pytest.mark.parametrize(
