@@ -67,7 +67,13 @@ def test_recipes_and_types_travel_in_the_wheel(environment):
 
 
 def test_it_trains_samples_and_resumes(environment, tmp_path):
-    keys = ["model.policy=tiny:llama", "data.batch_size=4", "data.max_tokens=64", "run.save_every=1"]
+    keys = [
+        "model.policy=tiny:llama",
+        "data.batch_size=4",
+        "data.max_tokens=64",
+        "run.save_every=1",
+        "update.warmup_steps=0",
+    ]
     sft = ["sft", *keys, "data.train=arithmetic:16", "data.evaluate=arithmetic@heldout:4", "run.steps=2"]
     run(environment, tmp_path, "ascent", "train", *sft, "--run", "runs/sft")
     assert "finished  step 2" in run(environment, tmp_path, "ascent", "runs", "runs")

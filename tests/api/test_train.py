@@ -105,7 +105,7 @@ def test_a_start_that_was_killed_before_there_was_a_run_is_started_again(tmp_pat
         resume_run(killed, say=quiet)
     said: list[str] = []
     assert train_plan(plan, killed, say=said.append) == 1
-    assert "killed before there was a run in it; starting again" in said[0]
+    assert "killed during setup; starting again" in said[0]
     assert weights_of(killed, 1) == weights_of(tmp_path / "whole", 1)
 
 
