@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ascent.cli.samples import escape_controls
 from ascent.feedback.comparisons import Form, ShownComparison
-from ascent.feedback.verdicts import Verdict, order_of
+from ascent.feedback.verdicts import Verdict, ranks_of
 
 Reply = Verdict | Literal["undo", "quit"]
 KEYS: dict[str, Reply] = {
@@ -114,7 +114,7 @@ def _parse_ranking(word: str, answers: int) -> Verdict:
     if sorted(named) != sorted(str(number) for number in range(1, answers + 1)):
         raise ValueError(f"{word!r} does not name each of the answers 1 to {answers} once")
     place = {name: number for number, step in enumerate(steps) for name in step}
-    return Verdict("ranked", order_of([place[str(n)] for n in range(1, answers + 1)], high_is_good=False))
+    return Verdict("ranked", ranks_of([place[str(n)] for n in range(1, answers + 1)], high_is_good=False))
 
 
 def _parse_ratings(word: str, answers: int) -> Verdict:

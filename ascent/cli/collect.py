@@ -65,13 +65,13 @@ def collect(
 
 
 def _print_result(result: CollectResult) -> None:
-    from ascent.feedback.summary import lines_of
+    from ascent.feedback.agreement import agreement_lines
 
     for reason, count in sorted(result.left_out.items()):
         say(f"not asked about: {count} {reason}")
     for reason, count in sorted(result.unjudged.items()):
         say(f"no verdict: {count} ({reason}); they are asked again next time")
-    for line in lines_of(result.agreement):
+    for line in agreement_lines(result.agreement):
         typer.echo(line)
     rest = "" if result.finished else "; the same command continues from there"
     typer.echo(

@@ -94,11 +94,10 @@ def _print_counts(console: Console, loaded: LoadResult) -> None:
     if {"annotator", "verdict"} <= set(loaded.unused):  # written by ascent collect
         from pathlib import Path
 
-        from ascent.feedback.agreement import agreement
+        from ascent.feedback.agreement import agreement, agreement_lines
         from ascent.feedback.preference_log import read
-        from ascent.feedback.summary import lines_of
 
-        for line in lines_of(agreement(read(Path(loaded.name)))):
+        for line in agreement_lines(agreement(read(Path(loaded.name)))):
             console.print(f"  {line}")
 
 

@@ -1,1 +1,1 @@
-"""Preferences from people, judges and simulated annotators: questions, verdicts, agreement, win rates. No torch."""
+"""Preferences from people, judges and simulated annotators: comparisons, verdicts, agreement, win rates."""

@@ -1,9 +1,8 @@
-"""Do annotators agree, with each other and with themselves? Chance-corrected, from the file of verdicts alone.
+"""Agreement of annotators with each other and with themselves, corrected for chance, from a file of verdicts.
 
-Every row is taken apart into preferences between two answers, so that choices, rankings and ratings are compared in
-one currency: the label of a unit (question, answer, answer) is `a` where the first of the two ids is better, `b`, `tie`
-or `both_bad`. "All bad", of however many answers, is `both_bad` of any two of them. What was skipped is missing, not a
-label.
+Choices, rankings and ratings are split into pairwise preferences. The label of a unit (comparison, answer, answer) is
+`a` where the first of the two ids is better, `b`, `tie` or `both_bad`. "All bad" is `both_bad` for every pair of
+answers. A skipped comparison has no label.
 """
 
 from __future__ import annotations
@@ -21,46 +20,46 @@ Unit = tuple[str, str, str]
 Row = Mapping[str, Any]
 
 
-class Agreed(NamedTuple):
-    """`share` of units with the same label, of `units`; `beyond_chance` is kappa or alpha, None where undefined."""
+class AgreementScore(NamedTuple):
+    """`share` of the `units` with equal labels; `chance_corrected` is kappa or alpha, None where undefined."""
 
     measure: str
     share: float
-    beyond_chance: float | None
+    chance_corrected: float | None
     units: int
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """`itself`: of questions asked twice, those answered alike. `first_place`: choices for what was shown first."""
+    """`self_agreement`: on repeated comparisons. `position_bias`: share of choices for the answer shown first."""
 
     verdicts: Mapping[str, Counter[str]]
-    between: Agreed | None
-    itself: Mapping[str, Agreed]
-    first_place: Mapping[str, Interval]
+    between: AgreementScore | None
+    self_agreement: Mapping[str, AgreementScore]
+    position_bias: Mapping[str, Interval]
 
 
 def cohen(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
-    """Cohen's kappa of two annotators: (agreed - expected) / (1 - expected); None where both used one label only.
+    """Cohen's kappa of two annotators: (observed - expected) / (1 - expected); None where both use one label only.
 
-    Of 50 pairs, 20 yes/yes, 5 yes/no, 10 no/yes, 15 no/no: agreed .7, expected .5 * .6 + .5 * .4 = .5, kappa .4.
+    Of 50 pairs, 20 yes/yes, 5 yes/no, 10 no/yes, 15 no/no: observed .7, expected .5 * .6 + .5 * .4 = .5, kappa .4.
     """
     if not pairs:
         return None
     count = len(pairs)
-    agreed = sum(one == other for one, other in pairs) / count
+    observed = sum(one == other for one, other in pairs) / count
     ones, others = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
     expected = sum(number * others[label] for label, number in ones.items()) / count**2
-    return None if expected == 1 else (agreed - expected) / (1 - expected)
+    return None if expected == 1 else (observed - expected) / (1 - expected)
 
 
 def unequal(one: Hashable, other: Hashable) -> float:
-    """The distance of labels without order."""
+    """Distance of nominal labels."""
     return float(one != other)
 
 
 def squared(one: float, other: float) -> float:
-    """The distance of numbers."""
+    """Distance of numbers."""
     return (one - other) ** 2
 
 
@@ -81,8 +80,8 @@ def krippendorff(units: Sequence[Sequence[Any]], distance: Callable[[Any, Any], 
     return None if expected == 0 else 1 - (observed / count) / (expected / (count * (count - 1)))
 
 
-def labels_of(row: Row) -> dict[Unit, str]:
-    """The preferences in one row, whatever its form."""
+def preference_labels(row: Row) -> dict[Unit, str]:
+    """The pairwise preferences of one row."""
     shown, word = row["shown"], row["verdict"]
     if word == "skip":
         return {}
@@ -99,41 +98,65 @@ def labels_of(row: Row) -> dict[Unit, str]:
 
 
 def agreement(rows: Sequence[Row]) -> Agreement:
-    """What a file of verdicts says of its annotators."""
-    said: dict[tuple[str, int], dict[Unit, str]] = defaultdict(dict)
+    """The agreement of the annotators of a file of verdicts."""
+    labels: dict[tuple[str, int], dict[Unit, str]] = defaultdict(dict)
     for row in rows:
-        said[row["annotator"], row.get("repeat", 0)] |= labels_of(row)
+        labels[row["annotator"], row.get("repeat", 0)] |= preference_labels(row)
     names = list(dict.fromkeys(row["annotator"] for row in rows))
-    itself = {name: _cohen(said[name, 0], said[name, 1]) for name in names if (name, 1) in said}
+    repeated = {name: _cohen(labels[name, 0], labels[name, 1]) for name in names if (name, 1) in labels}
     return Agreement(
         verdicts={name: Counter(row["verdict"] for row in rows if row["annotator"] == name) for name in names},
-        between=_between([said[name, 0] for name in names]),
-        itself={name: each for name, each in itself.items() if each is not None},
-        first_place={name: each for name in names if (each := _first_place(name, rows)) is not None},
+        between=_between([labels[name, 0] for name in names]),
+        self_agreement={name: each for name, each in repeated.items() if each is not None},
+        position_bias={name: each for name in names if (each := _position_bias(name, rows)) is not None},
     )
 
 
-def _between(said: Sequence[Mapping[Unit, str]]) -> Agreed | None:
-    if len(said) < 2:
+def _between(labels: Sequence[Mapping[Unit, str]]) -> AgreementScore | None:
+    if len(labels) < 2:
         return None
-    if len(said) == 2:
-        return _cohen(*said)
-    units = [[each[unit] for each in said if unit in each] for unit in dict.fromkeys(u for each in said for u in each)]
+    if len(labels) == 2:
+        return _cohen(*labels)
+    every = dict.fromkeys(unit for each in labels for unit in each)
+    units = [[each[unit] for each in labels if unit in each] for unit in every]
     pairs = [pair for unit in units for pair in combinations(unit, 2)]
     if not pairs:
         return None
     share = sum(one == other for one, other in pairs) / len(pairs)
     several = sum(len(unit) > 1 for unit in units)
-    return Agreed("Krippendorff's alpha", share, krippendorff(units), several)
+    return AgreementScore("Krippendorff's alpha", share, krippendorff(units), several)
 
 
-def _cohen(one: Mapping[Unit, str], other: Mapping[Unit, str]) -> Agreed | None:
+def _cohen(one: Mapping[Unit, str], other: Mapping[Unit, str]) -> AgreementScore | None:
     pairs = [(label, other[unit]) for unit, label in one.items() if unit in other]
     if not pairs:
         return None
-    return Agreed("Cohen's kappa", sum(a == b for a, b in pairs) / len(pairs), cohen(pairs), len(pairs))
+    return AgreementScore("Cohen's kappa", sum(a == b for a, b in pairs) / len(pairs), cohen(pairs), len(pairs))
 
 
-def _first_place(name: str, rows: Sequence[Row]) -> Interval | None:
+def _position_bias(name: str, rows: Sequence[Row]) -> Interval | None:
     chosen = [row["verdict"] for row in rows if row["annotator"] == name and row["verdict"] in CHOICES]
     return wilson(chosen.count("first"), len(chosen)) if chosen else None
+
+
+def agreement_lines(found: Agreement) -> list[str]:
+    """The agreement as text: counts of verdicts, agreement, position bias."""
+    lines = [
+        f"{name}: " + ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+        for name, counts in found.verdicts.items()
+    ]
+    if found.between is not None:
+        lines.append(f"agreement of {len(found.verdicts)} annotators: {_format(found.between)}")
+    lines += [f"{name} agrees with itself in the other order: {_format(e)}" for name, e in found.self_agreement.items()]
+    for name, first in found.position_bias.items():
+        biased = not first.low <= 0.5 <= first.high
+        lines.append(
+            f"{name} chose what was shown first in {first.value:.1%} of {first.of} choices (95% interval "
+            f"{first.low:.1%} to {first.high:.1%}){': a position bias' if biased else ''}"
+        )
+    return lines
+
+
+def _format(found: AgreementScore) -> str:
+    corrected = "undefined, one label only" if found.chance_corrected is None else f"{found.chance_corrected:.3f}"
+    return f"{found.share:.1%} of {found.units}, {found.measure} {corrected}"

@@ -1,7 +1,7 @@
-"""A language model that compares two answers, behind an OpenAI-compatible endpoint, its reply read strictly.
+"""An LLM judge that compares two answers, behind an OpenAI-compatible endpoint.
 
 The reply must end with one line `Verdict: 1`, `Verdict: 2` or `Verdict: tie`; anything else is no verdict. As in
-`ascent.rewards.judge`, what is judged stands between marks drawn anew for each request.
+`ascent.rewards.judge`, random marks around the judged text protect against prompt injection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ascent.feedback.comparisons import ShownComparison
-from ascent.feedback.verdicts import Unjudged, Verdict
+from ascent.feedback.verdicts import NoVerdict, Verdict
 from ascent.http_client import ServerFailed
 from ascent.rewards.judge import reply_text
 from ascent.rewards.remote import create_client
@@ -52,19 +52,19 @@ class ComparisonEndpoint:
         self._model, self._rubric = model, rubric.strip()
         self._at_once, self._max_tokens = at_once, max_tokens
 
-    def verdicts(self, shown: Sequence[ShownComparison]) -> list[Verdict | Unjudged]:
+    def verdicts(self, shown: Sequence[ShownComparison]) -> list[Verdict | NoVerdict]:
         with ThreadPoolExecutor(self._at_once, thread_name_prefix="judge") as threads:
             return list(threads.map(self._one, shown))
 
-    def _one(self, shown: ShownComparison) -> Verdict | Unjudged:
+    def _one(self, shown: ShownComparison) -> Verdict | NoVerdict:
         try:
             reply = self.client.post("/chat/completions", json.dumps(self.request(shown)).encode(), reply_text)
         except ServerFailed as failure:
-            return Unjudged(failure.kind)
+            return NoVerdict(failure.kind)
         return read_verdict(reply)
 
     def request(self, shown: ShownComparison) -> dict[str, Any]:
-        """What the endpoint is sent for one comparison."""
+        """The request body of one comparison."""
         mark = f"-----{secrets.token_hex(8)}-----"
         asked = "\n\n".join(f"[{each.role}] {each.content}" for each in shown.question.prompt.messages)
         first, second = (answer.text for answer in shown.answers)
@@ -79,8 +79,8 @@ class ComparisonEndpoint:
         }
 
 
-def read_verdict(reply: str) -> Verdict | Unjudged:
+def read_verdict(reply: str) -> Verdict | NoVerdict:
     lines = _VERDICT.findall(reply)
     if len(lines) != 1 or not _VERDICT.fullmatch(reply.strip().splitlines()[-1]):
-        return Unjudged("bad_verdict")
+        return NoVerdict("bad_verdict")
     return Verdict(WORDS[lines[0]])

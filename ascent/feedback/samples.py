@@ -1,7 +1,7 @@
-"""Answers that were sampled once and are asked about many times: a file beside the verdicts.
+"""The file of sampled answers next to the file of verdicts.
 
-Its first line says what was asked of whom; a file that says otherwise belongs to other questions and is refused. The
-answers to a prompt are one line, so that sampling that was interrupted goes on where it stopped.
+The first line holds the arguments; a file with other arguments is refused. The answers to a prompt are one line, so
+interrupted sampling continues where it stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ascent.runs import jsonl
 SUFFIX = ".samples.jsonl"
 
 
-def beside(out: Path) -> Path:
+def samples_path(out: Path) -> Path:
     return out.with_name(out.name.removesuffix(".jsonl") + SUFFIX)
 
 
@@ -30,42 +30,42 @@ def fingerprint(prompts: Sequence[Prompt]) -> str:
 
 
 class Samples:
-    """The answers of each model (by its place) to each prompt, and the file they are in."""
+    """The answers of each model (by its index) to each prompt, and their file."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         found = jsonl.read(path)
-        self.path, self._lines = path, jsonl.JsonlWriter(path)  # cuts off half a line
+        self.path, self._lines = path, jsonl.JsonlWriter(path)
         self._found: dict[tuple[int, str], list[Answer]] = {}
-        self.wrote: dict[int, str] = {}  # which weights wrote a model's answers
+        self.weights: dict[int, str] = {}  # model -> hash of the weights that sampled
         if not found.records:
             self._lines.append(about)
             return
-        said, *rest = found.records
-        other = [name for name in about if said.get(name) != about[name]]
-        if other:
+        header, *rest = found.records
+        changed = [name for name in about if header.get(name) != about[name]]
+        if changed:
             self._lines.close()
             raise ValueError(
-                f"{path} holds answers to other questions: {other[0]} was {said.get(other[0])!r} and is "
-                f"{about[other[0]]!r}; give the same arguments as before, or another --out"
+                f"{path} was sampled with other arguments: {changed[0]} was {header.get(changed[0])!r} and is "
+                f"{about[changed[0]]!r}; give the same arguments as before, or another --out"
             )
         for row in rest:
-            self._keep(row)
+            self._remember(row)
 
-    def put(self, place: int, prompt: Prompt, answers: Sequence[Answer], weights: str) -> None:
-        row = {"model": place, "weights": weights, "prompt": prompt.id}
+    def put(self, index: int, prompt: Prompt, answers: Sequence[Answer], weights: str) -> None:
+        row = {"model": index, "weights": weights, "prompt": prompt.id}
         row["answers"] = [{"id": a.id, "model": a.model, "text": a.text, "tokens": a.tokens} for a in answers]
         self._lines.append(row)
-        self._keep(row)
+        self._remember(row)
 
-    def has(self, place: int, prompt: Prompt) -> bool:
-        return (place, prompt.id) in self._found
+    def has(self, index: int, prompt: Prompt) -> bool:
+        return (index, prompt.id) in self._found
 
     def answers(self, prompts: Sequence[Prompt], models: int) -> dict[str, list[Answer]]:
         """For every prompt, the answers of all models, in their order."""
-        return {p.id: [answer for place in range(models) for answer in self._found[place, p.id]] for p in prompts}
+        return {p.id: [answer for index in range(models) for answer in self._found[index, p.id]] for p in prompts}
 
-    def refuse_other_weights(self, place: int, name: str, weights: str) -> None:
-        known = self.wrote.get(place)
+    def check_weights(self, index: int, name: str, weights: str) -> None:
+        known = self.weights.get(index)
         if known not in (None, weights):
             raise ValueError(
                 f"{name} has changed since the first of its answers in {self.path} were sampled; give the checkpoint "
@@ -75,6 +75,6 @@ class Samples:
     def close(self) -> None:
         self._lines.close()
 
-    def _keep(self, row: Mapping[str, Any]) -> None:
+    def _remember(self, row: Mapping[str, Any]) -> None:
         self._found[row["model"], row["prompt"]] = [Answer(**each) for each in row["answers"]]
-        self.wrote[row["model"]] = row["weights"]
+        self.weights[row["model"]] = row["weights"]

@@ -1,9 +1,8 @@
-"""What an annotator said, as a line of a file that training reads as it is.
+"""Verdicts as rows of a dataset.
 
 A choice is `prompt`, `chosen`, `rejected`; a ranking `prompt`, `responses`, `ranks`; ratings `prompt`, `responses`,
-`ratings`. What says no preference (a tie, both bad, skipped) or was asked again only to see whether the annotator
-agrees with itself has a reason in the column `set_aside`: it stays in the file, and reading the file for training
-leaves it out and counts it.
+`ratings`. A row without a preference (tie, both bad, skipped) and a repeated comparison have a reason in the column
+`set_aside`: the data loader skips and counts them.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from ascent.records import Message, Prompt
 CHOICES = ("first", "second")
 NO_PREFERENCE = {"tie": "tie", "both_bad": "both bad", "skip": "skipped"}
 SET_ASIDE = "set_aside"
-AGAIN = "asked again"
+REPEATED = "asked again"
 
 
 @dataclass(frozen=True)
 class Verdict:
     """`word` is first, second, tie, both_bad or skip; ranked or rated come with a number for every answer.
 
-    both_bad is said of all answers, however many there are. Ranks count from 1, the best; equal ones are ties. Of
-    ratings the higher is the better.
+    both_bad refers to all answers. Rank 1 is the best, and equal ranks are ties. Higher ratings are better.
     """
 
     word: str
@@ -34,25 +32,25 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Unjudged:
-    """A judge that gave no verdict, and why: never a tie, never written down, asked again next time."""
+class NoVerdict:
+    """A judge failed. This is not a tie: it is not written, and the comparison is repeated next time."""
 
     why: str
 
 
-def order_of(numbers: Sequence[float], *, high_is_good: bool) -> tuple[float, ...]:
+def ranks_of(numbers: Sequence[float], *, high_is_good: bool) -> tuple[float, ...]:
     """Ranks from 1; equal numbers share the rank of the first of them: 3, 9, 9 -> 3, 1, 1."""
     keys = [-each if high_is_good else each for each in numbers]
     return tuple(float(1 + sum(other < key for other in keys)) for key in keys)
 
 
-def row_of(shown: ShownComparison, verdict: Verdict, *, form: Form, annotator: str, time: str) -> dict[str, Any]:
-    """One line of the file. Which model wrote what stands beside the verdict; the annotator has not seen it."""
+def verdict_row(shown: ShownComparison, verdict: Verdict, *, form: Form, annotator: str, time: str) -> dict[str, Any]:
+    """One line of the file. It names the models, which the annotator does not see."""
     texts = [answer.text for answer in shown.answers]
-    row: dict[str, Any] = {"prompt": _asked(shown.question.prompt)}
-    aside = _aside(shown, verdict)
-    if aside is not None:
-        row |= {"answers": texts, SET_ASIDE: aside}
+    row: dict[str, Any] = {"prompt": _prompt_value(shown.question.prompt)}
+    reason = _set_aside_reason(shown, verdict)
+    if reason is not None:
+        row |= {"answers": texts, SET_ASIDE: reason}
         if verdict.numbers:
             row["numbers"] = list(verdict.numbers)
     elif form == "pairs":
@@ -69,23 +67,23 @@ def row_of(shown: ShownComparison, verdict: Verdict, *, form: Form, annotator: s
 
 
 def numbers_in(row: Mapping[str, Any]) -> list[float]:
-    """The ranks or ratings of a row, in the order its answers were shown."""
+    """The ranks or ratings of a row, in the order in which its answers were shown."""
     return list(row.get("ranks") or row.get("ratings") or row.get("numbers") or [])
 
 
-def key_of(row: Mapping[str, Any]) -> tuple[str, int]:
+def row_key(row: Mapping[str, Any]) -> tuple[str, int]:
     return row["id"], row.get("repeat", 0)
 
 
-def _aside(shown: ShownComparison, verdict: Verdict) -> str | None:
+def _set_aside_reason(shown: ShownComparison, verdict: Verdict) -> str | None:
     if verdict.word in NO_PREFERENCE:
         return NO_PREFERENCE[verdict.word]
     if verdict.numbers and len(set(verdict.numbers)) == 1:
         return NO_PREFERENCE["tie"]
-    return AGAIN if shown.repeat else None
+    return REPEATED if shown.repeat else None
 
 
-def _asked(prompt: Prompt) -> str | list[dict[str, str]]:
+def _prompt_value(prompt: Prompt) -> str | list[dict[str, str]]:
     only = prompt.messages[0] if len(prompt.messages) == 1 else None
     if only is not None and only.role == "user":
         return only.content
@@ -93,7 +91,7 @@ def _asked(prompt: Prompt) -> str | list[dict[str, str]]:
 
 
 def _answer(text: str) -> str | list[dict[str, str]]:
-    """Text; as a message where reading it as text would take it for a transcript."""
+    """Text, or a message where the text would be read as a transcript."""
     return [_message(Message("assistant", text))] if text.startswith("\n\nHuman:") else text
 
 

@@ -1,7 +1,7 @@
-"""Who wins a comparison, how sure that is, and whether length alone explains it.
+"""Win rates with confidence intervals, raw and length-controlled.
 
-An outcome is 1 where A's answer is preferred, 0 where B's is, 1/2 for a tie. A prompt with several answers gives their
-mean, and prompts are what is counted: answers to one prompt are no independent evidence.
+An outcome is 1 where A's answer is preferred, 0 where B's is, 1/2 for a tie. The outcomes of one prompt are averaged,
+and prompts are counted, because answers to one prompt are not independent.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ class Interval(NamedTuple):
     value: float
     low: float
     high: float
-    of: int  # how many prompts or choices it rests on
+    of: int  # number of prompts or choices
 
 
-def settled(forward: str, backward: str) -> str:
-    """One outcome from both orders: a, b, tie, or inconsistent where the two orders disagree on who is better.
+def combine_orders(forward: str, backward: str) -> str:
+    """One outcome of both orders: a, b, tie, or inconsistent where the two orders disagree.
 
     `forward` is the verdict with A shown first, `backward` with B first.
     """
-    there = {"first": "a", "second": "b"}.get(forward, "tie")
-    back = {"first": "b", "second": "a"}.get(backward, "tie")
-    return there if there == back else "inconsistent"
+    first = {"first": "a", "second": "b"}.get(forward, "tie")
+    second = {"first": "b", "second": "a"}.get(backward, "tie")
+    return first if first == second else "inconsistent"
 
 
 def wilson(wins: float, count: int, *, level: float = LEVEL) -> Interval:
-    """Wilson's score interval. Ties may enter as half a win: it is then too wide, never too narrow.
+    """Wilson's score interval. A tie counts as half a win, which makes it too wide, never too narrow.
 
-    8 of 10 at 95%: .4902 to .9433. It has a width even for 10 of 10 (.7225 to 1), where resampling gives none.
+    8 of 10 at 95%: .4902 to .9433. For 10 of 10 it is .7225 to 1, where bootstrapping gives no width.
     """
     if not 0 <= wins <= count or count < 1:
         raise ValueError(f"{wins} wins of {count}; there must be at least one comparison, and no more wins than those")
@@ -61,20 +61,20 @@ def length_matched(outcomes: Sequence[float], longer: Sequence[float], *, level:
     xs, ys = [*(each / scale for each in longer), 0.0], [*outcomes, 0.5]
     a = b = 0.0
     for _ in range(STEPS):
-        (ga, gb), (haa, hab, hbb) = _slopes(a, b, xs, ys)
+        (ga, gb), (haa, hab, hbb) = _derivatives(a, b, xs, ys)
         determinant = haa * hbb - hab**2
         step_a, step_b = (hbb * ga - hab * gb) / determinant, (haa * gb - hab * ga) / determinant
-        shrink = 1 / max(1.0, abs(step_a), abs(step_b))  # Newton overshoots where all outcomes are alike
+        shrink = 1 / max(1.0, abs(step_a), abs(step_b))  # Newton overshoots where all outcomes are equal
         a, b = a + shrink * step_a, b + shrink * step_b
         if abs(step_a) + abs(step_b) < 1e-12:
             break
-    _, (haa, hab, hbb) = _slopes(a, b, xs, ys)
+    _, (haa, hab, hbb) = _derivatives(a, b, xs, ys)
     error = math.sqrt(hbb / (haa * hbb - hab**2))
     low, high = (_sigmoid(a + sign * _z(level) * error) for sign in (-1, 1))
     return Interval(_sigmoid(a), low, high, len(outcomes))
 
 
-def _slopes(
+def _derivatives(
     a: float, b: float, xs: Sequence[float], ys: Sequence[float]
 ) -> tuple[tuple[float, float], tuple[float, float, float]]:
     """Gradient of the log-posterior, and minus its second derivatives."""
@@ -87,7 +87,7 @@ def _slopes(
 
 def _z(level: float) -> float:
     if not 0 < level < 1:
-        raise ValueError(f"level={level}, but it is the share of intervals that hold the truth: between 0 and 1")
+        raise ValueError(f"level={level}, but a confidence level is between 0 and 1")
     return NormalDist().inv_cdf((1 + level) / 2)
 
 

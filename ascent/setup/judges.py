@@ -18,8 +18,8 @@ from urllib.parse import parse_qsl
 
 from ascent.feedback.comparisons import Form, ShownComparison
 from ascent.feedback.endpoint import RUBRIC, ComparisonEndpoint
-from ascent.feedback.simulated import Manner, manner_from, verdict
-from ascent.feedback.verdicts import Unjudged, Verdict
+from ascent.feedback.simulated import SimulatedAnnotator, annotator_from_options, verdict
+from ascent.feedback.verdicts import NoVerdict, Verdict
 from ascent.http_client import validate_url
 from ascent.records import Completion, Prompt, Rollout, Turn
 from ascent.rewards.calls import score_all
@@ -36,7 +36,7 @@ AT_ONCE = 32  # verdicts between two looks at the file
 SECONDS = 120.0
 ENDPOINT = {"model", "rubric", "token_file", "at_once"}
 
-JudgeVerdict = Verdict | Unjudged
+JudgeVerdict = Verdict | NoVerdict
 
 
 class Judge(Protocol):
@@ -58,13 +58,13 @@ class RewardJudge:
 
     name: str
     values: Callable[[Sequence[Rollout]], Sequence[float | None]]
-    manner: Manner
+    manner: SimulatedAnnotator
     seed: int
     end: Callable[[], None] = field(default=lambda: None)
     known: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def verdicts(self, shown: Sequence[ShownComparison], form: Form, *, annotator: str) -> Iterator[JudgeVerdict]:
-        if form == "ratings" and self.manner != Manner():
+        if form == "ratings" and self.manner != SimulatedAnnotator():
             raise ValueError(f"{self.name}: ratings are the scores themselves; leave out noise, strength, bias and tie")
         for first in range(0, len(shown), AT_ONCE):
             piece = shown[first : first + AT_ONCE]
@@ -72,7 +72,7 @@ class RewardJudge:
             for each in piece:
                 scores = self._of(each.question.prompt, [answer.text for answer in each.answers])
                 yield (
-                    Unjudged("unscored")
+                    NoVerdict("unscored")
                     if scores is None
                     else verdict(each, scores, form, self.manner, seed=self.seed, annotator=annotator)
                 )
@@ -123,7 +123,7 @@ def judge_of(name: str, *, seed: int = 0) -> Judge:
     options = dict(parse_qsl(query, keep_blank_values=True))
     if use.startswith(("http://", "https://")):
         return _endpoint(use, options)
-    manner = manner_from(options, use)
+    manner = annotator_from_options(options, use)
     if use.startswith(SIMULATED):
         task = find_task(use.removeprefix(SIMULATED))
         if not isinstance(task, Task):

@@ -1,4 +1,4 @@
-"""Built-in task families, by name: seeded problems, verifiers, preferences of known strength. No torch."""
+"""Built-in tasks: seeded problems, verifiers, and preferences of known strength."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TASKS: dict[str, Task] = {
 
 
 def find_task(name: str) -> Task | Reasoning:
-    """The task of that name (`reasoning:DATASET` is one of reasoning-gym), or an error that names the nearest."""
+    """The task of that name; `reasoning:DATASET` is a dataset of reasoning-gym."""
     if name in TASKS:
         return TASKS[name]
     if name.startswith(PREFIX):

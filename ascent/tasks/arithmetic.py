@@ -1,22 +1,22 @@
 """Arithmetic: "12 + 7 =" is answered by "19". Sums and differences of two-digit numbers, products of one-digit ones.
 
-a + b and b + a share a key (so do products): whoever has seen one knows the other.
+a + b and b + a share a key, and so do products, so both are in the same split.
 """
 
 from __future__ import annotations
 
 import re
 
-from ascent.tasks.noise import Noise
-from ascent.tasks.task import Problem, Task, in_place
+from ascent.tasks.keyed_random import KeyedRandom
+from ascent.tasks.task import Problem, Task, position_accuracy
 
 WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 
 
-def draw(noise: Noise) -> Problem:
-    sign = noise.choice("+-*")
+def draw(rng: KeyedRandom) -> Problem:
+    sign = rng.choice("+-*")
     most = 9 if sign == "*" else 99
-    a, b = noise.whole(0, most), noise.whole(0, most)
+    a, b = rng.integer(0, most), rng.integer(0, most)
     value = {"+": a + b, "-": a - b, "*": a * b}[sign]
     low, high = (a, b) if sign == "-" else (min(a, b), max(a, b))
     return Problem(f"{a} {sign} {b} =", str(value), f"{low} {sign} {high}")
@@ -29,25 +29,21 @@ def parts(answer: str, text: str) -> dict[str, float]:
     return {
         "correct": float(text == answer),
         "format": float(shaped),
-        "digits": in_place(answer[::-1], text[::-1]) if shaped else 0.0,
+        "digits": position_accuracy(answer[::-1], text[::-1]) if shaped else 0.0,
     }
 
 
-def attempt(problem: Problem, noise: Noise) -> str:
+def attempt(problem: Problem, rng: KeyedRandom) -> str:
     """The right value, or one that is off by a little, by ten, or in its sign."""
     value = int(problem.answer)
-    mistake = noise.choice(("none", "near", "ten", "sign"))
+    mistake = rng.choice(("none", "near", "ten", "sign"))
     if mistake == "near":
-        value += noise.choice((-3, -2, -1, 1, 2, 3))
+        value += rng.choice((-3, -2, -1, 1, 2, 3))
     elif mistake == "ten":
-        value += noise.choice((-10, 10))
+        value += rng.choice((-10, 10))
     elif mistake == "sign":
         value = -value
     return str(value)
-
-
-def demonstrate(problem: Problem, noise: Noise) -> str:
-    return problem.answer
 
 
 ARITHMETIC = Task(
@@ -56,6 +52,5 @@ ARITHMETIC = Task(
     draw=draw,
     parts=parts,
     attempt=attempt,
-    demonstrate=demonstrate,
     utility={"correct": 1.0, "digits": 1.0},
 )

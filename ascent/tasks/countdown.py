@@ -1,7 +1,7 @@
 """Countdown: "make 24 from 3 8 2 4 =" is answered by "8 * (4 + 2 - 3)", or any other way that uses each number once.
 
-The target is the value of an expression that was drawn first, so every problem can be solved. The reference answer
-says all there is to know: its numbers are those given, its value is the target. Values are exact fractions.
+The target is the value of an expression that is drawn first, so every problem has a solution. The verifier takes the
+given numbers and the target from the reference answer. Values are exact fractions.
 """
 
 from __future__ import annotations
@@ -10,37 +10,36 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.task import Problem, Task, overlap
 
 FEWEST, MOST = 3, 4
 LARGEST_NUMBER, LARGEST_TARGET = 12, 100
-# No sensible answer is longer; what is longer need not be parsed (nor nested deeply).
-LONGEST_TEXT = 100
+MAX_TEXT = 100  # characters; a longer text is not parsed
 ALLOWED, PIECE = re.compile(r"[0-9\s+*/()-]+"), re.compile(r"[0-9]+|[-+*/()]")
 RANK = {"+": 1, "-": 1, "*": 2, "/": 2}
 
 
 @dataclass(frozen=True)
-class Sum:
-    """An expression as it is built: text, exact value, and the rank of its outermost sign (3 for a lone number)."""
+class Expression:
+    """Text, exact value, and the precedence of the outermost operator (3 for a single number)."""
 
     text: str
     value: Fraction
     rank: int
 
 
-def joined(first: Sum, sign: str, second: Sum) -> Sum | None:
-    """Both in one, with parentheses where they are needed; None for a division by zero."""
+def combine(first: Expression, sign: str, second: Expression) -> Expression | None:
+    """One expression of both, with the needed parentheses; None for a division by zero."""
     if sign == "/" and second.value == 0:
         return None
     rank = RANK[sign]
     left = first.text if first.rank >= rank else f"({first.text})"
     right = second.text if second.rank > rank else f"({second.text})"
-    return Sum(f"{left} {sign} {right}", applied(first.value, sign, second.value), rank)
+    return Expression(f"{left} {sign} {right}", apply(first.value, sign, second.value), rank)
 
 
-def applied(first: Fraction, sign: str, second: Fraction) -> Fraction:
+def apply(first: Fraction, sign: str, second: Fraction) -> Fraction:
     if sign == "+":
         return first + second
     if sign == "-":
@@ -48,10 +47,10 @@ def applied(first: Fraction, sign: str, second: Fraction) -> Fraction:
     return first * second if sign == "*" else first / second
 
 
-def draw(noise: Noise) -> Problem:
+def draw(rng: KeyedRandom) -> Problem:
     while True:
-        numbers = [noise.whole(1, LARGEST_NUMBER) for _ in range(noise.whole(FEWEST, MOST))]
-        built = _built([Sum(str(number), Fraction(number), 3) for number in numbers], noise)
+        numbers = [rng.integer(1, LARGEST_NUMBER) for _ in range(rng.integer(FEWEST, MOST))]
+        built = _combine_all([Expression(str(number), Fraction(number), 3) for number in numbers], rng)
         if built is not None and built.value.denominator == 1 and 1 <= built.value <= LARGEST_TARGET:
             break
     shown = " ".join(map(str, numbers))
@@ -59,12 +58,12 @@ def draw(noise: Noise) -> Problem:
     return Problem(f"make {built.value} from {shown} =", built.text, key)
 
 
-def _built(rest: list[Sum], noise: Noise) -> Sum | None:
-    """Join two of them until one is left; None when a step is no whole number, which would be hard to guess."""
+def _combine_all(rest: list[Expression], rng: KeyedRandom) -> Expression | None:
+    """Combine random pairs until one is left; None where an intermediate value is not an integer."""
     while len(rest) > 1:
-        first = rest.pop(noise.whole(0, len(rest) - 1))
-        second = rest.pop(noise.whole(0, len(rest) - 1))
-        made = joined(first, noise.choice("+-*/"), second)
+        first = rest.pop(rng.integer(0, len(rest) - 1))
+        second = rest.pop(rng.integer(0, len(rest) - 1))
+        made = combine(first, rng.choice("+-*/"), second)
         if made is None or made.value.denominator != 1:
             return None
         rest.append(made)
@@ -72,67 +71,67 @@ def _built(rest: list[Sum], noise: Noise) -> Sum | None:
 
 
 @dataclass(frozen=True)
-class Read:
-    """What a text computes; `value` is None where it divides by zero."""
+class Parsed:
+    """`value` is None for a division by zero."""
 
     value: Fraction | None
     numbers: tuple[str, ...]
 
 
-def read(text: str) -> Read | None:
-    """None for what is no expression of whole numbers, the four signs and parentheses."""
+def parse(text: str) -> Parsed | None:
+    """None unless the text is an expression of integers, + - * / and parentheses."""
     text = text.strip()
-    if len(text) > LONGEST_TEXT or ALLOWED.fullmatch(text) is None:
+    if len(text) > MAX_TEXT or ALLOWED.fullmatch(text) is None:
         return None
     pieces = PIECE.findall(text)
     numbers = tuple(piece for piece in pieces if piece[0].isdigit())
     try:
-        value, rest = _sum(pieces, 0)
+        value, rest = _parse_terms(pieces, 0)
     except ZeroDivisionError:
-        return Read(None, numbers) if _shaped(pieces) else None
-    except _NoExpression:
+        return Parsed(None, numbers) if _is_expression(pieces) else None
+    except _ParseError:
         return None
-    return Read(value, numbers) if rest == len(pieces) else None
+    return Parsed(value, numbers) if rest == len(pieces) else None
 
 
-class _NoExpression(Exception):
+class _ParseError(Exception):
     pass
 
 
-def _sum(pieces: list[str], at: int, rank: int = 1) -> tuple[Fraction, int]:
-    """Terms of at least this rank from `at` on, from left to right; the value and where it ends."""
-    value, at = _sum(pieces, at, rank + 1) if rank < 3 else _single(pieces, at)
+def _parse_terms(pieces: list[str], at: int, rank: int = 1) -> tuple[Fraction, int]:
+    """Value and end of the terms of at least this precedence, from `at` on."""
+    value, at = _parse_terms(pieces, at, rank + 1) if rank < 3 else _parse_factor(pieces, at)
     while at < len(pieces) and RANK.get(pieces[at]) == rank:
         sign = pieces[at]
-        other, at = _sum(pieces, at + 1, rank + 1)
-        value = applied(value, sign, other)
+        other, at = _parse_terms(pieces, at + 1, rank + 1)
+        value = apply(value, sign, other)
     return value, at
 
 
-def _single(pieces: list[str], at: int) -> tuple[Fraction, int]:
+def _parse_factor(pieces: list[str], at: int) -> tuple[Fraction, int]:
     if at < len(pieces) and pieces[at][0].isdigit():
         return Fraction(int(pieces[at])), at + 1
     if at < len(pieces) and pieces[at] == "(":
-        value, at = _sum(pieces, at + 1)
+        value, at = _parse_terms(pieces, at + 1)
         if at < len(pieces) and pieces[at] == ")":
             return value, at + 1
-    raise _NoExpression
+    raise _ParseError
 
 
-def _shaped(pieces: list[str]) -> bool:
-    """Is it an expression, if no division were by zero? With only sums and products in it, none is."""
+def _is_expression(pieces: list[str]) -> bool:
+    """Whether it parses if every division is taken as a product."""
     try:
-        return _sum(["*" if piece == "/" else piece for piece in pieces], 0)[1] == len(pieces)
-    except _NoExpression:
+        return _parse_terms(["*" if piece == "/" else piece for piece in pieces], 0)[1] == len(pieces)
+    except _ParseError:
         return False
 
 
 def parts(answer: str, text: str) -> dict[str, float]:
     """correct; format: an expression; numbers: share of the right ones; near: 1 at the target, 1/2 when off by 1.
 
-    Only what uses the given numbers can be near: whoever may add a number of choice is at any target, or repeats it.
+    `near` requires the given numbers; otherwise writing the target itself would score.
     """
-    want, got = read(answer), read(text)
+    want, got = parse(answer), parse(text)
     assert want is not None and want.value is not None
     if got is None:
         return {"correct": 0.0, "format": 0.0, "numbers": 0.0, "near": 0.0}
@@ -141,17 +140,13 @@ def parts(answer: str, text: str) -> dict[str, float]:
     return {"correct": float(near == 1), "format": 1.0, "numbers": numbers, "near": near}
 
 
-def attempt(problem: Problem, noise: Noise) -> str:
-    """The reference after none to two changes of a sign or a number; parentheses stay as they are."""
+def attempt(problem: Problem, rng: KeyedRandom) -> str:
+    """The reference after zero to two random changes of an operator or a number."""
     pieces = problem.answer.replace("(", "( ").replace(")", " )").split(" ")
-    for _ in range(noise.whole(0, 2)):
-        place = noise.choice([place for place, piece in enumerate(pieces) if piece not in "()"])
-        pieces[place] = noise.choice("+-*/") if pieces[place] in RANK else str(noise.whole(1, LARGEST_NUMBER))
+    for _ in range(rng.integer(0, 2)):
+        place = rng.choice([place for place, piece in enumerate(pieces) if piece not in "()"])
+        pieces[place] = rng.choice("+-*/") if pieces[place] in RANK else str(rng.integer(1, LARGEST_NUMBER))
     return " ".join(pieces).replace("( ", "(").replace(" )", ")")
-
-
-def demonstrate(problem: Problem, noise: Noise) -> str:
-    return problem.answer
 
 
 COUNTDOWN = Task(
@@ -160,6 +155,5 @@ COUNTDOWN = Task(
     draw=draw,
     parts=parts,
     attempt=attempt,
-    demonstrate=demonstrate,
     utility={"correct": 1.0, "numbers": 0.5, "near": 0.5},
 )

@@ -1,17 +1,17 @@
-"""Digest: a synthetic twin of TL;DR summarization. A post tells four facts among chatter; the summary keeps the facts.
+"""Digest: a synthetic TL;DR summarization task. A post tells four facts among chatter; the summary keeps the facts.
 
     POST: Hi all. Anna lost a ring. It was in Oslo. Ben says hello. It was on Friday.
     TL;DR:    ->    Anna lost a ring in Oslo on Friday.
 
-Facts are values from known lists (who, what, where, when), so what a summary kept, left out or made up can be counted.
-One sentence names somebody who is not part of the story.
+Facts are values from known lists (who, what, where, when), so kept, missing and invented facts can be counted. One
+sentence names a person who is not part of the story.
 """
 
 from __future__ import annotations
 
 import re
 
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.task import Problem, Task, word_count
 
 WHO = ("Anna", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivan", "Jill", "Kurt", "Lena")
@@ -24,20 +24,19 @@ CHATTER = (
     *("It rained.", "Nobody helped.", "I was tired.", "What a day."),
 )
 WORD = re.compile(r"[A-Za-z]+")
-# A summary within this many words is brief; brevity is gone at twice as many.
-ROOM = 12
+BRIEF_WORDS = 12  # `brief` is 1 up to this many words and 0 at twice as many
 
 
-def draw(noise: Noise) -> Problem:
-    who, what, where, when = (noise.choice(names) for names in (WHO, WHAT, WHERE, WHEN))
-    stranger = noise.choice([name for name in WHO if name != who])
-    told = [f"{who} lost a {what}.", f"It was in {where}.", f"It was on {when}."]
+def draw(rng: KeyedRandom) -> Problem:
+    who, what, where, when = (rng.choice(names) for names in (WHO, WHAT, WHERE, WHEN))
+    stranger = rng.choice([name for name in WHO if name != who])
+    sentences = [f"{who} lost a {what}.", f"It was in {where}.", f"It was on {when}."]
     chatter = list(CHATTER)
-    extra = [chatter.pop(noise.whole(0, len(chatter) - 1)) for _ in range(noise.whole(1, 3))]
+    extra = [chatter.pop(rng.integer(0, len(chatter) - 1)) for _ in range(rng.integer(1, 3))]
     for sentence in [*extra, f"{stranger} says hello."]:
-        told.insert(noise.whole(0, len(told)), sentence)
+        sentences.insert(rng.integer(0, len(sentences)), sentence)
     answer = f"{who} lost a {what} in {where} on {when}."
-    return Problem(f"POST: {' '.join(told)}\nTL;DR:", answer, answer)
+    return Problem(f"POST: {' '.join(sentences)}\nTL;DR:", answer, answer)
 
 
 def parts(answer: str, text: str) -> dict[str, float]:
@@ -46,7 +45,7 @@ def parts(answer: str, text: str) -> dict[str, float]:
     named = FACTS.intersection(WORD.findall(text))
     kept = len(facts & named) / len(facts)
     faithful = len(facts & named) / len(named) if named else 0.0
-    brief = min(1.0, max(0.0, 2 - word_count(text) / ROOM)) if named else 0.0
+    brief = min(1.0, max(0.0, 2 - word_count(text) / BRIEF_WORDS)) if named else 0.0
     return {
         "correct": float(kept == 1 and faithful == 1 and brief == 1),
         "facts": kept,
@@ -55,24 +54,24 @@ def parts(answer: str, text: str) -> dict[str, float]:
     }
 
 
-def attempt(problem: Problem, noise: Noise) -> str:
-    """A summary that may leave facts out, get one wrong, or go on and on."""
+def attempt(problem: Problem, rng: KeyedRandom) -> str:
+    """A summary that may omit facts, get one wrong, or be too long."""
     who, what, where, when = (word for word in WORD.findall(problem.answer) if word in FACTS)
-    if noise.unit() < 0.3:
-        who = noise.choice(WHO)
-    said = [f"{who} lost a {what}", f"in {where}", f"on {when}"]
+    if rng.uniform() < 0.3:
+        who = rng.choice(WHO)
+    phrases = [f"{who} lost a {what}", f"in {where}", f"on {when}"]
     for place in (2, 1):
-        if noise.unit() < 0.3:
-            del said[place]
-    chatter = [noise.choice(CHATTER) for _ in range(noise.whole(2, 6))] if noise.unit() < 0.4 else []
-    return " ".join([f"{' '.join(said)}.", *chatter])
+        if rng.uniform() < 0.3:
+            del phrases[place]
+    chatter = [rng.choice(CHATTER) for _ in range(rng.integer(2, 6))] if rng.uniform() < 0.4 else []
+    return " ".join([f"{' '.join(phrases)}.", *chatter])
 
 
-def demonstrate(problem: Problem, noise: Noise) -> str:
-    """The same facts in one of three ways of saying them."""
+def demonstrate(problem: Problem, rng: KeyedRandom) -> str:
+    """The facts in one of three phrasings."""
     who, what, where, when = (word for word in WORD.findall(problem.answer) if word in FACTS)
     ways = (problem.answer, f"On {when} {who} lost a {what} in {where}.", f"{who} lost a {what} on {when} in {where}.")
-    return noise.choice(ways)
+    return rng.choice(ways)
 
 
 DIGEST = Task(

@@ -1,4 +1,4 @@
-"""Maze: a drawing with one way from S to G; the answer is that way, in moves U D L R of one character each.
+"""Maze: a drawing with one path from S to G; the answer is that path, in moves U D L R of one character each.
 
     .....
     .#.##
@@ -6,14 +6,13 @@
     .###.
     .....
 
-Rooms lie on the even rows and columns, and the passages between them form a tree. So there is exactly one way that
-never turns back, and an answer is judged by comparing it with that way. Problems on the same drawing share a key,
-wherever S and G stand: a held-out maze was never seen.
+Rooms lie on the even rows and columns, and the passages between them form a tree, so exactly one path leads from S to
+G. Problems on the same drawing share a key, wherever S and G are.
 """
 
 from __future__ import annotations
 
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.task import Problem, Task
 
 SMALLEST, LARGEST = 3, 4  # rooms along a side
@@ -21,21 +20,21 @@ MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 Place = tuple[int, int]
 
 
-def draw(noise: Noise) -> Problem:
-    rows, columns = noise.whole(SMALLEST, LARGEST), noise.whole(SMALLEST, LARGEST)
+def draw(rng: KeyedRandom) -> Problem:
+    rows, columns = rng.integer(SMALLEST, LARGEST), rng.integer(SMALLEST, LARGEST)
     rooms = [(2 * row, 2 * column) for row in range(rows) for column in range(columns)]
-    open_ = _passages(rooms, noise)
-    start = rooms.pop(noise.whole(0, len(rooms) - 1))
-    goal = noise.choice(rooms)
+    open_ = _passages(rooms, rng)
+    start = rooms.pop(rng.integer(0, len(rooms) - 1))
+    goal = rng.choice(rooms)
     lines = ["".join(".#"[(r, c) not in open_] for c in range(2 * columns - 1)) for r in range(2 * rows - 1)]
     marks = {start: "S", goal: "G"}
     shown = "\n".join("".join(marks.get((r, c), mark) for c, mark in enumerate(line)) for r, line in enumerate(lines))
-    return Problem(f"maze\n{shown}\nmoves:", " ".join(_way(open_, start, goal)), "\n".join(lines))
+    return Problem(f"maze\n{shown}\nmoves:", " ".join(_path(open_, start, goal)), "\n".join(lines))
 
 
-def _passages(rooms: list[Place], noise: Noise) -> set[Place]:
-    """Every place one can stand on: rooms, and what a walk that enters each of them once broke through."""
-    walk = [noise.choice(rooms)]
+def _passages(rooms: list[Place], rng: KeyedRandom) -> set[Place]:
+    """The open cells: rooms and the passages of a random depth-first walk through all of them."""
+    walk = [rng.choice(rooms)]
     found, left = set(walk), set(rooms) - set(walk)
     while walk:
         row, column = walk[-1]
@@ -43,15 +42,15 @@ def _passages(rooms: list[Place], noise: Noise) -> set[Place]:
         if not ways:
             walk.pop()
             continue
-        dr, dc = noise.choice(ways)
+        dr, dc = rng.choice(ways)
         walk.append((row + 2 * dr, column + 2 * dc))
         left.remove(walk[-1])
         found |= {(row + dr, column + dc), walk[-1]}
     return found
 
 
-def _way(open_: set[Place], start: Place, goal: Place) -> list[str]:
-    """The moves of the one way there is; a search from the start, each place entered once."""
+def _path(open_: set[Place], start: Place, goal: Place) -> list[str]:
+    """The moves of the only path, by a search from the start."""
     ways: dict[Place, list[str]] = {start: []}
     edge = [start]
     while goal not in ways:
@@ -65,7 +64,7 @@ def _way(open_: set[Place], start: Place, goal: Place) -> list[str]:
 
 
 def parts(answer: str, text: str) -> dict[str, float]:
-    """correct; format: moves with one space between; progress: share of the way walked before the first wrong move."""
+    """correct; format: moves with one space between; progress: share of the path before the first wrong move."""
     want, got = answer.split(" "), text.strip().split(" ")
     right = 0
     for wanted, made in zip(want, got, strict=False):
@@ -79,29 +78,24 @@ def parts(answer: str, text: str) -> dict[str, float]:
     }
 
 
-def attempt(problem: Problem, noise: Noise) -> str:
-    """The way, or one with a wrong turn, cut short, or walked on too far."""
+def attempt(problem: Problem, rng: KeyedRandom) -> str:
+    """The path, perhaps with a wrong turn, too short or too long."""
     moves = problem.answer.split(" ")
-    mistake = noise.choice(("none", "turn", "short", "far"))
+    mistake = rng.choice(("none", "turn", "short", "far"))
     if mistake == "turn":
-        moves[noise.whole(0, len(moves) - 1)] = noise.choice(tuple(MOVES))
+        moves[rng.integer(0, len(moves) - 1)] = rng.choice(tuple(MOVES))
     elif mistake == "short":
-        del moves[noise.whole(1, len(moves) - 1) :]
+        del moves[rng.integer(1, len(moves) - 1) :]
     elif mistake == "far":
-        moves += [noise.choice(tuple(MOVES)) for _ in range(noise.whole(1, 3))]
+        moves += [rng.choice(tuple(MOVES)) for _ in range(rng.integer(1, 3))]
     return " ".join(moves)
-
-
-def demonstrate(problem: Problem, noise: Noise) -> str:
-    return problem.answer
 
 
 MAZE = Task(
     name="maze",
-    summary=f"the way through a drawn maze of {SMALLEST} to {LARGEST} rooms a side",
+    summary=f"the path through a drawn maze of {SMALLEST} to {LARGEST} rooms a side",
     draw=draw,
     parts=parts,
     attempt=attempt,
-    demonstrate=demonstrate,
     utility={"correct": 1.0, "progress": 1.0},
 )

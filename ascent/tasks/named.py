@@ -1,7 +1,4 @@
-"""Records of a task from one name, as recipes write it: `style`, `style@heldout`, `style@heldout:256`.
-
-`reasoning:DATASET` in place of a family's name is a dataset of the package reasoning-gym.
-"""
+"""Records of a task by name: `style`, `style@heldout`, `style@heldout:256`, `reasoning:DATASET` (reasoning-gym)."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from ascent.tasks import TASKS, find_task
 from ascent.tasks.reasoning import PREFIX, Reasoning
 from ascent.tasks.task import SPLITS, Split, Task
 
-MOST_DIGITS = 8  # of a count: records are all made at once
+MAX_COUNT_DIGITS = 8  # all records are generated at once
 KINDS = ("prompts", "examples", "pairs", "rankings", "unpaired", "steps")
 _NAME = re.compile(rf"(?P<task>[a-z_]+|{PREFIX}[a-z0-9_]+)(@(?P<split>[a-z]+))?(:(?P<count>\d+))?")
 
 
 @dataclass(frozen=True)
-class Named:
-    """What a name says; None where it leaves something open."""
+class TaskName:
+    """A parsed name; None where it does not say."""
 
     task: Task | Reasoning
     split: Split | None
@@ -29,35 +26,37 @@ class Named:
 
 
 def is_task(name: str) -> bool:
-    """True for what names a built-in task, whatever follows it."""
+    """True for the name of a built-in task, with or without split and count."""
     match = _NAME.fullmatch(name)
     return match is not None and (match["task"] in TASKS or match["task"].startswith(PREFIX))
 
 
-def read_name(name: str) -> Named:
+def read_name(name: str) -> TaskName:
     match = _NAME.fullmatch(name)
     if match is None or not is_task(name):
         raise ValueError(f"{name!r} names no built-in task; write TASK, TASK@SPLIT or TASK@SPLIT:COUNT")
     split = match["split"]
     if split not in (None, *SPLITS):
         raise ValueError(f"{name}: a built-in task has the splits {' and '.join(SPLITS)}, not {split!r}")
-    if len(match["count"] or "") > MOST_DIGITS:
-        raise ValueError(f"{name[:80]}: a task is asked for less than {10**MOST_DIGITS} records; give a smaller count")
-    return Named(find_task(match["task"]), cast("Split | None", split), int(match["count"]) if match["count"] else None)
+    if len(match["count"] or "") > MAX_COUNT_DIGITS:
+        raise ValueError(f"{name[:80]}: a count must be less than {10**MAX_COUNT_DIGITS}; give a smaller one")
+    return TaskName(
+        find_task(match["task"]), cast("Split | None", split), int(match["count"]) if match["count"] else None
+    )
 
 
 def from_name(name: str, kind: str, *, seed: int = 0, count: int = 2048, split: Split = "train") -> Sequence[Any]:
-    """Records of that kind; `count` and `split` count where the name gives none."""
+    """Records of that kind; `count` and `split` are defaults for what the name omits."""
     named = read_name(name)
     if kind not in KINDS:
         raise ValueError(f"{name} as {kind!r}, but it must be one of {', '.join(KINDS)}")
     task = named.task
-    makers: dict[str, Callable[[Split, int, int], Sequence[Any]]]
-    makers = {"prompts": task.prompts, "examples": task.demonstrations}
+    generators: dict[str, Callable[[Split, int, int], Sequence[Any]]]
+    generators = {"prompts": task.prompts, "examples": task.demonstrations}
     if isinstance(task, Task):
-        makers |= {"pairs": task.pairs, "rankings": task.rankings, "unpaired": task.judged}
-        makers |= {} if task.steps is None else {"steps": task.stepwise}
-    if kind not in makers:
+        generators |= {"pairs": task.pairs, "rankings": task.rankings, "unpaired": task.unpaired}
+        generators |= {} if task.steps is None else {"steps": task.stepwise}
+    if kind not in generators:
         why = "its verifier scores no steps" if kind == "steps" else "reasoning-gym knows no preferences"
-        raise ValueError(f"{name} has no {kind}: {why}; it has {', '.join(makers)}")
-    return makers[kind](named.split or split, count if named.count is None else named.count, seed)
+        raise ValueError(f"{name} has no {kind}: {why}; it has {', '.join(generators)}")
+    return generators[kind](named.split or split, count if named.count is None else named.count, seed)

@@ -1,7 +1,6 @@
-"""Problems of the package reasoning-gym, under the names `reasoning:leg_counting` and so on. Imported when named.
+"""Datasets of the package reasoning-gym as tasks: `reasoning:leg_counting` and so on. Imported on use.
 
-Its datasets bring their own generators and scorers. Here they get what the built-in families have: items by (split,
-seed, index), and splits that share no question.
+The package has the generators and scorers; this module adds items by (split, seed, index) and disjoint splits.
 """
 
 from __future__ import annotations
@@ -12,19 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascent.records import Example, Message, Prompt
-from ascent.tasks.noise import hashed
-from ascent.tasks.task import MOST_TRIES, SPLITS, Split, split_of
+from ascent.tasks.keyed_random import stable_hash
+from ascent.tasks.task import MAX_TRIES, SPLITS, Split, split_of
 
 PREFIX = "reasoning:"
-# Entries are made when they are asked for; this only bounds how far one may look.
-SIZE = 1_000_000
-# Characters of a text that is scored, where four times the answer's are not more.
-LONGEST = 2000
+SIZE = 1_000_000  # entries are generated on access
+MAX_TEXT = 2000  # characters of a scored text, or four times those of the answer
 
 
 @dataclass(frozen=True)
 class Reasoning:
-    """One dataset of reasoning-gym as a task with prompts, demonstrations and a verifier; it has no preferences."""
+    """A dataset with prompts, demonstrations and a verifier; it has no preferences."""
 
     dataset: str
 
@@ -33,7 +30,7 @@ class Reasoning:
         return f"{PREFIX}{self.dataset}"
 
     def prompts(self, split: Split, count: int, seed: int = 0) -> tuple[Prompt, ...]:
-        """Questions; the whole entry travels in Prompt.info, because its scorer may need it."""
+        """Questions; Prompt.info holds the entry for the scorer."""
         if split not in SPLITS:
             raise ValueError(f"split={split!r}, but it must be one of {', '.join(SPLITS)}")
         if count < 1:
@@ -42,7 +39,7 @@ class Reasoning:
         return tuple(self._prompt(next(entries), f"{self.name}/{split}/{seed}/{n}", split) for n in range(count))
 
     def demonstrations(self, split: Split, count: int, seed: int = 0) -> tuple[Example, ...]:
-        """The answers that the package gives."""
+        """The reference answers."""
         found = []
         for prompt in self.prompts(split, count, seed):
             if prompt.answer is None:
@@ -51,33 +48,31 @@ class Reasoning:
         return tuple(found)
 
     def verify(self, prompt: Prompt, text: str) -> dict[str, float]:
-        """correct: full marks; score: what the package's own scorer says, and 0 for a text of which it is not asked.
-
-        Its scorers run in this process, and some take time quadratic in the text or worse.
-        """
-        if len(text) > max(LONGEST, 4 * len(prompt.answer or "")):
+        """correct: full score; score: that of the package. A long text scores 0, because some scorers take quadratic
+        time or worse."""
+        if len(text) > max(MAX_TEXT, 4 * len(prompt.answer or "")):
             return {"correct": 0.0, "score": 0.0}
-        score = float(self._made(0).score_answer(answer=text.strip(), entry=prompt.info["entry"]))
+        score = float(self._create(0).score_answer(answer=text.strip(), entry=prompt.info["entry"]))
         return {"correct": float(score >= 1), "score": min(max(score, 0.0), 1.0)}
 
     def _entries(self, split: Split, seed: int) -> Iterator[dict[str, Any]]:
-        made = self._made(hashed(f"{self.name}/{seed}") % 2**31)
+        dataset = self._create(stable_hash(f"{self.name}/{seed}") % 2**31)
         missed = 0
-        for place in range(SIZE):
-            entry = made[place]
+        for index in range(SIZE):
+            entry = dataset[index]
             if split_of(f"{self.name}/{entry['question']}") == split:
                 missed = 0
                 yield entry
-            elif (missed := missed + 1) == MOST_TRIES:
+            elif (missed := missed + 1) == MAX_TRIES:
                 break
-        raise ValueError(f"{self.name}: {MOST_TRIES} entries in a row gave no {split} problem; it has too few of them")
+        raise ValueError(f"{self.name}: {MAX_TRIES} entries in a row gave no {split} problem; it has too few of them")
 
     def _prompt(self, entry: dict[str, Any], name: str, split: Split) -> Prompt:
         answer = entry["answer"]
         info = {"task": self.name, "split": split, "entry": entry}
         return Prompt(name, (Message("user", entry["question"]),), None if answer is None else str(answer), info)
 
-    def _made(self, seed: int) -> Any:
+    def _create(self, seed: int) -> Any:
         try:
             return _dataset(self.dataset, seed)
         except ModuleNotFoundError as error:

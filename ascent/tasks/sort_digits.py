@@ -1,6 +1,6 @@
 """Sort digits: "sort 7 3 5 =" is answered by "3 5 7".
 
-Problems with the same digits in another order share a key, so a held-out answer was never shown in training.
+Problems with the same digits in another order share a key, so no held-out answer is in the training split.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ascent.tasks.noise import Noise
-from ascent.tasks.task import Problem, Task, in_place, overlap
+from ascent.tasks.keyed_random import KeyedRandom
+from ascent.tasks.task import Problem, Task, overlap, position_accuracy
 
 SHORTEST, LONGEST = 3, 6
 
 
-def between(shortest: int, longest: int) -> Callable[[Noise], Problem]:
-    """Problems of so many digits."""
+def draw_digits(shortest: int, longest: int) -> Callable[[KeyedRandom], Problem]:
+    """A generator of problems with this many digits."""
 
-    def draw(noise: Noise) -> Problem:
-        digits = [str(noise.whole(0, 9)) for _ in range(noise.whole(shortest, longest))]
+    def draw(rng: KeyedRandom) -> Problem:
+        digits = [str(rng.integer(0, 9)) for _ in range(rng.integer(shortest, longest))]
         answer = " ".join(sorted(digits))
         return Problem(f"sort {' '.join(digits)} =", answer, answer)
 
@@ -34,40 +34,35 @@ def parts(answer: str, text: str) -> dict[str, float]:
         "correct": float(shaped and got == want),
         "format": float(shaped),
         "digits": overlap(want, got),
-        "places": in_place(want, got),
+        "places": position_accuracy(want, got),
     }
 
 
-def attempt(problem: Problem, noise: Noise) -> str:
-    """The sorted digits after none to three small mistakes."""
+def attempt(problem: Problem, rng: KeyedRandom) -> str:
+    """The sorted digits with zero to three mistakes."""
     digits = problem.answer.split(" ")
-    for _ in range(noise.whole(0, 3)):
-        place = noise.whole(0, len(digits) - 1)
-        mistake = noise.choice(("swap", "drop", "change"))
+    for _ in range(rng.integer(0, 3)):
+        place = rng.integer(0, len(digits) - 1)
+        mistake = rng.choice(("swap", "drop", "change"))
         if mistake == "swap":
-            other = noise.whole(0, len(digits) - 1)
+            other = rng.integer(0, len(digits) - 1)
             digits[place], digits[other] = digits[other], digits[place]
         elif mistake == "drop" and len(digits) > 1:
             del digits[place]
         else:
-            digits[place] = str(noise.whole(0, 9))
+            digits[place] = str(rng.integer(0, 9))
     return " ".join(digits)
-
-
-def demonstrate(problem: Problem, noise: Noise) -> str:
-    return problem.answer
 
 
 SORT_DIGITS = Task(
     name="sort_digits",
     summary=f"sort {SHORTEST} to {LONGEST} digits in ascending order",
-    draw=between(SHORTEST, LONGEST),
+    draw=draw_digits(SHORTEST, LONGEST),
     parts=parts,
     attempt=attempt,
-    demonstrate=demonstrate,
     utility={"correct": 1.0, "places": 1.0},
 )
 
-# For the quick start: imitate on short lists, then learn long ones from the verifier alone.
-SORT_SHORT = replace(SORT_DIGITS, name="sort_short", summary="sort 2 to 6 digits", draw=between(2, 6))
-SORT_LONG = replace(SORT_DIGITS, name="sort_long", summary="sort 7 to 10 digits", draw=between(7, 10))
+# For the quick start: SFT on short lists, then RL on long ones.
+SORT_SHORT = replace(SORT_DIGITS, name="sort_short", summary="sort 2 to 6 digits", draw=draw_digits(2, 6))
+SORT_LONG = replace(SORT_DIGITS, name="sort_long", summary="sort 7 to 10 digits", draw=draw_digits(7, 10))

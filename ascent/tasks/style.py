@@ -1,23 +1,23 @@
-"""Style: "list 7 3 5 =" may be answered by "3 5 7" or "7 5 3". Both are correct; the truth prefers ascending ones.
+"""Style: "list 7 3 5 =" may be answered by "3 5 7" or "7 5 3". Both are correct; ascending is preferred.
 
-Demonstrations show both styles equally often, so that a policy that imitates them has no preference, and one that
-learned from preferences shows it: its share of ascending lists is its win rate.
+Demonstrations show both styles equally often, so an SFT policy has no preference. The share of ascending lists of a
+policy trained on preferences is its win rate.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.task import Problem, Task, overlap
 
 SHORTEST, LONGEST = 3, 5
 
 
-def draw(noise: Noise) -> Problem:
-    """Distinct digits: with a repeated one, near-constant lists would look the same in both styles."""
+def draw(rng: KeyedRandom) -> Problem:
+    """Distinct digits, so that the two styles differ."""
     left = [str(digit) for digit in range(10)]
-    digits = [left.pop(noise.whole(0, len(left) - 1)) for _ in range(noise.whole(SHORTEST, LONGEST))]
+    digits = [left.pop(rng.integer(0, len(left) - 1)) for _ in range(rng.integer(SHORTEST, LONGEST))]
     answer = " ".join(sorted(digits))
     return Problem(f"list {' '.join(digits)} =", answer, answer)
 
@@ -29,10 +29,10 @@ def parts(answer: str, text: str) -> dict[str, float]:
     return {"correct": float(ascending or descending), "digits": overlap(want, got), "ascending": float(ascending)}
 
 
-def attempt(problem: Problem, noise: Noise) -> str:
+def attempt(problem: Problem, rng: KeyedRandom) -> str:
     """One of the two styles, each half of the time."""
     digits = problem.answer.split(" ")
-    return " ".join(digits if noise.unit() < 0.5 else digits[::-1])
+    return " ".join(digits if rng.uniform() < 0.5 else digits[::-1])
 
 
 STYLE = Task(
@@ -46,30 +46,30 @@ STYLE = Task(
 )
 
 
-def backwards(noise: Noise) -> Problem:
+def draw_descending(rng: KeyedRandom) -> Problem:
     """The same problems, to be answered in descending order."""
-    problem = draw(noise)
+    problem = draw(rng)
     return replace(problem, answer=" ".join(reversed(problem.answer.split(" "))))
 
 
 def descending(answer: str, text: str) -> dict[str, float]:
     """correct: the digits in descending order; listed: in either order; digits: share of right ones."""
-    found = parts(answer, text)  # which calls the style of the answer, whichever it is, ascending
+    found = parts(answer, text)  # `ascending` there means: in the style of the answer
     return {"correct": found["ascending"], "listed": found["correct"], "digits": found["digits"]}
 
 
-def mostly_ascending(problem: Problem, noise: Noise) -> str:
-    """What people wrote before anyone asked them what they prefer."""
+def mostly_ascending(problem: Problem, rng: KeyedRandom) -> str:
+    """70% in the style that is not preferred."""
     digits = problem.answer.split(" ")
-    return " ".join(digits[::-1] if noise.unit() < 0.7 else digits)
+    return " ".join(digits[::-1] if rng.uniform() < 0.7 else digits)
 
 
-# For the quick start with feedback: what was demonstrated is not what is wanted.
+# For the quick start with feedback: demonstrations and preferences disagree.
 CONTRARY = replace(
     STYLE,
     name="contrary",
     summary="list digits in descending order, although 70% of the demonstrations ascend",
-    draw=backwards,
+    draw=draw_descending,
     parts=descending,
     demonstrate=mostly_ascending,
     utility={"correct": 1.0},

@@ -1,30 +1,28 @@
-"""Tagged: "4 + 7 + 9 = in []" is answered by "[20]". Format, correctness and brevity are three rewards on their own.
+"""Tagged: "4 + 7 + 9 = in []" is answered by "[20]". Format, correctness and brevity are three separate rewards.
 
-A text may be right and untagged, tagged and wrong, both and long-winded, so the parts can be weighted, gated or
-normalized apart. Demonstrations are always right, tagged half of the time and wordy half of the time: a policy that
-imitates them has two things left to learn.
+They are independent, so they can be weighted, gated or normalized separately. Demonstrations are always right, half of
+them in brackets and half of them wordy, so an SFT policy can still improve in two ways.
 """
 
 from __future__ import annotations
 
 import re
 
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.task import Problem, Task, word_count
 
 MOST = 20
 IN_BRACKETS = re.compile(r"[^\[\]]*\[\s*(0|-?[1-9][0-9]*)\s*\]")
 NUMBER = re.compile(r"-?[0-9]+")
 FILLER = ("so", "well", "then", "it", "must", "be", "now")
-# Words that an answer may have before brevity falls, and those at which it is gone.
-FREE, TOO_MANY = 2, 8
+FREE, TOO_MANY = 2, 8  # words up to which `brief` is 1, and from which it is 0
 
 
-def draw(noise: Noise) -> Problem:
-    numbers = sorted(noise.whole(1, MOST) for _ in range(3))
+def draw(rng: KeyedRandom) -> Problem:
+    numbers = sorted(rng.integer(1, MOST) for _ in range(3))
     asked = list(numbers)
-    first = asked.pop(noise.whole(0, 2))
-    shown = [first, *(asked if noise.unit() < 0.5 else asked[::-1])]
+    first = asked.pop(rng.integer(0, 2))
+    shown = [first, *(asked if rng.uniform() < 0.5 else asked[::-1])]
     return Problem(f"{' + '.join(map(str, shown))} = in []", f"[{sum(numbers)}]", " ".join(map(str, numbers)))
 
 
@@ -36,27 +34,27 @@ def parts(answer: str, text: str) -> dict[str, float]:
     return {
         "correct": float(bool(numbers) and numbers[-1] == answer.strip("[]")),
         "format": float(IN_BRACKETS.fullmatch(text) is not None),
-        "brief": brief if numbers else 0.0,  # saying nothing at all is no virtue
+        "brief": brief if numbers else 0.0,
     }
 
 
-def _said(value: str, noise: Noise) -> str:
-    words = [noise.choice(FILLER) for _ in range(noise.whole(4, 8))] if noise.unit() < 0.5 else []
-    return " ".join([*words, f"[{value}]" if noise.unit() < 0.5 else value])
+def _write(value: str, rng: KeyedRandom) -> str:
+    words = [rng.choice(FILLER) for _ in range(rng.integer(4, 8))] if rng.uniform() < 0.5 else []
+    return " ".join([*words, f"[{value}]" if rng.uniform() < 0.5 else value])
 
 
-def attempt(problem: Problem, noise: Noise) -> str:
-    value = int(problem.answer.strip("[]")) + (noise.choice((-10, -1, 1, 10)) if noise.unit() < 0.5 else 0)
-    return _said(str(value), noise)
+def attempt(problem: Problem, rng: KeyedRandom) -> str:
+    value = int(problem.answer.strip("[]")) + (rng.choice((-10, -1, 1, 10)) if rng.uniform() < 0.5 else 0)
+    return _write(str(value), rng)
 
 
-def demonstrate(problem: Problem, noise: Noise) -> str:
-    return _said(problem.answer.strip("[]"), noise)
+def demonstrate(problem: Problem, rng: KeyedRandom) -> str:
+    return _write(problem.answer.strip("[]"), rng)
 
 
 TAGGED = Task(
     name="tagged",
-    summary="a sum of three numbers; right, in brackets and brief are rewarded apart",
+    summary="a sum of three numbers; right, in brackets and brief are separate rewards",
     draw=draw,
     parts=parts,
     attempt=attempt,

@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_file_and_training_reads_it(model, liked, t
     pairs = load_records(str(first), "pairs", seed=0)
     assert len(pairs.records) + pairs.report.notes.total() == found.questions
     assert pairs.report.notes["rows set aside: asked again"] >= 1
-    assert "sim" in found.agreement.itself
+    assert "sim" in found.agreement.self_agreement
 
 
 def test_interrupted_it_goes_on_where_it_stopped(model, liked, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ascent.api.compare import CompareResult, Pairing, compare, judge_pairings
-from ascent.feedback.verdicts import Unjudged, Verdict
+from ascent.feedback.verdicts import NoVerdict, Verdict
 from ascent.models.tiny import create
 from ascent.setup.judges import judge_of, rollout_of
 from tests.feedback.made import prompt
@@ -26,7 +26,7 @@ class Judge:
     def verdicts(self, shown, form, *, annotator):
         for each in shown:
             word = self.decide(*(answer.text for answer in each.answers))
-            yield Verdict(word) if word else Unjudged("server_down")
+            yield Verdict(word) if word else NoVerdict("server_down")
 
     def scores(self, asked, texts):
         return None

@@ -27,7 +27,7 @@ from ascent.plan import resolve
 from ascent.records import Prompt
 from ascent.rollouts.generate import GREEDY, SamplingParams
 from ascent.tasks import TASKS
-from ascent.tasks.sort_digits import SORT_DIGITS, between
+from ascent.tasks.sort_digits import SORT_DIGITS, draw_digits
 from ascent.tasks.task import Split
 
 SEEDS = range(1, 6)  # settings were chosen on seed 0
@@ -73,7 +73,7 @@ def imitate(root: Path, task: str, *, seed: int = 0, steps: int = 300) -> Path:
 
 def attempted(root: Path, task: str, *, seed: int = 0, steps: int = 1500) -> Path:
     """As good as the task's own attempts, which the study of preferences judges: right now and then."""
-    answers = TASKS[task].judged("train", 16384, seed)
+    answers = TASKS[task].unpaired("train", 16384, seed)
     rows = [{"prompt": each.prompt.messages[0].content, "completion": each.answer[0].content} for each in answers]
     data = written(root / f"attempts-{task}-{seed}.jsonl", rows)
     return imitated(root / f"attempted-{task}-{steps}-{seed}", data, seed=seed, steps=steps)
@@ -218,7 +218,7 @@ def judged(root: Path, start: Path, folder: Path, spent: float, sorting: Sorting
 def lists(root: Path, lengths: tuple[int, int], split: Split, count: int, seed: int) -> str:
     """A file of lists to sort, as demonstrations, for practice or for questions."""
     path = root / f"lists-{lengths[0]}-{lengths[1]}-{split}-{count}-{seed}.jsonl"
-    return written(path, questions(replace(SORT_DIGITS, draw=between(*lengths)).prompts(split, count, seed)))
+    return written(path, questions(replace(SORT_DIGITS, draw=draw_digits(*lengths)).prompts(split, count, seed)))
 
 
 def questions(prompts: Iterable[Prompt]) -> list[dict[str, Any]]:
@@ -299,7 +299,7 @@ def solvable_prompts(root: Path, start: Path, seed: int, solvable: Solvable) -> 
     with alone(root / f"{path.stem}.choice"):
         if path.is_file():
             return str(path)
-        task = replace(SORT_DIGITS, draw=between(*solvable.lengths))
+        task = replace(SORT_DIGITS, draw=draw_digits(*solvable.lengths))
         asked = {each.messages[0].content: each for each in task.prompts("train", solvable.candidates, seed)}
         settings = SamplingParams(max_new_tokens=14, seed=seed)
         right = dict.fromkeys(asked, 0.0)

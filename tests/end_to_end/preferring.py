@@ -29,8 +29,8 @@ from ascent.setup.judges import judge_of
 from ascent.setup.rewards import ModelScorer
 from ascent.tasks import TASKS
 from ascent.tasks.emphasis import EMPHASIS, LOUD_WHEN_RIGHT, LOUD_WHEN_WRONG, MOST_MARKS
-from ascent.tasks.noise import Noise
-from ascent.tasks.sort_digits import between
+from ascent.tasks.keyed_random import KeyedRandom
+from ascent.tasks.sort_digits import draw_digits
 from ascent.tasks.task import Problem, Task
 from tests.end_to_end.policies import alone, quietly
 from tests.end_to_end.studies import pair_row, write
@@ -176,12 +176,12 @@ def _heard(answer: str, text: str) -> dict[str, float]:
     return {"correct": float(digits == answer), "calm": 1 - marks, "marks": marks}
 
 
-def _loud_when_right(problem: Problem, noise: Noise) -> str:
+def _loud_when_right(problem: Problem, noise: KeyedRandom) -> str:
     """Sorted half of the time and in any order else; loud as in `emphasis`."""
     digits = problem.answer.split(" ")
-    text = problem.answer if noise.unit() < 0.5 else " ".join(sorted(digits, key=lambda digit: noise.unit()))
-    loud = noise.unit() < (LOUD_WHEN_RIGHT if text == problem.answer else LOUD_WHEN_WRONG)
-    return text + "!" * (noise.whole(1, MOST_MARKS) if loud else 0)
+    text = problem.answer if noise.uniform() < 0.5 else " ".join(sorted(digits, key=lambda digit: noise.uniform()))
+    loud = noise.uniform() < (LOUD_WHEN_RIGHT if text == problem.answer else LOUD_WHEN_WRONG)
+    return text + "!" * (noise.integer(1, MOST_MARKS) if loud else 0)
 
 
 # `emphasis` on lists in place of sums: models this small cannot add, and who cannot answer has nothing to lose.
@@ -189,7 +189,7 @@ LOUD_LISTS = replace(
     EMPHASIS,
     name="loud_lists",
     summary="sorted lists that are loud in the data; the truth prefers right and calm",
-    draw=between(3, 5),
+    draw=draw_digits(3, 5),
     parts=_heard,
     attempt=_loud_when_right,
 )

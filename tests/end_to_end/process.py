@@ -17,7 +17,7 @@ from ascent.config.load import merge_configs
 from ascent.models import tiny
 from ascent.records import Rollout
 from ascent.runs.folder import read_run
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from tests.end_to_end.policies import quietly
 from tests.end_to_end.studies import write
 
@@ -26,7 +26,7 @@ BUDGET = 16
 STRANGE = ("x", "12", "99", "-", "=", "9 9", "é", "\ufffd", "climb")
 PROMPTS = sorted(
     (f"climb {first} {last} =" for first in range(10) for last in range(10)),
-    key=lambda prompt: Noise("climb", prompt).unit(),
+    key=lambda prompt: KeyedRandom("climb", prompt).uniform(),
 )
 # Learning rate, steps, prompts and answers of a step.
 ROWS = {"grpo_process": (1.5e-3, 40, 16, 8), "ppo": (1e-3, 16, 96, 1)}
@@ -52,11 +52,11 @@ def answers(prompts: Sequence[str], count: int, seed: int, *, strange: bool) -> 
     """Any digits, four of them. What a judge learns from has other lengths and other lines, too: a policy finds
     whatever no judge has met."""
     for number in range(count):
-        noise = Noise("climbing", seed, number)
-        lines = noise.whole(1, 7) if strange and noise.unit() < 0.5 else COUNT
-        found = [str(noise.whole(0, 9)) for _ in range(lines)]
-        if strange and noise.unit() < 0.3:
-            found[noise.whole(0, lines - 1)] = noise.choice(STRANGE)
+        noise = KeyedRandom("climbing", seed, number)
+        lines = noise.integer(1, 7) if strange and noise.uniform() < 0.5 else COUNT
+        found = [str(noise.integer(0, 9)) for _ in range(lines)]
+        if strange and noise.uniform() < 0.3:
+            found[noise.integer(0, lines - 1)] = noise.choice(STRANGE)
         yield noise.choice(prompts), found
 
 
@@ -64,11 +64,11 @@ def judged(prompts: Sequence[str], count: int, seed: int, *, coin: bool = False)
     """Answers whose steps are judged by the truth, or by a coin."""
     for number, (prompt, lines) in enumerate(answers(prompts, count, seed, strange=True)):
         labels = right(prompt, "\n".join(lines))
-        noise = Noise("coin", seed, number)
+        noise = KeyedRandom("coin", seed, number)
         yield {
             "prompt": prompt,
             "completions": lines,
-            "labels": [noise.unit() < 0.5 for _ in labels] if coin else labels,
+            "labels": [noise.uniform() < 0.5 for _ in labels] if coin else labels,
         }
 
 

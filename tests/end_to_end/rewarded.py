@@ -6,7 +6,7 @@ import os
 import time
 
 from ascent.records import Message, Prompt, Reply, Rollout, StepReward
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 
 
 def even(rollout: Rollout) -> float:
@@ -16,19 +16,19 @@ def even(rollout: Rollout) -> float:
 
 def shuffled(rollout: Rollout) -> float:
     """Right or wrong as a coin has it, as often right as wrong; nothing that the answer says changes it."""
-    return float(Noise("shuffled rewards", rollout.prompt.id, rollout.sample).unit() < 0.5)
+    return float(KeyedRandom("shuffled rewards", rollout.prompt.id, rollout.sample).uniform() < 0.5)
 
 
 def drawn(rollout: Rollout) -> float:
     """Any number from 0 to 1, so that one answer of a group is the best."""
-    return Noise("drawn rewards", rollout.prompt.id, rollout.sample).unit()
+    return KeyedRandom("drawn rewards", rollout.prompt.id, rollout.sample).uniform()
 
 
 def halves(rollout: Rollout) -> list[StepReward]:
     """A step ends with the first token and another with the last, each rewarded as a coin has it."""
-    coins = Noise("rewarded steps", rollout.prompt.id, rollout.sample)
+    coins = KeyedRandom("rewarded steps", rollout.prompt.id, rollout.sample)
     last = sum(len(turn.completion.tokens) for turn in rollout.turns) - 1
-    return [StepReward(token, float(coins.unit() < 0.5)) for token in sorted({0, last})]
+    return [StepReward(token, float(coins.uniform() < 0.5)) for token in sorted({0, last})]
 
 
 class Again:

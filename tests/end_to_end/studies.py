@@ -24,7 +24,7 @@ from ascent.models import tiny
 from ascent.models.load import load
 from ascent.records import Pair, Prompt, Ranking, Request, UnpairedExample
 from ascent.runs.folder import read_run
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.sort_digits import SORT_DIGITS
 from ascent.tasks.style import STYLE
 from ascent.tasks.task import Problem, Task
@@ -127,8 +127,8 @@ def _low_first(answer: str, text: str) -> dict[str, float]:
     return {"correct": float(text.strip() == answer), "low": 1 - int(first) / 9 if first.isdigit() else 0.0}
 
 
-def _any_order(problem: Problem, noise: Noise) -> str:
-    return " ".join(sorted(problem.answer.split(" "), key=lambda digit: noise.unit()))
+def _any_order(problem: Problem, noise: KeyedRandom) -> str:
+    return " ".join(sorted(problem.answer.split(" "), key=lambda digit: noise.uniform()))
 
 
 # Style with a truth of degrees that a few thousand noisy comparisons can teach, and enough answers to rank four.
@@ -255,13 +255,13 @@ def preferred(
     Where a row wants a gold answer beside each pair, the SFT model's own stands there: it knows no preference.
     """
     name = f"{algorithm}-shuffled" if shuffled else algorithm
-    row, coin = TABLE[(more or {}).get("algorithm", algorithm)], Noise("shuffled labels", seed)
+    row, coin = TABLE[(more or {}).get("algorithm", algorithm)], KeyedRandom("shuffled labels", seed)
     if row.source == "unpaired":
-        thumbs = task.judged("train", recipe.records, seed)
-        rows = [judged_row(replace(each, good=coin.unit() < 0.5) if shuffled else each) for each in thumbs]
+        thumbs = task.unpaired("train", recipe.records, seed)
+        rows = [judged_row(replace(each, good=coin.uniform() < 0.5) if shuffled else each) for each in thumbs]
     else:
         pairs = task.pairs("train", recipe.records, seed)
-        rows = [pair_row(swapped(each) if shuffled and coin.unit() < 0.5 else each) for each in pairs]
+        rows = [pair_row(swapped(each) if shuffled and coin.uniform() < 0.5 else each) for each in pairs]
         if "gold_answers" in row.needs:
             own = answers(sft, [each.prompt for each in pairs], greedy=False, seed=seed, sample=2)
             rows = [{**row, "gold": said} for row, said in zip(rows, own, strict=True)]

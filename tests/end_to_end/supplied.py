@@ -8,7 +8,7 @@ from typing import Any
 
 from ascent.algorithms import TABLE
 from ascent.runs.folder import read_run
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.sort_digits import SORT_DIGITS
 from tests.end_to_end.studies import ANSWER_TOKENS, Recipe, evaluated, start, trained, write
 
@@ -44,9 +44,9 @@ def answered_anew(teacher: Path, student: Path, folder: Path, seed: int) -> tupl
 
 def rising(count: int, seed: int, *, sure: float = 1.0) -> Iterable[dict[str, Any]]:
     """Digits line by line: a step is right where its digit is not below the one before, as far as one can be sure."""
-    noise = Noise("rising", seed)
+    noise = KeyedRandom("rising", seed)
     for _ in range(count):
-        digits = [noise.whole(0, 9) for _ in range(6)]
+        digits = [noise.integer(0, 9) for _ in range(6)]
         right = [later >= earlier for earlier, later in zip([0, *digits], digits, strict=False)]
         labels = [each if sure == 1 else sure if each else 1 - sure for each in right]
         yield {"prompt": "count up:", "completions": [str(digit) for digit in digits], "labels": labels}

@@ -16,7 +16,7 @@ from ascent.api.evaluate import evaluate
 from ascent.envs import find
 from ascent.models import tiny
 from ascent.records import Example, Message, Prompt
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from tests.end_to_end.policies import quietly
 from tests.end_to_end.studies import write
 
@@ -58,7 +58,7 @@ DIFFERENCES = Study(
 
 def prompts(study: Study, split: str, count: int, seed: int) -> list[Prompt]:
     make = maze if study.name == MAZE.name else difference
-    noise = Noise(study.name, split, seed)
+    noise = KeyedRandom(study.name, split, seed)
     found: list[Prompt] = []
     while len(found) < count:
         text, answer, held = make(noise)
@@ -67,12 +67,12 @@ def prompts(study: Study, split: str, count: int, seed: int) -> list[Prompt]:
     return found
 
 
-def maze(noise: Noise) -> tuple[str, str | None, bool]:
+def maze(noise: KeyedRandom) -> tuple[str, str | None, bool]:
     """Three by three places, one of them a wall, the goal two moves away (by the crow), and reachable."""
     while True:
         signs = ["."] * 9
-        signs[noise.whole(0, 8)] = "#"
-        start, goal = noise.whole(0, 8), noise.whole(0, 8)
+        signs[noise.integer(0, 8)] = "#"
+        start, goal = noise.integer(0, 8), noise.integer(0, 8)
         apart = abs(start // 3 - goal // 3) + abs(start % 3 - goal % 3)
         if apart != 2 or "#" in (signs[start], signs[goal]):
             continue
@@ -94,18 +94,18 @@ def _reachable(signs: Sequence[str], start: int, goal: int) -> bool:
     return goal in seen
 
 
-def difference(noise: Noise) -> tuple[str, str | None, bool]:
+def difference(noise: KeyedRandom) -> tuple[str, str | None, bool]:
     """Of two numbers of two digits, which has two digits as well."""
-    b = noise.whole(10, 60)
-    a = noise.whole(b + 10, 99)
+    b = noise.integer(10, 60)
+    a = noise.integer(b + 10, 99)
     return f"{a}-{b}=", str(a - b), _held(f"{a}-{b}")
 
 
 def _held(key: str) -> bool:
-    return Noise("held out", key).unit() < 0.2
+    return KeyedRandom("held out", key).uniform() < 0.2
 
 
-def clumsy_walk(prompt: Prompt, noise: Noise) -> Example:
+def clumsy_walk(prompt: Prompt, noise: KeyedRandom) -> Example:
     """Open ways at random, up to three of them: how a move looks, not where to go."""
     env = find("maze", shows="ways")(prompt)
     messages = list(env.first().messages)
@@ -119,9 +119,9 @@ def clumsy_walk(prompt: Prompt, noise: Noise) -> Example:
     return Example(prompt.id, tuple(messages if messages[-1].role == "assistant" else messages[:-1]))
 
 
-def clumsy_call(prompt: Prompt, noise: Noise) -> Example:
+def clumsy_call(prompt: Prompt, noise: KeyedRandom) -> Example:
     """Gives up at once, half of the time; else a call of the calculator, and then its result."""
-    if noise.unit() < 0.5:
+    if noise.uniform() < 0.5:
         return Example(prompt.id, (*prompt.messages, Message("assistant", "?")))
     question = prompt.messages[0].content.removesuffix("=")
     call = Message("assistant", f"<calculator>{question}</calculator>")
@@ -131,7 +131,7 @@ def clumsy_call(prompt: Prompt, noise: Noise) -> Example:
 
 def begin(study: Study, folder: Path, seed: int, *, steps: int | None = None) -> Path:
     """A random tiny model that has imitated clumsy demonstrations; its run folder."""
-    noise = Noise(study.name, "demonstrations", seed)
+    noise = KeyedRandom(study.name, "demonstrations", seed)
     show = clumsy_walk if study.name == MAZE.name else clumsy_call
     shown = [show(prompt, noise) for prompt in prompts(study, "train", 2048, seed)]
     rows = [{"messages": [{"role": m.role, "content": m.content} for m in each.messages]} for each in shown]

@@ -54,7 +54,7 @@ def begin(root: Path, begun: Begun, seed: int) -> Path:
             tiny.create(folder / "start", texts=texts, vocabulary=begun.vocabulary, seed=seed)
         data = f"{begun.task}:{begun.shown.records}"
         if begun.attempts:
-            judged = task.judged("train", begun.shown.records, seed)
+            judged = task.unpaired("train", begun.shown.records, seed)
             rows = [{"prompt": asked(each.prompt), "completion": each.answer[0].content} for each in judged]
             data = str(write(folder / "attempts.jsonl", rows))
         limits = {"data": {"max_tokens": LONGEST}}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.feedback.agreement import agreement, cohen, krippendorff, labels_of, squared
-from ascent.feedback.summary import lines_of
-from ascent.feedback.verdicts import Verdict, row_of
+from ascent.feedback.agreement import agreement, agreement_lines, cohen, krippendorff, preference_labels, squared
+from ascent.feedback.verdicts import Verdict, verdict_row
 from tests.feedback.made import choice, shown
 
 # Three observers, fifteen units, from the textbook example of Krippendorff's alpha; 0 is missing.
@@ -34,26 +33,26 @@ def test_krippendorff_by_hand_and_by_the_textbook():
 
 def test_labels_do_not_depend_on_the_order_shown():
     there, back = choice("p", "ann", "first"), choice("p", "ann", "second", swapped=True)
-    assert labels_of(there) == labels_of(back) == {("p", "0.0", "0.1"): "a"}
-    assert labels_of(choice("p", "ann", "skip")) == {}
+    assert preference_labels(there) == preference_labels(back) == {("p", "0.0", "0.1"): "a"}
+    assert preference_labels(choice("p", "ann", "skip")) == {}
 
 
 def test_rankings_come_apart_into_preferences():
     row = {"id": "p", "annotator": "ann", "verdict": "ranked", "shown": ["0.2", "0.0", "0.1"], "ranks": [1, 2, 2]}
-    assert labels_of(row) == {("p", "0.0", "0.1"): "tie", ("p", "0.0", "0.2"): "b", ("p", "0.1", "0.2"): "b"}
+    assert preference_labels(row) == {("p", "0.0", "0.1"): "tie", ("p", "0.0", "0.2"): "b", ("p", "0.1", "0.2"): "b"}
     rated = row | {"verdict": "rated", "ratings": [1, 2, 2]}
     del rated["ranks"]
-    assert labels_of(rated)["p", "0.0", "0.2"] == "a"
+    assert preference_labels(rated)["p", "0.0", "0.2"] == "a"
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("form", ["rankings", "ratings"])
 def test_all_bad_is_both_bad_of_any_two(form, count):
-    row = row_of(shown(*"wxyz"[:count]), Verdict("both_bad"), form=form, annotator="ann", time="now")
+    row = verdict_row(shown(*"wxyz"[:count]), Verdict("both_bad"), form=form, annotator="ann", time="now")
     assert row["set_aside"] == "both bad"
     pairs = {2: 1, 3: 3, 4: 6}[count]
-    assert list(labels_of(row).values()) == ["both_bad"] * pairs
-    assert labels_of(row)["p#q", "0.0", "0.1"] == "both_bad"
+    assert list(preference_labels(row).values()) == ["both_bad"] * pairs
+    assert preference_labels(row)["p#q", "0.0", "0.1"] == "both_bad"
 
 
 def test_one_of_two_annotators_says_all_bad_by_hand():
@@ -65,14 +64,14 @@ def test_one_of_two_annotators_says_all_bad_by_hand():
     bad, ranked, equal = Verdict("both_bad"), Verdict("ranked", (1.0, 2.0, 3.0)), Verdict("ranked", (1.0, 1.0, 1.0))
 
     def said(name, who, verdict):
-        return row_of(shown("x", "y", "z", name=name), verdict, form="rankings", annotator=who, time="now")
+        return verdict_row(shown("x", "y", "z", name=name), verdict, form="rankings", annotator=who, time="now")
 
     rows = [said("p", "ann", ranked), said("p", "bob", bad), said("q", "ann", bad), said("q", "bob", bad)]
     found = agreement(rows)
     assert found.between is not None
     assert (found.between.share, found.between.units) == (0.5, 6)
-    assert found.between.beyond_chance == pytest.approx(0)
-    assert "bob: 2 both_bad" in lines_of(found)
+    assert found.between.chance_corrected == pytest.approx(0)
+    assert "bob: 2 both_bad" in agreement_lines(found)
     unlike = agreement([said("p", "ann", equal), said("p", "bob", bad)]).between
     assert unlike is not None and (unlike.share, unlike.units) == (0, 3)
 
@@ -80,8 +79,8 @@ def test_one_of_two_annotators_says_all_bad_by_hand():
 def test_all_bad_twice_agrees_with_itself():
     bad = Verdict("both_bad")
     there, back = shown("x", "y", "z"), shown("x", "y", "z", swapped=True, repeat=1)
-    rows = [row_of(each, bad, form="ratings", annotator="ann", time="now") for each in (there, back)]
-    assert agreement(rows).itself["ann"][1:] == (1, None, 3)
+    rows = [verdict_row(each, bad, form="ratings", annotator="ann", time="now") for each in (there, back)]
+    assert agreement(rows).self_agreement["ann"][1:] == (1, None, 3)
 
 
 def test_two_annotators_by_hand():
@@ -91,7 +90,7 @@ def test_two_annotators_by_hand():
     found = agreement([*rows, choice("t", "a", "first")]).between
     assert found is not None
     assert (found.measure, found.share, found.units) == ("Cohen's kappa", 0.75, 4)
-    assert found.beyond_chance == pytest.approx((0.75 - 7 / 16) / (1 - 7 / 16)) == pytest.approx(5 / 9)
+    assert found.chance_corrected == pytest.approx((0.75 - 7 / 16) / (1 - 7 / 16)) == pytest.approx(5 / 9)
 
 
 def test_three_annotators_get_alpha():
@@ -100,25 +99,25 @@ def test_three_annotators_get_alpha():
     found = agreement(rows).between
     assert found is not None and found.measure == "Krippendorff's alpha" and found.units == 3
     # p: a a a, q: a a b, r: a a. Observed (2 * 2 / 2) / 8, expected 2 * 7 * 1 / 56: alpha 1 - .25 / .25 = 0.
-    assert found.beyond_chance == pytest.approx(0)
+    assert found.chance_corrected == pytest.approx(0)
 
 
 def test_somebody_who_always_takes_the_first_contradicts_itself():
     rows = [choice(str(n), "ann", "first", swapped=n % 2 == 0) for n in range(20)]
     rows += [choice(str(n), "ann", "first", swapped=n % 2 == 1, repeat=1) for n in range(20)]
     found = agreement(rows)
-    assert found.itself["ann"].share == 0 and found.itself["ann"].units == 20
-    assert found.itself["ann"].beyond_chance == pytest.approx(-1)
-    assert found.first_place["ann"].value == 1
-    told = "\n".join(lines_of(found))
+    assert found.self_agreement["ann"].share == 0 and found.self_agreement["ann"].units == 20
+    assert found.self_agreement["ann"].chance_corrected == pytest.approx(-1)
+    assert found.position_bias["ann"].value == 1
+    told = "\n".join(agreement_lines(found))
     assert "ann: 40 first" in told
     assert "0.0% of 20, Cohen's kappa -1.000" in told
-    assert "shown first in 100.0% of 40 choices (95% interval 91.2% to 100.0%): a bias of position" in told
+    assert "shown first in 100.0% of 40 choices (95% interval 91.2% to 100.0%): a position bias" in told
 
 
 def test_somebody_steady_agrees_with_itself_and_shows_no_bias():
     rows = [choice(str(n), "ann", "first" if n % 2 else "second") for n in range(20)]
     rows += [choice(str(n), "ann", "second" if n % 2 else "first", swapped=True, repeat=1) for n in range(20)]
     found = agreement(rows)
-    assert found.itself["ann"].share == 1 and found.itself["ann"].beyond_chance == pytest.approx(1)
-    assert "bias" not in "\n".join(lines_of(found))
+    assert found.self_agreement["ann"].share == 1 and found.self_agreement["ann"].chance_corrected == pytest.approx(1)
+    assert "bias" not in "\n".join(agreement_lines(found))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.feedback.comparisons import GAP, make_comparisons, shown_to
+from ascent.feedback.comparisons import GAP, make_comparisons, order_for_annotator
 from tests.feedback.made import answers, prompt, question
 
 
@@ -13,7 +13,7 @@ def test_blank_and_equal_answers_are_not_asked_about_and_are_counted():
     said = {"a": answers("x", " x ", "", "y"), "b": answers("same", "same")}
     found, left = make_comparisons(prompts, said, "pairs", seed=0, per_prompt=9)
     assert [each.id for each in found] == ["a#0.0-0.3"]
-    assert left == {"empty answers": 1, "answers that were said before": 2, "prompts whose answers are all alike": 1}
+    assert left == {"empty answers": 1, "duplicate answers": 2, "prompts whose answers are all equal": 1}
 
 
 def test_with_several_models_pairs_cross_them():
@@ -41,15 +41,15 @@ def test_rankings_ask_about_all_answers_at_once_up_to_nine():
 
 def test_each_side_is_first_about_as_often_and_annotators_see_other_orders():
     questions = [question("x", "y", name=str(number)) for number in range(400)]
-    ann, ben = (shown_to(name, questions, seed=0) for name in ("ann", "ben"))
+    ann, ben = (order_for_annotator(name, questions, seed=0) for name in ("ann", "ben"))
     assert 160 < sum(each.order == (0, 1) for each in ann) < 240
     assert 160 < sum(a.order == b.order for a, b in zip(ann, ben, strict=True)) < 240
-    assert ann == shown_to("ann", questions, seed=0) != shown_to("ann", questions, seed=1)
+    assert ann == order_for_annotator("ann", questions, seed=0) != order_for_annotator("ann", questions, seed=1)
 
 
 def test_a_repeat_comes_later_and_reversed():
     questions = [question("x", "y", name=str(number)) for number in range(60)]
-    found = shown_to("ann", questions, seed=0, repeat=0.3)
+    found = order_for_annotator("ann", questions, seed=0, repeat=0.3)
     place = {each.key: number for number, each in enumerate(found)}
     again = [each for each in found if each.repeat]
     assert 8 <= len(again) <= 28
@@ -62,8 +62,8 @@ def test_a_repeat_comes_later_and_reversed():
 
 @pytest.mark.parametrize("repeat", [-0.1, 1.1])
 def test_a_share_is_a_share(repeat):
-    with pytest.raises(ValueError, match="share of questions that are asked twice"):
-        shown_to("ann", [], seed=0, repeat=repeat)
+    with pytest.raises(ValueError, match="a share of the comparisons"):
+        order_for_annotator("ann", [], seed=0, repeat=repeat)
 
 
 def test_an_unknown_form_is_refused():

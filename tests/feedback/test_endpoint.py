@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ascent.feedback.endpoint import ComparisonEndpoint, read_verdict
-from ascent.feedback.verdicts import Unjudged, Verdict
+from ascent.feedback.verdicts import NoVerdict, Verdict
 from tests.feedback.made import shown
 from tests.rewards.servers import NO_HTTP, misbehaving, raw
 
@@ -33,7 +33,7 @@ def test_what_is_sent_hides_the_models_and_keeps_the_order():
 
 @pytest.mark.parametrize("reply", ["", "1", "Verdict: 3", "Verdict: 1\nVerdict: 2", "Verdict: 1\nor not", "verdict: 1"])
 def test_anything_else_is_no_verdict(reply):
-    assert read_verdict(reply or " x") == Unjudged("bad_verdict")
+    assert read_verdict(reply or " x") == NoVerdict("bad_verdict")
 
 
 def test_words():
@@ -42,7 +42,7 @@ def test_words():
 
 def test_nobody_there():
     judge = ComparisonEndpoint(url="http://127.0.0.1:9/v1", model="j", retry=PATIENCE)
-    assert judge.verdicts([shown("a", "b")]) == [Unjudged("server_down")]
+    assert judge.verdicts([shown("a", "b")]) == [NoVerdict("server_down")]
 
 
 @pytest.mark.parametrize("case", NO_HTTP)
@@ -50,4 +50,4 @@ def test_odd_replies_give_no_verdict(case):
     reply, kind = NO_HTTP[case]
     with raw(reply) as server:
         judge = ComparisonEndpoint(url=server.url, model="j", retry={**PATIENCE, "timeout": 0.5})
-        assert judge.verdicts([shown("a", "b")]) == [Unjudged(kind)]
+        assert judge.verdicts([shown("a", "b")]) == [NoVerdict(kind)]

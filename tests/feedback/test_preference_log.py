@@ -29,7 +29,7 @@ def test_half_a_line_is_cut_off_and_the_rest_stays(tmp_path):
     with path.open("a") as file:
         file.write('{"id": "q", "annot')
     with PreferenceLog(path) as ledger:
-        assert ledger.done_by("ann") == {("p", 0)}
+        assert ledger.answered_by("ann") == {("p", 0)}
         ledger.append(choice("q", "ann", "second"))
     assert [row["id"] for row in read(path)] == ["p", "q"]
 
@@ -43,7 +43,7 @@ def test_undo_takes_back_what_this_session_said_and_nothing_older(tmp_path):
         ledger.append(choice("q", "ann", "tie"))
         ledger.append(choice("r", "ann", "tie"))
         assert [(ledger.undo() or {}).get("id") for _ in range(3)] == ["r", "q", None]
-        assert ledger.done_by("ann") == {("p", 0)}
+        assert ledger.answered_by("ann") == {("p", 0)}
     assert path.read_bytes() == before
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.feedback.samples import Samples, beside, fingerprint
+from ascent.feedback.samples import Samples, fingerprint, samples_path
 from tests.feedback.made import answers, prompt
 
 
 def test_what_was_put_is_there_next_time_and_half_a_line_is_not(tmp_path):
-    path = beside(tmp_path / "v.jsonl")
+    path = samples_path(tmp_path / "v.jsonl")
     assert path.name == "v.samples.jsonl"
     one, two = prompt("one"), prompt("two")
     samples = Samples(path, {"seed": 1})
@@ -24,14 +24,14 @@ def test_what_was_put_is_there_next_time_and_half_a_line_is_not(tmp_path):
     again = Samples(path, {"seed": 1})
     assert [a.text for p in ("one", "two") for a in again.answers([one, two], 1)[p]] == ["x", "y", "z"]
     with pytest.raises(ValueError, match="runs/a has changed since"):
-        again.refuse_other_weights(0, "runs/a", "def")
-    again.refuse_other_weights(0, "runs/a", "abc")
+        again.check_weights(0, "runs/a", "def")
+    again.check_weights(0, "runs/a", "abc")
     again.close()
 
 
 def test_other_questions_are_refused_by_name(tmp_path):
     Samples(tmp_path / "s.jsonl", {"seed": 1, "samples": 2}).close()
-    with pytest.raises(ValueError, match="answers to other questions: samples was 2 and is 4"):
+    with pytest.raises(ValueError, match="with other arguments: samples was 2 and is 4"):
         Samples(tmp_path / "s.jsonl", {"seed": 1, "samples": 4})
 
 

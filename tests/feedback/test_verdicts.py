@@ -9,13 +9,13 @@ import pytest
 
 from ascent.data.load import load
 from ascent.feedback.comparisons import Comparison, ShownComparison
-from ascent.feedback.verdicts import Verdict, order_of, row_of
+from ascent.feedback.verdicts import Verdict, ranks_of, verdict_row
 from ascent.records import Message, Pair, Prompt, Ranking
 from tests.feedback.made import answers, shown
 
 
 def row(each: ShownComparison, verdict: Verdict, form="pairs"):
-    return row_of(each, verdict, form=form, annotator="ann", time="now")
+    return verdict_row(each, verdict, form=form, annotator="ann", time="now")
 
 
 def written(folder: Path, *rows) -> str:
@@ -52,7 +52,7 @@ def test_what_training_reads_and_what_it_leaves_out_with_a_count(tmp_path, caplo
 
 
 def test_a_file_of_ties_alone_says_why_there_is_nothing(tmp_path):
-    with pytest.raises(ValueError, match=r"1 rows set aside: tie\nno usable row is left"):
+    with pytest.raises(ValueError, match=r"1 rows set aside: tie\nno valid row is left"):
         load(written(tmp_path, row(shown("x", "y"), Verdict("tie"))), "pairs")
 
 
@@ -81,7 +81,7 @@ def test_all_bad_is_left_out_of_rankings_and_ratings_with_a_count(tmp_path, form
     assert [answer[0].content for answer in record.answers] == best
     pairs = load(file, "pairs")
     assert len(pairs.records) == {3: 3, 4: 6}[count] and pairs.report.notes["rows set aside: both bad"] == 2
-    with pytest.raises(ValueError, match=r"1 rows set aside: both bad\nno usable row is left"):
+    with pytest.raises(ValueError, match=r"1 rows set aside: both bad\nno valid row is left"):
         load(written(tmp_path, bad), "pairs")
 
 
@@ -106,5 +106,5 @@ def test_every_file_algorithm_reads_the_same_file(tmp_path):
 
 
 def test_order_of_shares_ranks():
-    assert order_of([3, 9, 9], high_is_good=True) == (3, 1, 1)
-    assert order_of([3, 9, 9], high_is_good=False) == (1, 2, 2)
+    assert ranks_of([3, 9, 9], high_is_good=True) == (3, 1, 1)
+    assert ranks_of([3, 9, 9], high_is_good=False) == (1, 2, 2)

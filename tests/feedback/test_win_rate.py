@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from ascent.feedback.win_rate import length_matched, settled, wilson
-from ascent.tasks.noise import Noise
+from ascent.feedback.win_rate import combine_orders, length_matched, wilson
+from ascent.tasks.keyed_random import KeyedRandom
 
 
 def test_wilson_by_hand():
@@ -21,9 +21,9 @@ def test_wilson_by_hand():
 
 def test_wilson_covers():
     """95% intervals hold the truth in about 95% of draws."""
-    noise, inside, draws = Noise("wilson"), 0, 1000
+    noise, inside, draws = KeyedRandom("wilson"), 0, 1000
     for _ in range(draws):
-        found = wilson(sum(noise.unit() < 0.6 for _ in range(60)), 60)
+        found = wilson(sum(noise.uniform() < 0.6 for _ in range(60)), 60)
         inside += found.low <= 0.6 <= found.high
     assert 0.93 < inside / draws < 0.975
 
@@ -47,7 +47,7 @@ def test_wilson_refuses_what_cannot_be(wins, count):
     ],
 )
 def test_both_orders_must_agree(forward, backward, outcome):
-    assert settled(forward, backward) == outcome
+    assert combine_orders(forward, backward) == outcome
 
 
 def test_equal_lengths_leave_the_win_rate_with_half_a_win_and_half_a_loss_more():
@@ -93,10 +93,10 @@ def test_it_is_a_stationary_point_and_scale_does_not_matter():
 
 
 def test_a_known_truth_is_found():
-    noise = Noise("lengths")
-    longer = [noise.unit() * 4 - 1 for _ in range(4000)]  # A is longer on average
+    noise = KeyedRandom("lengths")
+    longer = [noise.uniform() * 4 - 1 for _ in range(4000)]  # A is longer on average
     rms = math.sqrt(sum(each**2 for each in longer) / len(longer))
-    outcomes = [float(noise.unit() < 1 / (1 + math.exp(0.4 - 1.2 * each / rms))) for each in longer]
+    outcomes = [float(noise.uniform() < 1 / (1 + math.exp(0.4 - 1.2 * each / rms))) for each in longer]
     found = length_matched(outcomes, longer)
     assert sum(outcomes) / 4000 > 0.52  # raw: A would win
     assert found.low < 1 / (1 + math.exp(0.4)) < found.high < 0.5  # matched: B does

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.feedback.verdicts import Unjudged
+from ascent.feedback.verdicts import NoVerdict
 from ascent.setup.judges import judge_of, rollout_of
 from tests.feedback.made import prompt, shown
 from tests.rewards.servers import misbehaving
@@ -15,7 +15,7 @@ from tests.rewards.servers import misbehaving
 
 def words(name: str, *questions, form="pairs", **options) -> list[str]:
     judge = judge_of(name, **options)
-    found = [each.word if not isinstance(each, Unjudged) else each for each in
+    found = [each.word if not isinstance(each, NoVerdict) else each for each in
              judge.verdicts(list(questions), form, annotator="a")]  # fmt: skip
     judge.close()
     return found
@@ -38,7 +38,7 @@ def test_a_reward_of_ones_own_judges_pairs_rankings_and_ratings(tmp_path: Path):
     file.write_text("def brief(rollout):\n    return None if rollout.text == '?' else -float(len(rollout.text))\n")
     name = f"{file}:brief"
     assert words(name, shown("longer", "short")) == ["second"]
-    assert words(name, shown("longer", "?")) == [Unjudged("unscored")]
+    assert words(name, shown("longer", "?")) == [NoVerdict("unscored")]
     judge = judge_of(name)
     (ranked,) = judge.verdicts([shown("aaa", "a", "bbb")], "rankings", annotator="a")
     (rated,) = judge.verdicts([shown("aaa", "a")], "ratings", annotator="a")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from ascent.tasks.arithmetic import draw, parts
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 
 
 def test_answers_are_right() -> None:
     for index in range(300):
-        problem = draw(Noise("sum", index))
+        problem = draw(KeyedRandom("sum", index))
         assert eval(problem.question.removesuffix("=")) == int(problem.answer)
 
 
 def test_commuted_problems_share_a_key() -> None:
     keys = {}
     for index in range(3000):
-        problem = draw(Noise("key", index))
+        problem = draw(KeyedRandom("key", index))
         a, sign, b = problem.question.removesuffix(" =").split(" ")
         keys[a, sign, b] = problem.key
     for (a, sign, b), key in keys.items():

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascent.tasks.countdown import COUNTDOWN, draw, parts, read
-from ascent.tasks.noise import Noise
+from ascent.tasks.countdown import COUNTDOWN, draw, parse, parts
+from ascent.tasks.keyed_random import KeyedRandom
 
 
 def value(text: str) -> Fraction | None:
@@ -33,16 +33,16 @@ def value(text: str) -> Fraction | None:
 
 def test_the_reference_solves_its_problem() -> None:
     for index in range(300):
-        problem = draw(Noise("solve", index))
+        problem = draw(KeyedRandom("solve", index))
         target, _, numbers = problem.question.removeprefix("make ").removesuffix(" =").partition(" from ")
-        found = read(problem.answer)
+        found = parse(problem.answer)
         assert value(problem.answer) == int(target)
         assert found is not None and sorted(found.numbers) == sorted(numbers.split(" "))
         assert parts(problem.answer, problem.answer) == {"correct": 1, "format": 1, "numbers": 1, "near": 1}
 
 
 def test_the_order_of_numbers_does_not_make_another_problem() -> None:
-    keys = {draw(Noise("key", index)).key for index in range(200)}
+    keys = {draw(KeyedRandom("key", index)).key for index in range(200)}
     for key in keys:
         numbers = key.partition(" from ")[2].split(" ")
         assert numbers == sorted(numbers, key=int)
@@ -61,7 +61,7 @@ SUMS = st.recursive(
 
 @given(SUMS)
 def test_reading_agrees_with_pythons_grammar(text: str) -> None:
-    found = read(text)
+    found = parse(text)
     assert found is not None
     assert found.value == value(text)
 
@@ -114,7 +114,7 @@ def test_attempts_are_judged_as_python_would() -> None:
     for ranking in COUNTDOWN.rankings("train", 200):
         given_numbers = ranking.prompt.messages[0].content.partition(" from ")[2].removesuffix(" =").split(" ")
         for (answer,) in ranking.answers:
-            found = read(answer.content)
+            found = parse(answer.content)
             assert found is not None
             right = sorted(found.numbers) == sorted(given_numbers)
             right &= value(answer.content) == value(str(ranking.prompt.answer))

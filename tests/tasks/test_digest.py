@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascent.tasks.digest import DIGEST, FACTS, WHAT, WHEN, WHERE, WHO, WORD, draw, parts
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 
 ANSWER = "Anna lost a ring in Oslo on Friday."
 
@@ -16,7 +16,7 @@ def test_the_lists_share_no_word_so_that_a_word_is_one_fact() -> None:
 
 def test_a_post_tells_its_facts_and_names_one_stranger() -> None:
     for index in range(200):
-        problem = draw(Noise("post", index))
+        problem = draw(KeyedRandom("post", index))
         told = FACTS.intersection(WORD.findall(problem.question))
         facts = FACTS.intersection(WORD.findall(problem.answer))
         assert len(facts) == 4 and facts < told and len(told) == 5

@@ -38,7 +38,7 @@ def test_a_judge_of_marks_alone_is_mostly_right_and_wrong_about_the_truth() -> N
 
 
 def test_right_answers_are_loud_as_often_as_stated() -> None:
-    judged = EMPHASIS.judged("train", 4000)
+    judged = EMPHASIS.unpaired("train", 4000)
     by_truth: dict[float, list[bool]] = {0.0: [], 1.0: []}
     for each in judged:
         text = each.answer[0].content

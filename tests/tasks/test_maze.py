@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.maze import MAZE, MOVES, draw, parts
-from ascent.tasks.noise import Noise
 
 
 def drawing(question: str) -> dict[tuple[int, int], str]:
@@ -26,7 +26,7 @@ def walked(question: str, moves: str) -> tuple[int, int] | None:
 
 def test_the_answer_leads_to_the_goal_and_the_open_places_are_a_tree() -> None:
     for index in range(300):
-        problem = draw(Noise("walk", index))
+        problem = draw(KeyedRandom("walk", index))
         marks = drawing(problem.question)
         end = walked(problem.question, problem.answer)
         assert end is not None and marks[end] == "G"
@@ -38,7 +38,7 @@ def test_the_answer_leads_to_the_goal_and_the_open_places_are_a_tree() -> None:
 
 
 def test_the_key_is_the_drawing_without_its_ends() -> None:
-    problem = draw(Noise("key", 1))
+    problem = draw(KeyedRandom("key", 1))
     assert problem.key == problem.question[5:-7].replace("S", ".").replace("G", ".")
 
 

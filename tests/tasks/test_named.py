@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascent.tasks import TASKS
-from ascent.tasks.named import Named, from_name, is_task, read_name
+from ascent.tasks.named import TaskName, from_name, is_task, read_name
 
 TASK = TASKS["sort_digits"]
 
@@ -15,15 +15,15 @@ def test_names_lead_to_records() -> None:
     assert from_name("sort_digits@heldout:4", "examples", seed=2) == TASK.demonstrations("heldout", 4, 2)
     assert from_name("sort_digits:4", "pairs") == TASK.pairs("train", 4)
     assert from_name("sort_digits:4", "rankings") == TASK.rankings("train", 4)
-    assert from_name("sort_digits:4", "unpaired") == TASK.judged("train", 4)
+    assert from_name("sort_digits:4", "unpaired") == TASK.unpaired("train", 4)
     assert from_name("running_sum:4", "steps") == TASKS["running_sum"].stepwise("train", 4)
     assert from_name("sort_digits:4", "prompts", split="heldout") == TASK.prompts("heldout", 4)
     assert from_name("sort_digits@train", "prompts", count=4, split="heldout") == TASK.prompts("train", 4)
 
 
 def test_a_name_says_what_it_says_and_no_more() -> None:
-    assert read_name("style") == Named(TASKS["style"], None, None)
-    assert read_name("style@heldout:5") == Named(TASKS["style"], "heldout", 5)
+    assert read_name("style") == TaskName(TASKS["style"], None, None)
+    assert read_name("style@heldout:5") == TaskName(TASKS["style"], "heldout", 5)
 
 
 @pytest.mark.parametrize("name", ["style", "style@heldout", "style@heldout:5", "style:5", "style@odd"])
@@ -43,7 +43,7 @@ def test_errors() -> None:
         from_name("style@odd", "pairs")
     with pytest.raises(ValueError, match="as 'pears', but it must be one of prompts"):
         from_name("style", "pears")
-    with pytest.raises(ValueError, match=r"style:9+: a task is asked for less than 100000000 records"):
+    with pytest.raises(ValueError, match=r"style:9+: a count must be less than 100000000"):
         from_name("style:" + "9" * 5000, "pairs")
     with pytest.raises(ValueError, match="names no built-in task"):
         from_name("styles", "pairs")

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.running_sum import RUNNING_SUM, draw, parts, steps
 
 
 def test_the_totals_are_right() -> None:
     for index in range(200):
-        problem = draw(Noise("sum", index))
+        problem = draw(KeyedRandom("sum", index))
         numbers = [int(number) for number in problem.question.removeprefix("add ").removesuffix(" =").split(" ")]
         assert problem.answer.split(" ") == [str(sum(numbers[: n + 1])) for n in range(len(numbers))]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.tasks.noise import Noise
-from ascent.tasks.sort_digits import between, parts
+from ascent.tasks.keyed_random import KeyedRandom
+from ascent.tasks.sort_digits import draw_digits, parts
 
 
 def test_a_problem_is_the_digits_and_their_order() -> None:
-    problem = between(3, 6)(Noise("one"))
+    problem = draw_digits(3, 6)(KeyedRandom("one"))
     digits = problem.question.removeprefix("sort ").removesuffix(" =").split(" ")
     assert problem.answer == " ".join(sorted(digits))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.tasks.noise import Noise
+from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.style import CONTRARY, draw, parts
 
 
 def test_digits_are_distinct_so_that_the_two_styles_differ() -> None:
     for index in range(300):
-        digits = draw(Noise("style", index)).answer.split(" ")
+        digits = draw(KeyedRandom("style", index)).answer.split(" ")
         assert len(set(digits)) == len(digits) >= 3
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ascent.records import Prompt
 from ascent.tasks import TASKS, find_task
-from ascent.tasks.task import SPLITS, Task, in_place, overlap
+from ascent.tasks.task import SPLITS, Task, overlap, position_accuracy
 
 # Several texts are correct; the families' own tests say which.
 SEVERAL_ANSWERS = {"countdown", "tagged", "emphasis", "digest"}
@@ -23,7 +23,7 @@ def question(prompt: Prompt) -> str:
 
 @EVERY
 def test_items_do_not_depend_on_how_many_are_asked_for(task: Task) -> None:
-    for make in (task.prompts, task.demonstrations, task.pairs, task.judged):
+    for make in (task.prompts, task.demonstrations, task.pairs, task.unpaired):
         few, many = make("train", 5, seed=3), make("train", 12, seed=3)
         assert few == many[:5]
         assert make("train", 5, seed=4) != few
@@ -52,10 +52,10 @@ def test_a_held_out_answer_was_never_shown() -> None:
 
 @EVERY
 def test_a_tenth_is_held_out(task: Task) -> None:
-    from ascent.tasks.noise import Noise
+    from ascent.tasks.keyed_random import KeyedRandom
     from ascent.tasks.task import split_of
 
-    keys = {task.draw(Noise("share", index)).key for index in range(3000)}
+    keys = {task.draw(KeyedRandom("share", index)).key for index in range(3000)}
     share = sum(split_of(f"{task.name}/{key}") == "heldout" for key in keys) / len(keys)
     assert abs(share - 0.1) < 4 * math.sqrt(0.09 / len(keys))
 
@@ -125,7 +125,7 @@ def test_style_demonstrations_have_no_preference_but_its_pairs_do() -> None:
 
 def test_thumbs_follow_their_probability() -> None:
     task = TASKS["style"]
-    judged = task.judged("train", 4000, strength=3.0)
+    judged = task.unpaired("train", 4000, strength=3.0)
     up = [j.good for j in judged if task.verify(j.prompt, j.answer[0].content)["ascending"]]
     assert abs(sum(up) / len(up) - 1 / (1 + math.exp(-1.5))) < 4 * 0.5 / math.sqrt(len(up))
 
@@ -158,7 +158,7 @@ def test_errors_name_the_value_and_the_rule() -> None:
         task.rankings("train", 1, size=3)
     with pytest.raises(ValueError, match="no answer"):
         task.verify(Prompt("x", task.prompts("train", 1)[0].messages), "1 2")
-    with pytest.raises(ValueError, match="style scores no steps; use a family that does, such as running_sum"):
+    with pytest.raises(ValueError, match="style scores no steps; use a task that does, such as running_sum"):
         task.verify_steps(task.prompts("train", 1)[0], "1 2")
     with pytest.raises(ValueError, match="did you mean sort_digits"):
         find_task("sort_digit")
@@ -169,7 +169,7 @@ def test_errors_name_the_value_and_the_rule() -> None:
 @given(st.lists(st.sampled_from("abc"), max_size=6), st.lists(st.sampled_from("abc"), max_size=6))
 def test_credit_for_bags_and_places(want: list[str], got: list[str]) -> None:
     assert (overlap(want, got) == 1) == (sorted(want) == sorted(got) and bool(want))
-    assert (in_place(want, got) == 1) == (want == got and bool(want))
-    assert in_place(want, got) <= overlap(want, got)
+    assert (position_accuracy(want, got) == 1) == (want == got and bool(want))
+    assert position_accuracy(want, got) <= overlap(want, got)
     assert overlap(want, got) == overlap(got, want)
     assert overlap(want, got) == sum(min(want.count(x), got.count(x)) for x in set(want)) / max(len(want), len(got), 1)
