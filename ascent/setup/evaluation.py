@@ -18,7 +18,7 @@ from ascent.setup.data import prepare_records
 from ascent.update.device import dummy_outputs
 from ascent.update.learner import LOSS_NAMES, LocalLearner
 from ascent.update.objective import MISMATCHED_SCORE, Objective
-from ascent.update.reward_model_metrics import figures, with_reward_model_metrics
+from ascent.update.reward_model_metrics import finalize, with_reward_model_metrics
 
 Batches = Sequence[PackedBatch]
 # Of a number with one of these words in its name, less is better.
@@ -39,7 +39,7 @@ OF_ANSWERS = frozenset(
 
 def evaluated(learner: LocalLearner, heldout: Batches, objective: Objective) -> dict[str, float]:
     """The loss and metrics on held-out data, without a gradient; of a reward model also how far it can be trusted."""
-    found = figures(learner.evaluate(heldout, with_reward_model_metrics(objective)))
+    found = finalize(learner.evaluate(heldout, with_reward_model_metrics(objective)))
     return {f"eval/{name}": value for name, value in found.items()}
 
 
@@ -57,7 +57,7 @@ def refuse_unknown(name: str, heldout: Batches, objective: Objective) -> None:
     names = {
         "loss/total",
         *(LOSS_NAMES.get(term, f"loss/{term}") for term in terms),
-        *figures(merge(each.metrics for each in terms.values())),
+        *finalize(merge(each.metrics for each in terms.values())),
     }
     if name not in names:
         raise _unknown(name, names)

@@ -24,7 +24,7 @@ from ascent.setup.rl import sampler_of
 from ascent.setup.teacher import Teacher, teacher_of
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import Objective, objective_of
-from ascent.update.reference_cache import Reference
+from ascent.update.reference_cache import ReferenceCache
 from ascent.update.schedule import Schedule
 
 Batch = PackedBatch
@@ -64,7 +64,7 @@ class FrozenOutputSource:
     """A source whose batches also carry the outputs of a frozen model: reference log-probs, or a teacher's
     distributions."""
 
-    def __init__(self, source: FileSource, frozen: Reference | Teacher) -> None:
+    def __init__(self, source: FileSource, frozen: ReferenceCache | Teacher) -> None:
         self.source, self.frozen = source, frozen
 
     def next(self, step: int) -> list[Batch]:
@@ -171,8 +171,8 @@ def _with_reference(
 ) -> Training:
     """Adds reference log-probs, all of them computed now or read from the run folder."""
     reference = reference_of(plan, folder, training.model)
-    fresh = reference.learn([*batches, *training.heldout])
-    note = f"reference log-probs of {fresh} sequences computed, {len(reference.known)} known"
+    fresh = reference.precompute([*batches, *training.heldout])
+    note = f"reference log-probs of {fresh} sequences computed, {len(reference.cached)} cached"
     if plan.row.source != "unpaired":  # KTO pairs prompts with other answers, differently in every epoch
         reference.model = None
     return replace(

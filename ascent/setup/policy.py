@@ -14,7 +14,7 @@ from ascent.models.heads import StepFormat
 from ascent.models.model import LanguageModel
 from ascent.plan.resolve import Plan
 from ascent.update.optim import Adam
-from ascent.update.reference_cache import Reference
+from ascent.update.reference_cache import ReferenceCache
 
 TINY = "tiny:"
 # What building a run may leave in its folder before there is a run: models and log-probs made from the recipe alone.
@@ -54,15 +54,15 @@ def _head(plan: Plan) -> models.Heads:
     return "both" if "critic" in plan.row.needs and plan.config.model.critic == "head" else "tokens"
 
 
-def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> Reference:
+def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> ReferenceCache:
     """The frozen reference: the recipe's, or the policy as it was before the first step."""
     settings = plan.config.model
     folder.mkdir(parents=True, exist_ok=True)
     file, of = folder / REFERENCE, plan.inputs.get("model.reference") or plan.inputs.get("model.policy", "")
     if settings.reference is None and policy.adapter is not None:
-        return Reference(lora.WithoutAdapter(policy), file=file, of=of)
+        return ReferenceCache(lora.WithoutAdapter(policy), file=file, fingerprint=of)
     frozen = frozen_model(plan, initial(settings.reference or settings.policy, folder, plan.config.seed))
-    return Reference(frozen, file=file, of=of)
+    return ReferenceCache(frozen, file=file, fingerprint=of)
 
 
 def frozen_model(plan: Plan, name: str | Path) -> LanguageModel:

@@ -34,10 +34,9 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 def dummy_outputs(batch: PackedBatch, want: Iterable[str], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Model outputs of the right shapes, made without the model.
+    """Outputs of the right shapes without the model, for counting denominators, which do not depend on outputs.
 
-    A denominator counts tokens, sequences or pairs and never looks at what the model says (the learner checks), so
-    any finite number will do; -1 is a legal log-probability, which 0 is not for every loss.
+    They are -1, a valid log-probability for every loss.
     """
     segments = batch["segments"]
     sizes = {"T": (segments.total,), "B": (segments.count,), "TV": (segments.total, 1), "TC": (segments.total, 2)}
@@ -46,7 +45,7 @@ def dummy_outputs(batch: PackedBatch, want: Iterable[str], dtype: torch.dtype) -
 
 
 def count_tokens(batch: PackedBatch) -> tuple[int, Tensor]:
-    """How many tokens the batch has, and how many of them are trained."""
+    """The number of tokens, and of trained tokens."""
     segments = batch["segments"]
     loss_mask_T = batch.get("loss_mask_T")
     trained = segments.ids_T.new_zeros(()) if loss_mask_T is None else loss_mask_T.sum()

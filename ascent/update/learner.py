@@ -1,7 +1,7 @@
 """A learner on one device: one model, one optimizer, one step at a time.
 
 A step is: statistics and denominators over ALL micro-batches, then forward and backward of each, then one optimizer
-step. How the batch was cut therefore changes nothing but the rounding of a sum.
+step. How the batch is split into micro-batches therefore changes only rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ascent.update.schedule import Schedule
 
 
 class Model(Protocol):
-    """What a learner needs of a model; `ascent.models.LanguageModel` has it, and so may any module."""
+    """What a learner needs of a model, such as `ascent.models.LanguageModel`."""
 
     def outputs(self, batch: PackedBatch, want: frozenset[str], temperature: float) -> dict[str, Tensor]: ...
 
@@ -44,10 +44,10 @@ class Diverged(RuntimeError):
 
 
 class LocalLearner:
-    """Implements `protocols.Learner`. Several may exist side by side: a policy, a critic, a reward model.
+    """Implements `protocols.Learner`, for a policy, a critic or a reward model.
 
-    Dropout is switched off in the model for good. A step whose gradient is not finite changes nothing and is counted
-    (`skipped`); `patience` of them in a row raise `Diverged`.
+    It disables the model's dropout. A step whose gradient is not finite changes nothing and is counted (`skipped`);
+    `max_skipped` of them in a row raise `Diverged`.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class LocalLearner:
         adam: Adam | None = None,
         max_grad_norm: float = 1.0,
         temperature: float = 1.0,
-        patience: int = 5,
+        max_skipped: int = 5,
     ) -> None:
         if not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm={max_grad_norm} would stop training; it must be above 0")
         if not temperature > 0:
             raise ValueError(f"temperature={temperature} has no log-probabilities; it must be above 0")
-        if patience < 1:
-            raise ValueError(f"patience={patience} steps; at least 1 non-finite step must pass before giving up")
+        if max_skipped < 1:
+            raise ValueError(f"max_skipped={max_skipped} steps; it must be at least 1")
         self.model, self.schedule, self.temperature = model, schedule, temperature
-        self.max_grad_norm, self.patience = max_grad_norm, patience
+        self.max_grad_norm, self.max_skipped = max_grad_norm, max_skipped
         self.optimizer = AdamW(model.named_parameters(), adam)
         self.steps, self.skipped, self.skipped_in_a_row = 0, 0, 0
         self.persistent: dict[str, Tensor] = {}  # statistics that enter their own next value
@@ -127,7 +127,7 @@ class LocalLearner:
         }
 
     def _apply(self, metrics: Metrics) -> dict[str, Accumulator]:
-        """The optimizer step itself, or its refusal."""
+        """Take the optimizer step, or skip it if the gradient is not finite."""
         norm = self.optimizer.norm()
         finite = bool(torch.isfinite(norm))
         learning_rate = self.schedule.at(self.steps)
@@ -138,9 +138,9 @@ class LocalLearner:
         else:
             self.skipped += 1
             self.skipped_in_a_row += 1
-        broken = [] if finite else self.optimizer.broken()
+        broken = [] if finite else self.optimizer.non_finite_gradients()
         self.optimizer.clear()
-        if self.skipped_in_a_row >= self.patience:
+        if self.skipped_in_a_row >= self.max_skipped:
             raise Diverged(self._divergence_message(float(norm), broken, metrics))
         return {
             "optim/grad_norm": single(norm) if finite else Mean(torch.zeros(()), torch.zeros(())),
@@ -229,12 +229,12 @@ class LocalLearner:
         return microbatch.denominators(found)
 
     def weights(self) -> Weights:
-        """The live weights, as the model names them: no copies, and they change with every step."""
+        """The live weights under the model's names, without copies."""
         return {name: weight.detach() for name, weight in self.model.named_parameters()}
 
     def state(self) -> State:
-        """All but the weights themselves, which are saved with the model, and a mark by which to know them again."""
-        self._refuse_non_finite()
+        """Everything but the weights, which are saved with the model; of these, a fingerprint."""
+        self._check_finite()
         return {
             "steps": self.steps,
             "skipped": self.skipped,
@@ -244,8 +244,8 @@ class LocalLearner:
             "optimizer": self.optimizer.state(),
         }
 
-    def _refuse_non_finite(self) -> None:
-        """Weights that are no numbers are not worth saving: the checkpoint before them is."""
+    def _check_finite(self) -> None:
+        """Raise Diverged instead of saving weights that are not finite."""
         masters = self.optimizer.masters
         broken = [name for name, weight in masters.items() if not bool(torch.isfinite(weight).all())]
         if broken:
@@ -256,7 +256,7 @@ class LocalLearner:
             )
 
     def load_state(self, state: State) -> None:
-        """Continue exactly; the model must already hold the weights that were saved with this state."""
+        """The model must already hold the weights that were saved with this state."""
         self.optimizer.load_state(state["optimizer"])
         here, there = fingerprint(self.optimizer.weights), state["weights"]
         differing = [name for name in here if here[name] != there.get(name)] + [n for n in there if n not in here]
@@ -323,7 +323,7 @@ def _step_metrics(batches: Iterable[PackedBatch], statistics: Sequence[Mapping[s
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, int]:
-    """The sum of each tensor's bits, as integers: exact, so it is the same on any device, in any order of summing."""
+    """The sum of each tensor's bits as integers: exact, so the same on any device."""
     views = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     return {
         name: int(weight.detach().reshape(-1).view(views[weight.element_size()]).sum(dtype=torch.int64))

@@ -1,8 +1,8 @@
-"""The one place where a numerator meets its denominator.
+"""Where numerators are divided by denominators.
 
-An optimizer step sees many micro-batches on many ranks. Denominators (and every other statistic that couples the batch)
-are counted first, over all of them; then each micro-batch's numerators are scaled by the finished counts. Nothing
-depends on how the batch was cut. Averaging the means of pieces instead is wrong by tens of percent on ragged batches.
+Denominators are summed over all micro-batches and ranks of an optimizer step first; then each micro-batch's numerators
+are divided by the totals, so the split changes nothing. Averaging the means of micro-batches instead is wrong by tens
+of percent on ragged batches.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ def denominators(pieces: Iterable[Terms]) -> dict[str, Tensor]:
 
 
 def scaled(terms: Terms, totals: Mapping[str, Tensor], weights: Mapping[str, float], *, ranks: int = 1) -> Tensor:
-    """What one micro-batch calls backward on: its share of the step's loss.
+    """One micro-batch's share of the step's loss, to call backward on.
 
-    `ranks` undoes the averaging of gradients over data-parallel ranks. A micro-batch in which nothing is trained gives
-    0, still attached to the graph, so that every rank joins the backward pass.
+    `ranks` undoes the averaging of gradients over data-parallel ranks. A micro-batch without trained tokens gives 0,
+    attached to the graph, so that every rank joins the backward pass.
     """
     shares = [weights.get(name, 1.0) * loss.numerator / totals[name].clamp(min=1) for name, loss in terms.items()]
     return torch.stack(shares).sum() * ranks
 
 
 def step_of(pieces: Sequence[Terms], weights: Mapping[str, float]) -> Step:
-    """The whole optimizer step at once: what the micro-batches add up to. Differentiable."""
+    """The sum over the micro-batches of an optimizer step. Differentiable."""
     totals = denominators(pieces)
     values = {
         name: torch.stack([terms[name].numerator for terms in pieces if name in terms]).sum() / total.clamp(min=1)
         for name, total in totals.items()
     }
-    whole = torch.stack([weights.get(name, 1.0) * value for name, value in values.items()]).sum()
+    value = torch.stack([weights.get(name, 1.0) * each for name, each in values.items()]).sum()
     metrics = merge(loss.metrics for terms in pieces for loss in terms.values())
-    return Step(whole, values, metrics)
+    return Step(value, values, metrics)

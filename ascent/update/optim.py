@@ -2,9 +2,8 @@
 
 At RL learning rates a step is smaller than the spacing of bfloat16 numbers, so adding it to a bfloat16 weight changes
 nothing (about 99% of weights). Here the optimizer owns a float32 master of every low-precision weight, adds up the
-micro-batches' gradients in float32, steps the master, and writes its rounding into the weight IN PLACE: whoever holds
-the tensor (a CUDA graph, the sampler) sees the new weights without a copy. A float32 or float64 weight is its own
-master, and costs nothing extra.
+micro-batches' gradients in float32, steps the master, and writes its rounding into the weight IN PLACE: CUDA graphs and
+the sampler hold the same tensor, so nothing is copied to them. A float32 or float64 weight is its own master.
 
 The arithmetic is torch's fused AdamW: one pass over memory, element by element, so the same bits every time.
 """
@@ -19,13 +18,13 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 FULL = (torch.float32, torch.float64)
-# torch's names for what AdamW remembers, and ours.
+# torch's names for the state of AdamW, and those in our files.
 MOMENTS = {"exp_avg": "mean", "exp_avg_sq": "square", "step": "count"}
 
 
 @dataclass(frozen=True)
 class Adam:
-    """AdamW's numbers apart from the learning rate."""
+    """The hyperparameters of AdamW, except for the learning rate."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -74,14 +73,14 @@ class AdamW:
             weight.grad = None
 
     def clear(self) -> None:
-        """Forget all gradients."""
+        """Set all gradients to None."""
         for name, weight in self.weights.items():
             weight.grad = None
             self.masters[name].grad = None
 
-    def norm(self, since: Mapping[str, Tensor | None] | None = None) -> Tensor:
-        """The norm of the whole gradient, or of what was added to it since it was as given."""
-        before = since or {}
+    def norm(self, before: Mapping[str, Tensor | None] | None = None) -> Tensor:
+        """The norm of the gradient, or of its difference to the gradient `before`."""
+        before = before or {}
         gradients = [
             master.grad if before.get(name) is None else master.grad - before[name]  # type: ignore[operator]
             for name, master in self.masters.items()
@@ -89,7 +88,7 @@ class AdamW:
         ]
         return get_total_norm(gradients)
 
-    def broken(self) -> list[str]:
+    def non_finite_gradients(self) -> list[str]:
         """Names of the weights whose gradient is not finite."""
         found = [(name, master.grad) for name, master in self.masters.items()]
         return [name for name, grad in found if grad is not None and not bool(torch.isfinite(grad).all())]
@@ -101,25 +100,22 @@ class AdamW:
         for group in self._torch.param_groups:
             group["lr"] = learning_rate
         self._torch.step()
-        self._write()
+        self._write_weights()
 
-    def _write(self) -> None:
+    def _write_weights(self) -> None:
         for name, weight in self.weights.items():
             if self.masters[name] is not weight:
                 weight.copy_(self.masters[name])
 
     def state(self) -> dict[str, Tensor]:
-        """Copies in main memory: moments and counts of every weight, masters of low-precision ones.
-
-        A float32 weight is saved with the model and not a second time here.
-        """
+        """Copies on the CPU: moments and counts of every weight, masters of low-precision ones."""
         found: dict[str, Tensor] = {}
         for name, master in self.masters.items():
             if master is not self.weights[name]:
-                found[f"master.{name}"] = _copied(master)
+                found[f"master.{name}"] = _to_cpu(master)
             for theirs, ours in MOMENTS.items():
                 if master in self._torch.state:
-                    found[f"{ours}.{name}"] = _copied(self._torch.state[master][theirs])
+                    found[f"{ours}.{name}"] = _to_cpu(self._torch.state[master][theirs])
         return found
 
     @torch.no_grad()
@@ -135,7 +131,7 @@ class AdamW:
                 self._torch.state[master] = {
                     theirs: state[f"{ours}.{name}"].to(master.device, copy=True) for theirs, ours in MOMENTS.items()
                 }
-        self._write()
+        self._write_weights()
 
     def _check(self, state: Mapping[str, Tensor]) -> None:
         for key, saved in state.items():
@@ -167,5 +163,5 @@ def _master(name: str, weight: Tensor) -> Tensor:
     return weight.detach().to(torch.float32).requires_grad_()
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _to_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)

@@ -1,10 +1,8 @@
-"""Log-probabilities under a frozen reference, computed once and kept by content.
+"""Log-probabilities under a frozen reference model, computed once and cached by content.
 
-The key of a sequence is a hash of its tokens and of which are trained, so a cache survives shuffling, packing and a
-change of batch size, and can never serve another text. Axes: T flat tokens.
-
-On disk they lie in one file that names its own sha256, and the reference that they are of. A file that does not match
-either is told (`notes`) and computed again: nothing is lost but time.
+The key of a sequence is a hash of its tokens and loss mask, so the cache survives shuffling, packing and a change of
+batch size. The file holds its own sha256 and the fingerprint of the reference; a file that does not match is reported
+(`notes`) and computed again. Axes: T flat tokens.
 """
 
 from __future__ import annotations
@@ -27,60 +25,57 @@ from ascent.update.learner import Model
 WANT = frozenset({"logprobs_T"})
 
 
-class Reference:
-    """Adds `ref_logprobs_T` to packed batches, companions included. `model` may be dropped once everything is known.
+class ReferenceCache:
+    """Adds `ref_logprobs_T` to packed batches, and to batches inside them.
 
-    `of` is a fingerprint of the reference, by which a file of another one is known.
+    `model` may be set to None once everything is cached. `fingerprint` identifies the reference model.
     """
 
     def __init__(
-        self, model: Model | None, *, temperature: float = 1.0, file: Path | None = None, of: str = ""
+        self, model: Model | None, *, temperature: float = 1.0, file: Path | None = None, fingerprint: str = ""
     ) -> None:
-        self.model, self.temperature, self.file, self.of = model, temperature, file, of
-        self.known: dict[str, Tensor] = {}
+        self.model, self.temperature, self.file, self.fingerprint = model, temperature, file, fingerprint
+        self.cached: dict[str, Tensor] = {}
         self.notes: list[str] = []
         if file is not None and file.exists():
             try:
-                self.known = read(file, of=of)
+                self.cached = read(file, fingerprint=fingerprint)
             except (SafetensorError, OSError, ValueError) as error:
                 self.notes.append(f"{file.name} cannot be used ({error}); its log-probs are computed again")
 
-    def learn(self, batches: Iterable[PackedBatch]) -> int:
-        """Compute what is not known yet and keep it, on disk where there is a file; returns how many sequences."""
-        before = len(self.known)
+    def precompute(self, batches: Iterable[PackedBatch]) -> int:
+        """Compute and store what is not cached yet; returns the number of new sequences."""
+        before = len(self.cached)
         for batch in batches:
             for part in (batch, *_inner(batch).values()):
-                self.known |= self._unknown(part)
-        fresh = len(self.known) - before
+                self.cached |= self._compute_missing(part)
+        fresh = len(self.cached) - before
         if fresh and self.file is not None:
-            write(self.file, self.known, of=self.of)
+            write(self.file, self.cached, fingerprint=self.fingerprint)
         return fresh
 
     def __call__(self, batch: PackedBatch) -> PackedBatch:
-        """The batch with reference log-probs; a mapping inside it (a companion) gets its own.
-
-        What was not learnt beforehand is computed and not kept, because a resumed run would not know it either.
-        """
+        """The batch with reference log-probs. What is not cached is computed, and not stored."""
         inner = {name: self(value) for name, value in _inner(batch).items()}
-        fresh = self._unknown(batch)
-        pieces = [fresh[key] if key in fresh else self.known[key] for key in keys_of(batch)]
+        fresh = self._compute_missing(batch)
+        pieces = [fresh[key] if key in fresh else self.cached[key] for key in keys_of(batch)]
         return cast(PackedBatch, {**batch, **inner, "ref_logprobs_T": torch.cat(pieces)})
 
     @torch.no_grad()
-    def _unknown(self, batch: PackedBatch) -> dict[str, Tensor]:
-        """Log-probs of the sequences that are not known; the known ones keep the bits they have."""
+    def _compute_missing(self, batch: PackedBatch) -> dict[str, Tensor]:
+        """Log-probs of the sequences that are not cached."""
         keys = keys_of(batch)
-        if all(key in self.known for key in keys):
+        if all(key in self.cached for key in keys):
             return {}
         if self.model is None:
             raise ValueError(
-                "a sequence without reference log-probs, but the reference model was dropped after the data was read; "
-                "the data changed under the run: start a new one"
+                "a sequence has no cached reference log-probs, but the reference model was released after the data was "
+                "read; the data changed during the run: start a new one"
             )
         device = next(weight.device for _, weight in self.model.named_parameters())
         outputs = self.model.outputs(to_device(batch, device), WANT, self.temperature)
         pieces = outputs["logprobs_T"].float().cpu().split(batch["segments"].lengths_B.tolist())
-        return {k: piece.clone() for k, piece in zip(keys, pieces, strict=True) if k not in self.known}
+        return {k: piece.clone() for k, piece in zip(keys, pieces, strict=True) if k not in self.cached}
 
 
 def _inner(batch: PackedBatch) -> dict[str, PackedBatch]:
@@ -88,33 +83,33 @@ def _inner(batch: PackedBatch) -> dict[str, PackedBatch]:
     return {name: cast(PackedBatch, value) for name, value in batch.items() if isinstance(value, Mapping)}
 
 
-def write(file: Path, known: Mapping[str, Tensor], *, of: str = "") -> None:
-    """Whole or not at all: under another name, synced, renamed."""
+def write(file: Path, logprobs: Mapping[str, Tensor], *, fingerprint: str = "") -> None:
+    """Atomic: written under another name, synced, renamed."""
     writing = file.with_name(f".{file.name}.writing")
     disk.announce("write", writing)
     with disk.writing():
-        save_file(dict(known), writing, metadata={"sha256": f"{digest(known)} of {of}"})
+        save_file(dict(logprobs), writing, metadata={"sha256": f"{digest(logprobs)} of {fingerprint}"})
     disk.sync(writing)
     disk.rename(writing, file)
 
 
-def read(file: Path, *, of: str = "") -> dict[str, Tensor]:
-    """What `write` wrote; ValueError or SafetensorError where it is not that any more."""
+def read(file: Path, *, fingerprint: str = "") -> dict[str, Tensor]:
+    """What `write` wrote; ValueError or SafetensorError if the file is corrupted or of another reference."""
     with safe_open(file, framework="pt") as content:
-        known = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
-        seal, _, reference = (content.metadata() or {}).get("sha256", "").partition(" of ")
-    if seal != digest(known):
+        logprobs = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
+        sha256, _, reference = (content.metadata() or {}).get("sha256", "").partition(" of ")
+    if sha256 != digest(logprobs):
         raise ValueError("it does not match its sha256: it is corrupted")
-    if reference != of:
+    if reference != fingerprint:
         raise ValueError("it is of another reference")
-    return known
+    return logprobs
 
 
-def digest(known: Mapping[str, Tensor]) -> str:
-    """Of every name and every bit, whatever order they lie in."""
+def digest(logprobs: Mapping[str, Tensor]) -> str:
+    """A hash of every name and every bit, in any order."""
     found = hashlib.sha256()
-    for name in sorted(known):
-        found.update(f"{name} {known[name].numel()} ".encode() + known[name].numpy().tobytes())
+    for name in sorted(logprobs):
+        found.update(f"{name} {logprobs[name].numel()} ".encode() + logprobs[name].numpy().tobytes())
     return found.hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""How good a reward model's scores are on data it has not seen: calibration, and what they owe to length alone.
+"""Metrics of a reward model on held-out data: calibration, Brier score, correlation with length.
 
-Everything is summed in float64 as (sum, count) pairs that merge over micro-batches and ranks (`tallies`), and only
-then put together (`figures`). Axes: T flat tokens, B responses, P pairs, N bins.
+`accumulate` sums in float64 over a micro-batch; `finalize` computes the metrics from the merged sums. Axes: T flat
+tokens, B responses, P pairs, N bins.
 
 The score difference of a pair is a log-odds, so the model says that the better-scored response wins with probability
 sigmoid(|difference|), between 1/2 and 1. Expected calibration error: cut that range into ten bins of equal width; in
@@ -23,22 +23,21 @@ from torch import Tensor
 
 from ascent.losses.loss import Terms
 from ascent.maths.metrics import Accumulator, Mean
-from ascent.maths.segments import Segments
 from ascent.update.objective import Objective
 
 BINS = 10
-# Names of sums that are no figures by themselves.
-_PARTS = "judged/"
+# Sums that are not metrics themselves.
+_PARTS = "score_sums/"
 
 
 @dataclass(frozen=True)
 class _ScoredObjective(Objective):
-    """An objective whose metrics also hold the sums that `figures` needs."""
+    """An objective whose metrics also hold the sums that `finalize` needs."""
 
     def terms(self, batch: Mapping[str, Any]) -> Terms:
         found = dict(super().terms(batch))
         name, first = next(iter(found.items()))
-        found[name] = first._replace(metrics={**first.metrics, **tallies(batch)})
+        found[name] = first._replace(metrics={**first.metrics, **accumulate(batch)})
         return found
 
 
@@ -49,10 +48,10 @@ def with_reward_model_metrics(objective: Objective) -> Objective:
     return _ScoredObjective(objective.row, objective.weights, objective.part)
 
 
-def tallies(available: Mapping[str, Any]) -> dict[str, Accumulator]:
+def accumulate(batch: Mapping[str, Any]) -> dict[str, Accumulator]:
     """The sums of one micro-batch of pairs (`chosen_P`, `rejected_P`) or rankings (`ranks_B`, `groups`)."""
-    scores_B = available["scores_B"].detach().double()
-    won_P, lost_P = _pairs(available)
+    scores_B = batch["scores_B"].detach().double()
+    won_P, lost_P = _pairs(batch)
     gap_P = scores_B[won_P] - scores_B[lost_P]
     surplus_P = torch.sigmoid(gap_P.abs()) - (gap_P.sign() + 1) / 2  # probability given minus won or not
     bin_P = ((torch.sigmoid(gap_P.abs()) - 0.5) * (2 * BINS)).long().clamp(max=BINS - 1)
@@ -60,15 +59,14 @@ def tallies(available: Mapping[str, Any]) -> dict[str, Accumulator]:
     total_N, over_N = torch.where(in_NP, surplus_P, 0.0).sum(1), in_NP.sum(1)
     found: dict[str, Accumulator] = {f"{_PARTS}bin{n}": Mean(total_N[n], over_N[n]) for n in range(BINS)}
     found["preference/brier"] = _mean(torch.sigmoid(-gap_P) ** 2)
-    segments: Segments = available["segments"]
-    length_B = segments.sum(available["loss_mask_T"]).double()
+    length_B = batch["segments"].sum(batch["loss_mask_T"]).double()
     products = {"s": scores_B, "l": length_B, "ss": scores_B**2, "ll": length_B**2, "sl": scores_B * length_B}
     return found | {f"{_PARTS}{name}": _mean(each) for name, each in products.items()}
 
 
-def figures(stats: Mapping[str, Accumulator]) -> dict[str, float]:
-    """Every metric as a number, those that only serve as parts put together."""
-    plain = {name: tally.value() for name, tally in stats.items() if not name.startswith(_PARTS)}
+def finalize(stats: Mapping[str, Accumulator]) -> dict[str, float]:
+    """The value of every metric."""
+    plain = {name: each.value() for name, each in stats.items() if not name.startswith(_PARTS)}
     if f"{_PARTS}s" not in stats:
         return plain
     bins = [stats[f"{_PARTS}bin{n}"] for n in range(BINS)]
@@ -82,18 +80,18 @@ def figures(stats: Mapping[str, Accumulator]) -> dict[str, float]:
 
 
 def _correlation(s: float, l: float, ss: float, ll: float, sl: float) -> float:  # noqa: E741 - score and length
-    """Pearson's, from means of products; NaN where one of the two never changes."""
-    spread = (ss - s * s, ll - l * l)
-    if min(spread[0] / max(ss, 1e-300), spread[1] / max(ll, 1e-300)) < 1e-12:
+    """Pearson's correlation from means of products; NaN where a variance is 0."""
+    variances = (ss - s * s, ll - l * l)
+    if min(variances[0] / max(ss, 1e-300), variances[1] / max(ll, 1e-300)) < 1e-12:
         return math.nan
-    return (sl - s * l) / math.sqrt(spread[0] * spread[1])
+    return (sl - s * l) / math.sqrt(variances[0] * variances[1])
 
 
-def _pairs(available: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+def _pairs(batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Which response beat which: the pairs of the data, or all untied pairs of each ranking."""
-    if "chosen_P" in available:
-        return available["chosen_P"], available["rejected_P"]
-    ids_B, ranks_B = available["groups"].ids_B, available["ranks_B"]
+    if "chosen_P" in batch:
+        return batch["chosen_P"], batch["rejected_P"]
+    ids_B, ranks_B = batch["groups"].ids_B, batch["ranks_B"]
     better_BB = (ids_B[:, None] == ids_B[None, :]) & (ranks_B[:, None] < ranks_B[None, :])
     won_P, lost_P = better_BB.nonzero(as_tuple=True)
     return won_P, lost_P

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the optimizer step, counted from 0. Nothing to save, nothing to forget.
+"""The learning rate as a function of the optimizer step, counted from 0.
 
 With peak 1, warm-up 3 and 7 steps in all, a linear schedule reads 1/4 2/4 3/4 | 4/4 3/4 2/4 1/4, and 0 once the run
 is over: the first step moves the weights and so does the last.
@@ -23,13 +23,13 @@ def cosine(progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-# What follows the warm-up: from the share of the remaining run that is done (0 to 1) to a factor of the peak.
+# After the warm-up: progress through the rest of the run (0 to 1) -> factor of the peak.
 SHAPES: dict[str, Callable[[float], float]] = {"constant": constant, "linear": linear, "cosine": cosine}
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`total` counts optimizer steps, warm-up included; only `constant` can do without it."""
+    """`total` counts optimizer steps, warm-up included; only `constant` does not need it."""
 
     peak: float
     shape: str = "constant"

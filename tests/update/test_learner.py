@@ -209,14 +209,14 @@ def test_a_step_that_is_not_finite_is_not_remembered(row: str) -> None:
 
 def test_too_many_such_steps_in_a_row_end_the_run_and_a_good_one_starts_the_count_again() -> None:
     model = Poisoned()
-    learner = learner_of(model, patience=3)
+    learner = learner_of(model, max_skipped=3)
     sft = objective_of(TABLE["sft"])
     for ill in (True, True, False, True, True):
         model.ill = ill
         learner.step([batch_of(0)], sft)
     state = learner.state()
     assert (state["skipped"], state["skipped_in_a_row"]) == (4, 2)
-    resumed = learner_of(model, patience=3)
+    resumed = learner_of(model, max_skipped=3)
     resumed.load_state(state)  # the count survives a restart
     with pytest.raises(
         Diverged,
@@ -330,7 +330,7 @@ def test_weights_are_live_and_two_learners_do_not_touch_each_other() -> None:
     [
         ({"max_grad_norm": 0.0}, "max_grad_norm=0.0 would stop training"),
         ({"temperature": 0.0}, "temperature=0.0 has no log-probabilities"),
-        ({"patience": 0}, "patience=0 steps"),
+        ({"max_skipped": 0}, "max_skipped=0 steps"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], words: str) -> None:

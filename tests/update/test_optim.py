@@ -235,7 +235,7 @@ def test_the_weights_with_a_broken_gradient_are_named() -> None:
     assert module[1].weight.grad is not None
     module[1].weight.grad[2] = math.inf
     optimizer = AdamW(module.named_parameters())
-    assert optimizer.broken() == ["1.weight"]
+    assert optimizer.non_finite_gradients() == ["1.weight"]
     assert not math.isfinite(float(optimizer.norm()))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ascent.checkpoints import disk
 from ascent.maths.logprobs import next_token_logprobs
 from ascent.maths.segments import Segments
-from ascent.update.reference_cache import Reference, read, write
+from ascent.update.reference_cache import ReferenceCache, read, write
 
 
 class Bigram:
@@ -45,8 +45,8 @@ A, B, C = [1, 2, 3], [4, 5], [6, 7, 8, 9]
 
 def test_each_text_is_computed_once_whatever_it_is_packed_with() -> None:
     model = Bigram()
-    reference = Reference(model)  # type: ignore[arg-type]
-    assert reference.learn([batch(A, B), batch(C)]) == 3
+    reference = ReferenceCache(model)  # type: ignore[arg-type]
+    assert reference.precompute([batch(A, B), batch(C)]) == 3
     assert model.calls == 2
     alone = Bigram().outputs(batch(C, A), frozenset(), 1.0)["logprobs_T"]
     torch.testing.assert_close(reference(batch(C, A))["ref_logprobs_T"], alone, rtol=0, atol=1e-6)
@@ -54,7 +54,7 @@ def test_each_text_is_computed_once_whatever_it_is_packed_with() -> None:
 
 
 def test_a_companion_gets_its_own() -> None:
-    reference = Reference(Bigram())  # type: ignore[arg-type]
+    reference = ReferenceCache(Bigram())  # type: ignore[arg-type]
     done = reference({**batch(A), "mismatched": batch(B)})
     assert done["ref_logprobs_T"].numel() == 3
     assert done["mismatched"]["ref_logprobs_T"].numel() == 2
@@ -62,27 +62,27 @@ def test_a_companion_gets_its_own() -> None:
 
 def test_the_file_serves_a_second_run_without_the_model(tmp_path: Path) -> None:
     file = tmp_path / "reference.safetensors"
-    first = Reference(Bigram(), file=file)  # type: ignore[arg-type]
-    first.learn([batch(A, B)])
-    second = Reference(None, file=file)
+    first = ReferenceCache(Bigram(), file=file)  # type: ignore[arg-type]
+    first.precompute([batch(A, B)])
+    second = ReferenceCache(None, file=file)
     torch.testing.assert_close(
         second(batch(B, A))["ref_logprobs_T"], first(batch(B, A))["ref_logprobs_T"], rtol=0, atol=0
     )
-    with pytest.raises(ValueError, match="reference model was dropped"):
+    with pytest.raises(ValueError, match="reference model was released"):
         second(batch(C))
 
 
 def test_another_mask_is_another_text() -> None:
     masked = {**batch(A), "loss_mask_T": torch.tensor([False, True, True])}
-    assert Reference(Bigram()).learn([batch(A), masked]) == 2  # type: ignore[arg-type]
+    assert ReferenceCache(Bigram()).precompute([batch(A), masked]) == 2  # type: ignore[arg-type]
 
 
 def test_what_was_not_learnt_is_computed_every_time_as_a_resumed_run_would() -> None:
     model = Bigram()
-    reference = Reference(model)  # type: ignore[arg-type]
+    reference = ReferenceCache(model)  # type: ignore[arg-type]
     first, again = (reference(batch(A))["ref_logprobs_T"] for _ in range(2))
     assert torch.equal(first, again)
-    assert model.calls == 2 and not reference.known
+    assert model.calls == 2 and not reference.cached
 
 
 def _flipped(content: bytes) -> bytes:
@@ -100,28 +100,28 @@ def _flipped(content: bytes) -> bytes:
 )
 def test_a_damaged_file_is_told_and_computed_again(damage: Any, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "reference.safetensors"
-    first = Reference(Bigram(), file=file)  # type: ignore[arg-type]
-    first.learn([batch(A, B)])
+    first = ReferenceCache(Bigram(), file=file)  # type: ignore[arg-type]
+    first.precompute([batch(A, B)])
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
     model = Bigram()
-    second = Reference(model, file=file)  # type: ignore[arg-type]
+    second = ReferenceCache(model, file=file)  # type: ignore[arg-type]
     assert len(second.notes) == 1 and reason in second.notes[0]
     assert second.notes[0].endswith("its log-probs are computed again")
-    assert second.learn([batch(A, B)]) == 2 and model.calls == 1
+    assert second.precompute([batch(A, B)]) == 2 and model.calls == 1
     assert file.read_bytes() == whole
-    assert Reference(None, file=file).notes == []
+    assert ReferenceCache(None, file=file).notes == []
 
 
 def test_a_file_of_another_reference_is_told_and_computed_again(tmp_path: Path) -> None:
     file = tmp_path / "reference.safetensors"
-    Reference(Bigram(), file=file, of="one").learn([batch(A, B)])  # type: ignore[arg-type]
-    assert len(Reference(None, file=file, of="one").known) == 2
+    ReferenceCache(Bigram(), file=file, fingerprint="one").precompute([batch(A, B)])  # type: ignore[arg-type]
+    assert len(ReferenceCache(None, file=file, fingerprint="one").cached) == 2
     model = Bigram()
-    other = Reference(model, file=file, of="another")  # type: ignore[arg-type]
-    assert "it is of another reference" in other.notes[0] and not other.known
-    assert other.learn([batch(A, B)]) == 2 and model.calls == 1
-    assert len(Reference(None, file=file, of="another").known) == 2
+    other = ReferenceCache(model, file=file, fingerprint="another")  # type: ignore[arg-type]
+    assert "it is of another reference" in other.notes[0] and not other.cached
+    assert other.precompute([batch(A, B)]) == 2 and model.calls == 1
+    assert len(ReferenceCache(None, file=file, fingerprint="another").cached) == 2
 
 
 def test_killed_at_any_change_the_file_is_the_old_one_or_the_new_one(

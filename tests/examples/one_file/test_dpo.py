@@ -15,7 +15,7 @@ from ascent.data.render import Renderer
 from ascent.data.sources import FileSource
 from ascent.models.load import load
 from ascent.update.objective import objective_of
-from ascent.update.reference_cache import Reference
+from ascent.update.reference_cache import ReferenceCache
 from tests.examples.one_file.replay import LOSS, WEIGHT, learner_of, module, same_weights, saved, stands_alone, told
 
 
@@ -35,7 +35,7 @@ def test_dpo_is_the_librarys(tmp_path: Path) -> None:
     model = load(folder)
     ready = prepare(load_data(str(tmp_path / "pairs.jsonl"), "pairs"), Renderer(model.tokenizer), Limits(64, 32))
     source = FileSource([ready], batch_size=6, tokens_per_microbatch=64, max_tokens=64, seed=0, shuffle=False)
-    ours, frozen = learner_of(model, settings.learning_rate, 1e-6), Reference(load(folder))
+    ours, frozen = learner_of(model, settings.learning_rate, 1e-6), ReferenceCache(load(folder))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, eps=1e-6, weight_decay=0.0)
     losses = []
     for step in range(4):
