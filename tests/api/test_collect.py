@@ -114,7 +114,7 @@ def test_other_questions_are_refused(model, liked, tmp_path):
     asked = {"models": model, "prompts": "style:4", "samples": 2}
     collect_with(asked, out, liked)
     for changed, word in ((asked | {"samples": 3}, "samples"), (asked | {"prompts": "style:5"}, "prompts")):
-        with pytest.raises(ValueError, match=f"answers to other questions: {word} was"):
+        with pytest.raises(ValueError, match=f"was sampled with other arguments: {word} was"):
             collect_with(changed, out, liked)
     with pytest.raises(ValueError, match="verdicts of sim on other questions"):
         collect_with(asked | {"form": "rankings", "samples": 2, "per_prompt": 1}, out, liked, repeat=0.0)

@@ -83,7 +83,7 @@ def test_a_simulated_annotator_and_errors_in_one_line(tmp_path):
     assert done.exit_code == 0 and "sim: 12 tie" in done.stdout
     with pytest.raises(ValueError, match="no task named 'styl'"):
         piped(tmp_path, "", "--from", "simulated:styl")
-    with pytest.raises(ValueError, match="answers to other questions: samples was 2 and is 3"):
+    with pytest.raises(ValueError, match="was sampled with other arguments: samples was 2 and is 3"):
         piped(tmp_path, "", "--samples", "3")
 
 

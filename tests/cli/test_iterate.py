@@ -15,7 +15,7 @@ def call(*words: str):
 def test_errors_say_what_to_do(tmp_path):
     with pytest.raises(ValueError, match="iterate needs a folder; add --run DIR"):
         call("iterate", "rlhf_iterated")
-    with pytest.raises(ValueError, match="sft is no recipe of rounds"):
+    with pytest.raises(ValueError, match="sft is not a recipe of ascent iterate"):
         call("iterate", "sft", "--run", str(tmp_path / "r"))
     with pytest.raises(ValueError, match=r"collect\.samples"):
         call("iterate", "rlhf_iterated", "collect.samples=1", "--run", str(tmp_path / "r"))

@@ -60,7 +60,7 @@ def refused(*words: str) -> str:
         (["--port", "-1"], "port=-1, but a port lies between 0 and 65535"),
         (["--host", "0.0.0.0"], "host=0.0.0.0 is open to other machines, so a token is needed"),
         (["--host", "192.0.2.1", "--token-file", "TOKEN"], "host=192.0.2.1, port=8765 cannot be listened on: "),
-        (["--host", "\u00fc" * 80, "--token-file", "TOKEN"], "cannot be listened on: no name of a machine"),
+        (["--host", "\u00fc" * 80, "--token-file", "TOKEN"], "cannot be listened on: not a host name"),
         (["--token-file", "none"], "token_file=none: there is no such file"),
         (["--token-file", "."], "token_file=.: there is no such file"),
         (["--token-file", "BINARY"], "must be one word of ASCII letters"),
