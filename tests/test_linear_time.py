@@ -19,7 +19,7 @@ from ascent.cli.annotate import harmless
 from ascent.cli.samples import visible
 from ascent.data.render import Renderer
 from ascent.data.steps import step_ends
-from ascent.envs import Family, find
+from ascent.envs import EnvFactory, find_env
 from ascent.envs.calculator import calculate
 from ascent.feedback.endpoint import read_verdict
 from ascent.maths.rouge import rouge_l
@@ -210,8 +210,8 @@ def renderer() -> Renderer:
 
 
 @cache
-def tools() -> Family:
-    return find("tools", tools=["calculator", "search"], corpus=__file__)
+def tools() -> EnvFactory:
+    return find_env("tools", tools=["calculator", "search"], corpus=__file__)
 
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -224,8 +224,8 @@ READERS: dict[str, Callable[[str], object]] = {
     **{"calculator": calculated, "rouge_l": partial(rouge_l, REFERENCE), "rendering": rendered},
     "tools": lambda text: tools()(ASK).reply(text),
     "search": lambda text: tools()(ASK).reply(f"<search>{text}</search>"),
-    "maze": lambda text: find("maze")(MAZE).reply(text),
-    "twenty_questions": lambda text: find("twenty_questions")(ASK).reply(text),
+    "maze": lambda text: find_env("maze")(MAZE).reply(text),
+    "twenty_questions": lambda text: find_env("twenty_questions")(ASK).reply(text),
     "between turns": lambda text: renderer().escape_control_tokens(text),
     "steps": lambda text: step_ends(text, "\n"),
     **{f"task {name}": partial(task.verify, task.prompts("train", 1)[0]) for name, task in TASKS.items()},

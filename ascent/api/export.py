@@ -21,4 +21,4 @@ def export(model: str | Path, target: str | Path) -> Path:
     folder = model_folder(str(model))
     if not isinstance(folder, Path):
         raise ValueError(f"{model} is a hub name; export takes a run or a model folder of this machine")
-    return exporting.export(exporting.copy_of(folder), Path(target))
+    return exporting.export(exporting.copy_writer(folder), Path(target))

@@ -1,7 +1,7 @@
-"""Every change a checkpoint makes on disk goes through these few functions.
+"""The disk operations of checkpoints.
 
-Each announces itself to `watcher` first. Tests put a watcher in place that kills the process, or raises what a full
-disk raises, at the n-th call; in use it does nothing.
+Each calls `watcher` first, which does nothing. Tests replace it to kill the process, or to raise the error of a full
+disk, at the n-th call.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ watcher: Callable[[str, Path], None] = lambda kind, path: None  # noqa: E731 - a
 
 
 def announce(kind: str, path: Path) -> None:
-    """Say that `path` is about to be changed: `write`, `fsync`, `rename` or `remove`."""
+    """Call the watcher before a `write`, `fsync`, `rename` or `remove` of `path`."""
     watcher(kind, path)
 
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Inside, a write that fails is an OSError, whoever writes: safetensors and tokenizers raise errors of their own,
-    tokenizers a bare Exception."""
+    """Turn failed writes of safetensors (SafetensorError) and tokenizers (Exception) into OSError."""
     try:
         yield
     except Exception as error:
@@ -40,7 +39,7 @@ def write(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Do not return before the file, or the folder's list of names, is on the disk itself."""
+    """fsync a file or a folder."""
     announce("fsync", path)
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -50,7 +49,7 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Sync every file in a folder, then the folders from the inside out."""
+    """fsync every file in a folder, then the folders, innermost first."""
     folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         sync(path)
@@ -59,7 +58,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Atomic: at every instant there is either the one name or the other."""
+    """Rename atomically and sync the parent folder."""
     announce("rename", target)
     os.rename(source, target)
     sync(target.parent)

@@ -1,4 +1,4 @@
-"""A plain Hugging Face folder that loads with no Ascent installed."""
+"""Export to a Hugging Face folder that loads without Ascent."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ascent.checkpoints.manifest import CheckpointError
 from ascent.checkpoints.save import Writer
 
 
-def copy_of(folder: Path) -> Writer:
-    """A writer that copies a model folder, such as the one inside a checkpoint."""
+def copy_writer(folder: Path) -> Writer:
+    """A writer that copies a model folder."""
 
     def write(target: Path) -> None:
         shutil.copytree(folder, target, dirs_exist_ok=True)
@@ -21,7 +21,7 @@ def copy_of(folder: Path) -> Writer:
 
 
 def export(write_model: Writer, target: Path) -> Path:
-    """Write the model next to `target` under a temporary name, check it, sync it and rename it."""
+    """Write the model to a temporary folder, check it, sync it and rename it."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CheckpointError(f"{target} exists and is not an empty folder; export to another place or delete it first")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def export(write_model: Writer, target: Path) -> Path:
 
 
 def _check(folder: Path) -> None:
-    """What transformers needs, and nothing that would need Ascent or unpickling."""
+    """CheckpointError unless transformers can load the folder without Ascent and without pickle."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     if "config.json" not in names:
         raise CheckpointError(f"the exported folder has no config.json (it has {names}); is this a model folder?")

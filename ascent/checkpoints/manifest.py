@@ -1,4 +1,4 @@
-"""The list of a checkpoint's files with their sizes and sha256, and the sha256 of the list itself."""
+"""The manifest of a checkpoint: its files with size and sha256, and the sha256 of the manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMAT = 2
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written, or cannot be used."""
+    """A checkpoint cannot be written or used."""
 
 
 def sha256(path: Path) -> str:
@@ -21,36 +21,38 @@ def sha256(path: Path) -> str:
 
 
 def describe(folder: Path, *, step: int, score: float | None) -> str:
-    """The text of a manifest for everything that lies in the folder now."""
+    """The text of a manifest for all files in the folder."""
     files = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path != folder / NAME
     }
     content = {"format": FORMAT, "step": step, "score": score, "files": files}
-    return json.dumps({**content, "sha256": _seal(content)}, indent=1, allow_nan=False) + "\n"
+    return json.dumps({**content, "sha256": _digest(content)}, indent=1, allow_nan=False) + "\n"
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The manifest, itself verified; the files it lists are not looked at."""
+    """The manifest, verified; its files are not read."""
     path = folder / NAME
     if not path.is_file():
         raise CheckpointError(f"it has no {NAME}: it was never finished, or the file was lost")
     try:
         found = json.loads(path.read_bytes())
-        seal = found.pop("sha256")
+        digest = found.pop("sha256")
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{NAME} cannot be read ({error}): it is truncated or corrupted") from error
-    if seal != _seal(found):
+    if digest != _digest(found):
         raise CheckpointError(f"{NAME} does not match its own sha256: it is corrupted")
     if found["format"] != FORMAT:
-        raise CheckpointError(f"it has format {found['format']}, this version reads {FORMAT}; use the version that wrote it")
+        raise CheckpointError(
+            f"it has format {found['format']}, this version reads {FORMAT}; use the version that wrote it"
+        )
     content: dict[str, Any] = found
     return content
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Read every listed file and compare; returns the manifest or raises CheckpointError with what is wrong."""
+    """Verify every file; returns the manifest, or raises CheckpointError."""
     content = read(folder)
     for name, expected in content["files"].items():
         path = folder / name
@@ -64,5 +66,5 @@ def verify(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _seal(content: dict[str, Any]) -> str:
+def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()

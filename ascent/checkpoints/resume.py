@@ -1,4 +1,4 @@
-"""Resuming: the newest checkpoint that verifies, and why newer ones were not taken."""
+"""Resume: the newest valid checkpoint, and why newer ones were rejected."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CANDIDATE = re.compile(rf"(\d+)|\.(\d+)\.{REPLACED}")
 
 
 class RejectedCheckpoint(NamedTuple):
-    """A checkpoint that was not taken, and what is wrong with it."""
+    """An invalid checkpoint and the reason."""
 
     folder: Path
     reason: str
 
 
 class ResumePoint(NamedTuple):
-    """The checkpoint to continue from; `rejected` are newer ones that did not verify."""
+    """The checkpoint to continue from; `rejected` are newer, invalid ones."""
 
     folder: Path
     step: int
@@ -33,16 +33,13 @@ class ResumePoint(NamedTuple):
     rejected: tuple[RejectedCheckpoint, ...]
 
     def lines(self) -> list[str]:
-        """What to tell the user."""
-        told = [f"checkpoint {each.folder.name} is not used: {each.reason}" for each in self.rejected]
-        return [*told, f"continuing from the checkpoint of step {self.step}"]
+        """Messages for the user."""
+        notes = [f"checkpoint {each.folder.name} is not used: {each.reason}" for each in self.rejected]
+        return [*notes, f"continuing from the checkpoint of step {self.step}"]
 
 
 def newest(root: Path) -> ResumePoint | None:
-    """Verify checkpoints from the newest back and return the first that is whole; None where none was ever saved.
-
-    If there are checkpoints and not one verifies, that is an error and not a fresh start.
-    """
+    """The newest valid checkpoint; None where there is none. CheckpointError where all are invalid."""
     rejected: list[RejectedCheckpoint] = []
     for folder in _candidates(root):
         try:
@@ -60,7 +57,7 @@ def newest(root: Path) -> ResumePoint | None:
 
 
 def _candidates(root: Path) -> list[Path]:
-    """Newest first; of two with the same step, the one that was put in place before the one it replaced."""
+    """Newest first; for one step, the current checkpoint before the one that it replaced."""
     if not root.is_dir():
         return []
     found = []
@@ -72,7 +69,7 @@ def _candidates(root: Path) -> list[Path]:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The state of a verified checkpoint; its model folders are read by whoever builds the model."""
+    """The state of a verified checkpoint, without its model folders."""
     plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
     state: dict[str, Any] = join(plain, load_file(folder / TENSORS))
     return state

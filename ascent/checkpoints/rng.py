@@ -1,4 +1,4 @@
-"""The states of the global random number generators: Python's, numpy's, torch's on the CPU and on every GPU."""
+"""The states of the global random number generators of Python, numpy and torch (CPU and all GPUs)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ State = dict[str, Any]
 
 
 def capture() -> State:
-    """Plain numbers and tensors, as a checkpoint's state may hold them."""
+    """The states as numbers and tensors, for a checkpoint."""
     version, numbers, gauss = random.getstate()
     legacy: Any = np.random.get_state(legacy=False)
     return {
@@ -30,7 +30,7 @@ def capture() -> State:
 
 
 def restore(state: State) -> None:
-    """Put back what `capture` returned; the next numbers are the ones that would have come."""
+    """Restore the states of `capture`."""
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if len(state["cuda"]) != devices:
         raise ValueError(
@@ -54,7 +54,7 @@ def restore(state: State) -> None:
 
 
 def seed(number: int) -> None:
-    """Seed every global generator, so that nothing depends on what ran before."""
+    """Seed every global generator."""
     random.seed(number)
     np.random.seed(number % 2**32)
     torch.manual_seed(number)

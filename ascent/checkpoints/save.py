@@ -1,12 +1,12 @@
-"""Saving: everything under a temporary name, synced and hashed, then one rename. A checkpoint is whole or not there.
+"""Save checkpoints atomically: written to a temporary folder, synced, hashed, renamed.
 
-    checkpoints/<step>/model/...               written by the model itself, in Hugging Face layout (other folders alike)
+    checkpoints/<step>/model/...               in Hugging Face layout, written by the model (further folders likewise)
     checkpoints/<step>/optimizer.safetensors   every tensor of the state
     checkpoints/<step>/state.json              the rest of the state
     checkpoints/<step>/manifest.json           size and sha256 of every file
 
-Names that begin with a dot are work in progress: `.7.writing` was never finished, `.7.replaced` is an older whole
-checkpoint of a step that was just saved again, `.7.removing` is being deleted.
+Names with a leading dot are temporary: `.7.writing` is incomplete, `.7.replaced` is an older, complete checkpoint of a
+step that is saved again, `.7.removing` is being deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WRITING, REPLACED, REMOVING = "writing", "replaced", "removing"
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """Which checkpoints survive: the `last` so many, and the `best` so many by score (larger is better, or smaller)."""
+    """Which checkpoints are kept: the `last` ones, and the `best` ones by score."""
 
     last: int = 2
     best: int = 0
@@ -44,7 +44,7 @@ class RetentionPolicy:
 
 
 class SavedCheckpoint(NamedTuple):
-    """Where the checkpoint lies, and the steps whose checkpoints were deleted for it."""
+    """The folder of the checkpoint, and the steps whose checkpoints were deleted."""
 
     folder: Path
     deleted: tuple[int, ...]
@@ -59,10 +59,10 @@ def save(
     keep: RetentionPolicy | None = None,
     score: float | None = None,
 ) -> SavedCheckpoint:
-    """Write the checkpoint of a step and return once it is safe on disk; only then are older ones deleted.
+    """Write the checkpoint of a step to disk, then delete older ones.
 
-    `folders` maps a name ("model") to a function that writes such a folder. On failure the folder is as it was before.
-    A score that is not a number is stored as none: it cannot be the best.
+    `folders` maps a name ("model") to a function that writes that folder. A failed save leaves earlier checkpoints as
+    they were. A non-finite score is stored as None and is never the best.
     """
     if step < 0:
         raise ValueError(f"a checkpoint of step {step}; steps are counted from 0")
@@ -70,7 +70,7 @@ def save(
     plain, tensors = split(state)
     score = score if score is not None and math.isfinite(score) else None
     try:
-        _make(root)
+        _create(root)
         _clear_leftovers(root)
         writing.mkdir()
         with disk.writing():
@@ -100,7 +100,7 @@ def save(
         ) from error
 
 
-def _make(root: Path) -> None:
+def _create(root: Path) -> None:
     if not root.is_dir():
         root.mkdir(parents=True)
         disk.sync(root.parent)
@@ -108,7 +108,7 @@ def _make(root: Path) -> None:
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     disk.announce("write", path)
-    # A tensor named twice in the state is stored twice: safetensors refuses memory shared between names.
+    # Shared tensors are cloned, because safetensors refuses shared memory.
     seen: set[int] = set()
     distinct: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -119,7 +119,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _put_in_place(writing: Path, target: Path) -> None:
-    """One rename; a step that is saved again moves its older checkpoint aside first, where resuming still finds it."""
+    """Rename to the final name. An older checkpoint of the same step is moved aside first, where resume finds it."""
     aside = target.parent / f".{target.name}.{REPLACED}"
     if target.exists():
         if aside.exists():
@@ -129,30 +129,30 @@ def _put_in_place(writing: Path, target: Path) -> None:
 
 
 def _clear_leftovers(root: Path) -> None:
-    """Delete what a killed save left behind; `.replaced` stays until a newer checkpoint is whole."""
+    """Delete the leftovers of a killed save; `.replaced` stays until a newer checkpoint is complete."""
     for path in sorted(root.glob(f".*.{WRITING}")) + sorted(root.glob(f".*.{REMOVING}")):
         disk.remove(path)
 
 
 def steps_in(root: Path) -> list[int]:
-    """The steps that have a checkpoint folder, in order; nothing is verified."""
+    """The steps with a checkpoint folder, sorted, not verified."""
     return sorted(int(path.name) for path in root.iterdir() if path.name.isdecimal()) if root.is_dir() else []
 
 
 def _prune(root: Path, step: int, keep: RetentionPolicy) -> tuple[int, ...]:
-    """Delete what the policy does not keep. Later steps belong to a past this run was taken back from: they go too."""
-    past = [each for each in steps_in(root) if each <= step]
-    kept = set(past[-keep.last :]) | set(_best(root, past, keep))
+    """Delete what the policy does not keep, and later steps, which are left over from before a rollback."""
+    saved = [each for each in steps_in(root) if each <= step]
+    kept = set(saved[-keep.last :]) | set(_best(root, saved, keep))
     deleted = tuple(each for each in steps_in(root) if each not in kept)
     for path in [*(root / str(each) for each in deleted), *sorted(root.glob(f".*.{REPLACED}"))]:
         aside = root / f".{path.name.removeprefix('.')}.{REMOVING}"
-        disk.rename(path, aside)  # at no instant does a half-deleted folder carry a checkpoint's name
+        disk.rename(path, aside)  # so that no partly deleted folder has the name of a checkpoint
         disk.remove(aside)
     return deleted
 
 
 def best(root: Path, keep: RetentionPolicy) -> list[int]:
-    """The steps whose checkpoints are kept for their score, best first."""
+    """The steps with the best checkpoints, best first."""
     return _best(root, steps_in(root), keep)
 
 
@@ -162,7 +162,7 @@ def _best(root: Path, steps: list[int], keep: RetentionPolicy) -> list[int]:
         try:
             score = manifest.read(root / str(each))["score"]
         except CheckpointError:
-            continue  # it cannot be used, so it cannot be the best
+            continue  # an invalid checkpoint is never the best
         if score is not None:
             scores[each] = score if keep.larger_is_better else -score
     return sorted(scores, key=lambda each: (scores[each], each), reverse=True)[: keep.best]

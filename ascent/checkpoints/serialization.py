@@ -1,7 +1,7 @@
-"""A state, cut into what goes into a tensor file and what goes into JSON; and put together again, exactly.
+"""Split a state into JSON and tensors, and join them again, without pickle.
 
-A state is nested dicts, lists, numbers, words, booleans, None and tensors. In the JSON a tensor is
-{"$tensor": "its/path"}, and a float that JSON cannot write is {"$float": "nan"}. Nothing is pickled.
+A state is nested dicts, lists, numbers, strings, booleans, None and tensors. In the JSON a tensor is
+{"$tensor": "its/path"}, and a non-finite float is {"$float": "nan"}.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 
 def split(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(what JSON can hold, the tensors by their place in the state)."""
+    """(JSON value, tensors by their path in the state)."""
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = _split(state, (), tensors)
     return plain, tensors
 
 
-def _split(value: Any, place: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
-    where = "/".join(place)
+def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
+    where = "/".join(path)
     if isinstance(value, Tensor):
         if where in tensors:
             raise ValueError(f"two tensors of the state would both be called {where!r}; rename one of the keys")
@@ -31,18 +31,18 @@ def _split(value: Any, place: tuple[str, ...], tensors: dict[str, Tensor]) -> An
         for key in value:
             if not isinstance(key, str) or key.startswith("$"):
                 raise ValueError(
-                    f"key {key!r} at {where or 'the top'!r} of the state; keys are words without a leading $"
+                    f"key {key!r} at {where or 'the top'!r} of the state; keys are strings without a leading $"
                 )
-        return {key: _split(each, (*place, key), tensors) for key, each in value.items()}
+        return {key: _split(each, (*path, key), tensors) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_split(each, (*place, str(index)), tensors) for index, each in enumerate(value)]
+        return [_split(each, (*path, str(index)), tensors) for index, each in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(
-        f"{where!r} in the state is a {type(value).__name__}; a state holds numbers, words, booleans, None, tensors, "
-        "and lists and dicts of them, so that it can be saved without pickle"
+        f"{where!r} in the state is a {type(value).__name__}; a state holds numbers, strings, booleans, None, "
+        "tensors, and lists and dicts of them, so that it can be saved without pickle"
     )
 
 

@@ -1,6 +1,6 @@
-"""What a prompt talks to: nothing, tools, or a game. Found by name; they speak text. No torch."""
+"""Environments of multi-turn rollouts: tools and games, by name."""
 
-from ascent.envs.registry import Family, find
+from ascent.envs.registry import EnvFactory, find_env
 from ascent.sandbox.timeouts import within
 
-__all__ = ["Family", "find", "within"]
+__all__ = ["EnvFactory", "find_env", "within"]

@@ -1,4 +1,4 @@
-"""Arithmetic as text: + - * / // % ** and parentheses over whole and decimal numbers, exactly, and nothing else."""
+"""Exact arithmetic on text: + - * / // % ** and parentheses over integers and decimals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-MOST_CHARACTERS = 200
-MOST_DIGITS = 1000  # of a power: anything larger is a way to hang
+MAX_CHARACTERS = 200
+MAX_DIGITS = 1000  # of a power; larger ones take too long
 DECIMALS = 10
-_SIGNS = re.compile(r"[0-9.+\-*/%()\s]*")
-SIGNS: dict[type, Callable[[Fraction, Fraction], Fraction | int]] = {
+_ALLOWED = re.compile(r"[0-9.+\-*/%()\s]*")
+OPERATORS: dict[type, Callable[[Fraction, Fraction], Fraction | int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -23,42 +23,42 @@ SIGNS: dict[type, Callable[[Fraction, Fraction], Fraction | int]] = {
 
 
 def calculate(text: str) -> str:
-    """The value: a whole number, or a decimal of at most ten places. ValueError or ZeroDivisionError where none is."""
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"{len(text)} characters, but at most {MOST_CHARACTERS} are read")
+    """The value as text: an integer, or a decimal of at most ten places. ValueError or ZeroDivisionError otherwise."""
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"{len(text)} characters, but at most {MAX_CHARACTERS} are read")
     try:
-        # Only signs of arithmetic reach the parser: it warns aloud about others, such as 12x.
-        tree = ast.parse(text.strip() if _SIGNS.fullmatch(text) else "", mode="eval")
+        # Other characters do not reach the parser, which would print warnings, for example about 12x.
+        tree = ast.parse(text.strip() if _ALLOWED.fullmatch(text) else "", mode="eval")
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError(f"{text.strip()!r} is not arithmetic") from None
-    return _written(_value(tree.body, text.strip()))
+    return _format(_evaluate(tree.body, text.strip()))
 
 
-def _value(node: ast.expr, text: str) -> Fraction:
+def _evaluate(node: ast.expr, text: str) -> Fraction:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return Fraction(ast.get_source_segment(text, node) or "")
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        inner = _value(node.operand, text)
+        inner = _evaluate(node.operand, text)
         return -inner if isinstance(node.op, ast.USub) else inner
     if isinstance(node, ast.BinOp):
-        left, right = _value(node.left, text), _value(node.right, text)
+        left, right = _evaluate(node.left, text), _evaluate(node.right, text)
         if isinstance(node.op, ast.Pow):
             return _power(left, right)
-        if type(node.op) in SIGNS:
-            return Fraction(SIGNS[type(node.op)](left, right))
+        if type(node.op) in OPERATORS:
+            return Fraction(OPERATORS[type(node.op)](left, right))
     raise ValueError(f"{ast.get_source_segment(text, node) or text!r} is not arithmetic")
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1:
-        raise ValueError(f"the exponent {_written(exponent)} is no whole number")
+        raise ValueError(f"the exponent {_format(exponent)} is not an integer")
     digits = max(len(str(abs(base.numerator))), len(str(base.denominator)))
-    if digits * abs(exponent) > MOST_DIGITS:
-        raise ValueError(f"a power of more than {MOST_DIGITS} digits")
+    if digits * abs(exponent) > MAX_DIGITS:
+        raise ValueError(f"a power of more than {MAX_DIGITS} digits")
     return Fraction(base ** int(exponent))
 
 
-def _written(value: Fraction) -> str:
+def _format(value: Fraction) -> str:
     if value.denominator == 1:
         return str(value.numerator)
     scaled = round(value * 10**DECIMALS)

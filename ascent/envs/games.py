@@ -1,4 +1,4 @@
-"""Games against a script: a maze walked one move a turn, and twenty questions. Their verdict is the part `correct`."""
+"""Scripted games: a maze with one move per turn, and twenty questions. The reward is the part `correct`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ START, GOAL, WALL = "S", "G", "#"
 Place = tuple[int, int]
 
 
-class Walk:
-    """One walk through one maze."""
+class MazeEpisode:
+    """One episode in one maze."""
 
     def __init__(self, prompt: Prompt, shows: Literal["drawing", "ways"]) -> None:
         self.prompt, self.shows = prompt, shows
-        self.lines = _drawing(prompt)
+        self.lines = _parse_maze(prompt)
         self.here, self.goal = self._find(START), self._find(GOAL)
 
     def first(self) -> Prompt:
@@ -28,32 +28,32 @@ class Walk:
     def reply(self, text: str) -> Reply:
         move = text.strip()
         if move not in MOVES:
-            return self._said("say one of U, D, L, R\n", "not_a_move")
-        there = self._beyond(move)
-        if not self._free(there):
-            return self._said("a wall\n", "walls")
+            return self._continue("say one of U, D, L, R\n", "not_a_move")
+        there = self._next_cell(move)
+        if not self._is_free(there):
+            return self._continue("a wall\n", "walls")
         self.here = there
         if self.here == self.goal:
             return Reply(None, {"correct": 1.0}, {"moves": 1})
-        return self._said(self._view(), "moves")
+        return self._continue(self._view(), "moves")
 
-    def _said(self, words: str, count: str) -> Reply:
-        return Reply(Message("user", f"{words}move: "), {"correct": 0.0}, {count: 1})
+    def _continue(self, text: str, count: str) -> Reply:
+        return Reply(Message("user", f"{text}move: "), {"correct": 0.0}, {count: 1})
 
     def _view(self) -> str:
         if self.shows == "drawing":
             marks = {self.goal: GOAL, self.here: START}
             signs = (((r, c), sign) for r, line in enumerate(self.lines) for c, sign in enumerate(f"{line}\n"))
-            return "".join(marks.get(place, _plain(sign)) for place, sign in signs)
-        ways = "".join(move for move in MOVES if self._free(self._beyond(move)))
+            return "".join(marks.get(place, _without_marks(sign)) for place, sign in signs)
+        ways = "".join(move for move in MOVES if self._is_free(self._next_cell(move)))
         down, right = self.goal[0] - self.here[0], self.goal[1] - self.here[1]
         towards = ("D" if down > 0 else "U") * abs(down) + ("R" if right > 0 else "L") * abs(right)
         return f"open {ways} goal {towards}\n"
 
-    def _beyond(self, move: str) -> Place:
+    def _next_cell(self, move: str) -> Place:
         return self.here[0] + MOVES[move][0], self.here[1] + MOVES[move][1]
 
-    def _free(self, place: Place) -> bool:
+    def _is_free(self, place: Place) -> bool:
         row, column = place
         return 0 <= row < len(self.lines) and 0 <= column < len(self.lines[row]) and self.lines[row][column] != WALL
 
@@ -67,7 +67,7 @@ class Walk:
 class Maze:
     """The drawing is in the prompt's last message: lines of `.` and `#` with one S and one G, as in the task `maze`.
 
-    `shows: drawing` gives the policy the whole of it before every move; `ways` only where it can go and where G lies.
+    `shows: drawing` shows the full maze before every move; `ways` only the open directions and the direction of G.
     """
 
     def __init__(self, *, shows: Literal["drawing", "ways"] = "drawing") -> None:
@@ -75,18 +75,18 @@ class Maze:
             raise ValueError(f"env maze: shows={shows!r}, but it must be drawing or ways")
         self.shows = shows
 
-    def __call__(self, prompt: Prompt) -> Walk:
-        return Walk(prompt, self.shows)
+    def __call__(self, prompt: Prompt) -> MazeEpisode:
+        return MazeEpisode(prompt, self.shows)
 
 
-def _drawing(prompt: Prompt) -> list[str]:
+def _parse_maze(prompt: Prompt) -> list[str]:
     lines = [line for line in prompt.messages[-1].content.splitlines() if re.fullmatch(r"[.#SG]+", line)]
     if len({len(line) for line in lines}) != 1:
         raise ValueError(f"prompt {prompt.id!r} holds no maze: lines of . and # of one length, with one S and one G")
     return lines
 
 
-def _plain(sign: str) -> str:
+def _without_marks(sign: str) -> str:
     return "." if sign in (START, GOAL) else sign
 
 
@@ -103,13 +103,13 @@ THINGS: dict[str, Sequence[str]] = {
 _QUESTION = re.compile(r"(?:is it|it is)(?: an?)? ([a-z ]+?)[?.!]?", re.IGNORECASE)
 
 
-class Guessing:
-    """One secret."""
+class TwentyQuestionsEpisode:
+    """One episode with one secret."""
 
     def __init__(self, prompt: Prompt, things: Mapping[str, Sequence[str]]) -> None:
         if prompt.answer is None or prompt.answer not in things:
             raise ValueError(
-                f"prompt {prompt.id!r} has the answer {prompt.answer!r}, but the things are {_some(things)}"
+                f"prompt {prompt.id!r} has the answer {prompt.answer!r}, but the things are {_first_names(things)}"
             )
         self.prompt, self.things, self.secret = prompt, things, prompt.answer
         self._known = {word for words in things.values() for word in words}
@@ -123,33 +123,31 @@ class Guessing:
         if word in self.things:
             return Reply(None, {"correct": float(word == self.secret)}, {"guesses": 1})
         if word not in self._known:
-            return self._said("ask: is it ...?", "not_a_question")
-        return self._said("yes" if word in self.things[self.secret] else "no", "questions")
+            return self._continue("ask: is it ...?", "not_a_question")
+        return self._continue("yes" if word in self.things[self.secret] else "no", "questions")
 
-    def _said(self, words: str, count: str) -> Reply:
-        return Reply(Message("user", f"{words}\n"), {"correct": 0.0}, {count: 1})
+    def _continue(self, text: str, count: str) -> Reply:
+        return Reply(Message("user", f"{text}\n"), {"correct": 0.0}, {count: 1})
 
 
 class TwentyQuestions:
-    """The prompt's answer is the secret; the partner says yes or no to `is it red?`, and `is it a fox?` ends the game.
+    """The prompt's answer is the secret. `is it red?` is answered by yes or no, and `is it a fox?` ends the game.
 
-    `things` maps what may be thought of to the words that are true of it; unless given, eight fruits and animals.
-    `max_turns: 20` makes it twenty questions.
+    `things` maps the possible secrets to their properties; default: eight fruits and animals. `max_turns: 20` limits
+    the questions.
     """
 
     def __init__(self, *, things: Mapping[str, Sequence[str]] | None = None) -> None:
         self.things = THINGS if things is None else things
         both = set(self.things) & {word for words in self.things.values() for word in words}
         if both:
-            raise ValueError(
-                f"env twenty_questions: {sorted(both)[0]!r} is a thing and a word about things; rename one"
-            )
+            raise ValueError(f"env twenty_questions: {sorted(both)[0]!r} is a thing and a property; rename one")
         if len(self.things) < 2:
-            raise ValueError("env twenty_questions: things needs at least 2 entries, or there is nothing to find out")
+            raise ValueError("env twenty_questions: things needs at least 2 entries, or there is nothing to guess")
 
-    def __call__(self, prompt: Prompt) -> Guessing:
-        return Guessing(prompt, self.things)
+    def __call__(self, prompt: Prompt) -> TwentyQuestionsEpisode:
+        return TwentyQuestionsEpisode(prompt, self.things)
 
 
-def _some(things: Mapping[str, Sequence[str]]) -> str:
+def _first_names(things: Mapping[str, Sequence[str]]) -> str:
     return ", ".join([*things][:8]) + (", ..." if len(things) > 8 else "")

@@ -1,8 +1,8 @@
 """Environments by name: a built-in, an entry point of another package (group `ascent.envs`), or `file.py:NAME`.
 
-An environment is written as a function of a prompt that returns an `Env` (two methods, `first` and `reply`), with
-keyword-only parameters as its options; or as a class that takes the options when it is made, is called with a prompt,
-and may hold what all of a run's environments share. `find("tools", tools=["calculator"])` refuses what does not fit.
+An environment is a function of a prompt that returns an `Env` (methods `first` and `reply`), with keyword-only
+parameters as options; or a class that takes the options, is called with a prompt, and may hold shared resources.
+`find_env("tools", tools=["calculator"])` checks the options.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ascent.plugins import check_options, find_target
 from ascent.protocols import Env
 from ascent.records import Prompt
 
-# name -> where it lives; imported when asked for.
+# name -> module:attribute, imported on use
 BUILT_IN = {
     "single_turn": "ascent.envs.single_turn:SingleTurn",
     "tools": "ascent.envs.tools:Tools",
@@ -25,13 +25,13 @@ BUILT_IN = {
 
 
 @runtime_checkable
-class Closes(Protocol):
+class Closeable(Protocol):
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
-class Family:
-    """All environments of a run: one for each rollout, made from its prompt. `close` gives back what they share."""
+class EnvFactory:
+    """Makes one environment per rollout from its prompt. `close` releases what they share."""
 
     name: str
     make: Callable[[Prompt], Env]
@@ -41,20 +41,20 @@ class Family:
         return self.make(prompt)
 
 
-def find(use: str, **options: Any) -> Family:
-    """The environments of that name with their options bound; ValueError when there are none, or they do not fit."""
+def find_env(use: str, **options: Any) -> EnvFactory:
+    """The environment of that name with its options; ValueError for an unknown name or wrong options."""
     target = find_target("env", use, BUILT_IN)
     if isinstance(target, type):
         check_options(f"env {use}", target, options)
-        made = target(**options)
-        if not callable(made):
+        factory = target(**options)
+        if not callable(factory):
             raise ValueError(
                 f"env {use}: {target.__name__} cannot be called with a prompt; give it __call__(self, prompt), which "
                 "returns an environment"
             )
-        make: Callable[[Prompt], Env] = made
-        return Family(use, make, made.close) if isinstance(made, Closes) else Family(use, make)
+        make: Callable[[Prompt], Env] = factory
+        return EnvFactory(use, make, factory.close) if isinstance(factory, Closeable) else EnvFactory(use, make)
     if not callable(target):
         raise ValueError(f"env {use} is a {type(target).__name__}, not a function or a class")
     check_options(f"env {use}", target, options, called_with="the prompt")
-    return Family(use, lambda prompt: target(prompt, **options))
+    return EnvFactory(use, lambda prompt: target(prompt, **options))

@@ -1,6 +1,6 @@
-"""Search over a corpus of this machine: BM25 over words, ties by the order of the file. No network.
+"""BM25 search over a local corpus; ties in the order of the file.
 
-The corpus is a text file with one passage a line, or a .jsonl with `text` and, where there is one, `title`.
+The corpus is a text file with one passage per line, or a .jsonl file with `text` and optionally `title`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
-# As usual: how fast more of the same word stops counting, and how much longer passages are held back.
-SATURATION, LENGTHS = 1.5, 0.75
+K1, B = 1.5, 0.75  # term saturation and length normalization
 _WORD = re.compile(r"\w+")
 
 
 class Search:
-    """Finds the `results` passages that fit a query best."""
+    """Finds the best `results` passages for a query."""
 
     def __init__(self, corpus: str, *, results: int = 3) -> None:
         if results < 1:
@@ -32,15 +31,15 @@ class Search:
                 self._where.setdefault(word, []).append(place)
 
     def __call__(self, query: str) -> str:
-        """The best passages, one a line, numbered; says so where nothing fits."""
+        """The best passages, numbered, one per line, or "nothing found"."""
         scores: dict[int, float] = {}
         for word in sorted(set(_words(query))):
             places = self._where.get(word, [])
             rarity = math.log(1 + (len(self.passages) - len(places) + 0.5) / (len(places) + 0.5))
             for place in places:
                 times = self._counts[place][word]
-                held = SATURATION * (1 - LENGTHS + LENGTHS * self._lengths[place] / self._mean)
-                scores[place] = scores.get(place, 0.0) + rarity * times * (SATURATION + 1) / (times + held)
+                held = K1 * (1 - B + B * self._lengths[place] / self._mean)
+                scores[place] = scores.get(place, 0.0) + rarity * times * (K1 + 1) / (times + held)
         best = sorted(scores, key=lambda place: (-scores[place], place))[: self.results]
         return "\n".join(f"{n}. {self.passages[place]}" for n, place in enumerate(best, start=1)) or "nothing found"
 

@@ -1,11 +1,11 @@
-"""One question, one answer: the episode is over when the policy has spoken once."""
+"""A single-turn environment: the episode ends after one completion."""
 
 from __future__ import annotations
 
 from ascent.records import Prompt, Reply
 
 
-class Once:
+class SingleTurnEpisode:
     def __init__(self, prompt: Prompt) -> None:
         self.prompt = prompt
 
@@ -19,5 +19,5 @@ class Once:
 class SingleTurn:
     """No options."""
 
-    def __call__(self, prompt: Prompt) -> Once:
-        return Once(prompt)
+    def __call__(self, prompt: Prompt) -> SingleTurnEpisode:
+        return SingleTurnEpisode(prompt)

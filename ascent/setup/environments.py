@@ -10,7 +10,7 @@ from typing import Any
 from ascent.config.yaml_text import read
 from ascent.data.load import LoadResult
 from ascent.data.render import Renderer
-from ascent.envs.registry import Family, find
+from ascent.envs.registry import EnvFactory, find_env
 from ascent.records import Message, Prompt
 from ascent.rollouts.multi_turn import EnvSession, Limits
 
@@ -29,14 +29,14 @@ def as_section(text: str | None) -> dict[str, Any] | None:
     return value
 
 
-def family_of(section: Mapping[str, Any]) -> tuple[Family, Limits]:
+def family_of(section: Mapping[str, Any]) -> tuple[EnvFactory, Limits]:
     """A section `{use: ..., max_turns: ..., OPTIONS}`: the environments, and the limits of an episode."""
     options = {key: value for key, value in section.items() if key != "use"}
     limits = {key: options.pop(key) for key in EPISODE_KEYS if key in options}
     for key, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"env.{key}={value!r}, but it must be a number")
-    return find(str(section["use"]), **options), Limits(**limits)
+    return find_env(str(section["use"]), **options), Limits(**limits)
 
 
 def env_session(section: Mapping[str, Any], renderer: Renderer, max_new_tokens: int) -> EnvSession:

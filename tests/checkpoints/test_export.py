@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.checkpoints.export import copy_of, export
+from ascent.checkpoints.export import copy_writer, export
 from ascent.checkpoints.manifest import CheckpointError
 
 LOADS = """
@@ -31,7 +31,7 @@ def test_transformers_loads_it_without_ascent(tmp_path: Path) -> None:
     )
     model = transformers.LlamaForCausalLM(config).eval()
     folder = export(lambda path: model.save_pretrained(path), tmp_path / "first")
-    copied = export(copy_of(folder), tmp_path / "deep/second")
+    copied = export(copy_writer(folder), tmp_path / "deep/second")
     with torch.no_grad():
         expected = float(model(torch.tensor([[1, 2, 3]])).logits.double().sum())
     done = subprocess.run(

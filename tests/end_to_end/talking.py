@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ascent.api.evaluate import evaluate
-from ascent.envs import find
+from ascent.envs import find_env
 from ascent.models import tiny
 from ascent.records import Example, Message, Prompt
 from ascent.tasks.keyed_random import KeyedRandom
@@ -107,7 +107,7 @@ def _held(key: str) -> bool:
 
 def clumsy_walk(prompt: Prompt, noise: KeyedRandom) -> Example:
     """Open ways at random, up to three of them: how a move looks, not where to go."""
-    env = find("maze", shows="ways")(prompt)
+    env = find_env("maze", shows="ways")(prompt)
     messages = list(env.first().messages)
     for _ in range(3):
         ways = messages[-1].content.split(" ")[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.envs import find
+from ascent.envs import find_env
 from ascent.records import Message as Said
 from ascent.records import Prompt
 from ascent.tasks import TASKS
@@ -24,7 +24,7 @@ MAZE = "maze\nS.#\n.#G\n...\nmoves:"
 
 
 def test_a_walk_that_shows_the_drawing() -> None:
-    env = find("maze")(asked(MAZE))
+    env = find_env("maze")(asked(MAZE))
     assert env.first().messages == (Said("user", "S.#\n.#G\n...\nmove: "),)
     assert heard(env.reply("D")) == "..#\nS#G\n...\nmove: "
     assert heard(env.reply("R")) == "a wall\nmove: "
@@ -37,7 +37,7 @@ def test_a_walk_that_shows_the_drawing() -> None:
 
 
 def test_a_walk_that_shows_the_ways() -> None:
-    env = find("maze", shows="ways")(asked(MAZE))
+    env = find_env("maze", shows="ways")(asked(MAZE))
     assert env.first().messages[0].content == "open DR goal DRR\nmove: "
     assert heard(env.reply("D")) == "open UD goal RR\nmove: "
     assert env.reply("R").counts == {"walls": 1} and env.reply("?").counts == {"not_a_move": 1}
@@ -45,7 +45,7 @@ def test_a_walk_that_shows_the_ways() -> None:
 
 def test_the_task_of_mazes_can_be_walked() -> None:
     for prompt in TASKS["maze"].prompts("train", 8):
-        env = find("maze")(prompt)
+        env = find_env("maze")(prompt)
         *way, last = (prompt.answer or "").split(" ")
         assert all(env.reply(move).message is not None for move in way)
         assert env.reply(last).parts == {"correct": 1.0}
@@ -62,28 +62,28 @@ def test_the_task_of_mazes_can_be_walked() -> None:
 )
 def test_what_is_no_maze(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        find("maze")(asked(text))
+        find_env("maze")(asked(text))
 
 
 def test_twenty_questions() -> None:
-    env = find("twenty_questions")(asked("What do I think of?", "fox"))
+    env = find_env("twenty_questions")(asked("What do I think of?", "fox"))
     assert heard(env.reply("is it red?")) == "yes\n"
     assert heard(env.reply("Is it a fruit?")) == "no\n"
     assert heard(env.reply("is it tasty?")) == "ask: is it ...?\n"
     assert heard(env.reply("red")) == "ask: is it ...?\n"
-    wrong = find("twenty_questions")(asked("?", "fox")).reply("it is an apple.")
+    wrong = find_env("twenty_questions")(asked("?", "fox")).reply("it is an apple.")
     assert wrong.message is None and wrong.parts == {"correct": 0.0}
     assert env.reply("is it a fox").parts == {"correct": 1.0}
 
 
 def test_things_of_ones_own() -> None:
     things = {"oak": ["tall"], "moss": ["small"]}
-    assert heard(find("twenty_questions", things=things)(asked("?", "oak")).reply("is it tall?")) == "yes\n"
+    assert heard(find_env("twenty_questions", things=things)(asked("?", "oak")).reply("is it tall?")) == "yes\n"
     with pytest.raises(ValueError, match="the answer 'fox', but the things are oak, moss"):
-        find("twenty_questions", things=things)(asked("?", "fox"))
+        find_env("twenty_questions", things=things)(asked("?", "fox"))
     with pytest.raises(ValueError, match="'tall' is a thing and a word"):
-        find("twenty_questions", things={"tall": ["x"], "oak": ["tall"]})
+        find_env("twenty_questions", things={"tall": ["x"], "oak": ["tall"]})
     with pytest.raises(ValueError, match="at least 2"):
-        find("twenty_questions", things={"oak": ["tall"]})
+        find_env("twenty_questions", things={"oak": ["tall"]})
     with pytest.raises(ValueError, match="shows='map'"):
-        find("maze", shows="map")
+        find_env("maze", shows="map")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.envs import find
+from ascent.envs import find_env
 from ascent.records import Message, Prompt
 
 PROMPT = Prompt("p", (Message("user", "?"),), "fox")
@@ -48,19 +48,19 @@ def file(tmp_path: Path) -> str:
 
 
 def test_a_function_and_a_class_of_a_file(file: str) -> None:
-    assert find(f"{file}:echo")(PROMPT).reply("x").parts == {"correct": 1.0}
-    assert find(f"{file}:echo", times=2)(PROMPT).reply("x").parts == {"correct": 2.0}
-    shared = find(f"{file}:Shared", times=3)
+    assert find_env(f"{file}:echo")(PROMPT).reply("x").parts == {"correct": 1.0}
+    assert find_env(f"{file}:echo", times=2)(PROMPT).reply("x").parts == {"correct": 2.0}
+    shared = find_env(f"{file}:Shared", times=3)
     assert shared(PROMPT).reply("x").parts == {"correct": 3.0}
     shared.close()
     assert shared.make.closed  # type: ignore[attr-defined]
-    find(f"{file}:echo").close()  # nothing to close
+    find_env(f"{file}:echo").close()  # nothing to close
 
 
 def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = importlib.metadata.EntryPoint("elsewhere", "ascent.envs.single_turn:SingleTurn", "ascent.envs")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] if group == "ascent.envs" else [])
-    assert find("elsewhere")(PROMPT).first() is PROMPT
+    assert find_env("elsewhere")(PROMPT).first() is PROMPT
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_does_not_fit_is_refused(name: str, options: dict[str, object], words: str, file: str) -> None:
     with pytest.raises(ValueError, match=words):
-        find(name.format(file=file), **options)
+        find_env(name.format(file=file), **options)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ascent.envs import find
+from ascent.envs import find_env
 from ascent.records import Message, Prompt, Reply
 
 
 def test_it_is_over_after_one_turn() -> None:
     prompt = Prompt("p", (Message("user", "?"),))
-    env = find("single_turn")(prompt)
+    env = find_env("single_turn")(prompt)
     assert env.first() is prompt
     assert env.reply("anything") == Reply(None)

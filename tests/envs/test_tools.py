@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascent.envs import Family, find
-from ascent.envs.tools import MOST_CALLS
+from ascent.envs import EnvFactory, find_env
+from ascent.envs.tools import MAX_CALLS
 from ascent.records import Message, Prompt, Reply
 
 PROMPT = Prompt("p", (Message("user", "7*8=?"),), "56")
@@ -24,7 +24,7 @@ def content(reply: Reply) -> str:
 
 
 def test_calls_are_answered_in_order_and_a_turn_without_any_ends_it() -> None:
-    env = find("tools", tools=["calculator"])(PROMPT)
+    env = find_env("tools", tools=["calculator"])(PROMPT)
     both = env.reply("First <calculator>7*8</calculator>, then <calculator> 1/0 </calculator>.")
     assert both.message is not None and both.message.role == "tool"
     assert content(both) == "<result>56</result>\n<result>error: ZeroDivisionError: Fraction(1, 0)</result>"
@@ -33,35 +33,35 @@ def test_calls_are_answered_in_order_and_a_turn_without_any_ends_it() -> None:
 
 
 def test_a_call_that_is_not_closed_says_so() -> None:
-    env = find("tools", tools=["calculator"])(PROMPT)
+    env = find_env("tools", tools=["calculator"])(PROMPT)
     found = env.reply("<calculator>7*8")
     assert content(found) == "<result>error: <calculator> is not closed by </calculator></result>"
     assert found.counts == {"calculator/malformed": 1}
 
 
 def test_only_so_many_calls_of_a_turn_are_answered() -> None:
-    env = find("tools", tools=["calculator"])(PROMPT)
+    env = find_env("tools", tools=["calculator"])(PROMPT)
     found = env.reply("<calculator>1+1</calculator>" * 5000)
     *answered, last = content(found).split("\n")
-    assert answered == ["<result>2</result>"] * MOST_CALLS
-    assert last == f"<result>error: {5000 - MOST_CALLS} more calls were not answered; a turn has at most 64</result>"
-    assert found.counts == {"calculator/calls": MOST_CALLS, "calculator/left_out": 5000 - MOST_CALLS}
+    assert answered == ["<result>2</result>"] * MAX_CALLS
+    assert last == f"<result>error: {5000 - MAX_CALLS} more calls were not answered; a turn has at most 64</result>"
+    assert found.counts == {"calculator/calls": MAX_CALLS, "calculator/left_out": 5000 - MAX_CALLS}
     found = env.reply("<calculator>2</calculator>" + "<calculator>" * 5000)
-    assert len(content(found).split("\n")) == MOST_CALLS + 1
-    assert found.counts["calculator/malformed"] == MOST_CALLS - 1
+    assert len(content(found).split("\n")) == MAX_CALLS + 1
+    assert found.counts["calculator/malformed"] == MAX_CALLS - 1
 
 
 @pytest.fixture(scope="module")
-def echoing(tmp_path_factory: pytest.TempPathFactory) -> Family:
+def echoing(tmp_path_factory: pytest.TempPathFactory) -> EnvFactory:
     file = tmp_path_factory.mktemp("tools") / "mine.py"
     file.write_text("def one(text):\n    return f'1{text}'\ndef two(text):\n    return f'2{text}'\n")
-    return find("tools", tools=[f"{file}:one", f"{file}:two"])
+    return find_env("tools", tools=[f"{file}:one", f"{file}:two"])
 
 
 @given(
     st.lists(st.sampled_from(["<one>", "</one>", "<two>", "</two>", "x", " ", "<", "one>"]), max_size=12).map("".join)
 )
-def test_calls_as_one_pattern_finds_them(echoing: Family, text: str) -> None:
+def test_calls_as_one_pattern_finds_them(echoing: EnvFactory, text: str) -> None:
     """The pattern looks for the end of every call by itself, which takes quadratic time where there is none."""
     pattern = re.compile(r"<(one|two)>(.*?)</\1>")
     said = [f"{'1' if name == 'one' else '2'}{inside}" for name, inside in pattern.findall(text)]
@@ -72,28 +72,28 @@ def test_calls_as_one_pattern_finds_them(echoing: Family, text: str) -> None:
 
 
 def test_tools_are_announced_before_the_prompt_or_not_at_all() -> None:
-    first, second = find("tools", tools=["calculator"])(PROMPT).first().messages
+    first, second = find_env("tools", tools=["calculator"])(PROMPT).first().messages
     assert first.role == "system" and "<calculator>...</calculator> (arithmetic)" in first.content
     assert second == PROMPT.messages[0]
     system = Prompt("p", (Message("system", "Be brief."), *PROMPT.messages))
-    (merged, _) = find("tools", tools=["calculator"])(system).first().messages
+    (merged, _) = find_env("tools", tools=["calculator"])(system).first().messages
     assert merged.content.startswith("Be brief.\n\nYou can call tools")
-    assert find("tools", tools=["calculator"], announce=False)(PROMPT).first() is PROMPT
+    assert find_env("tools", tools=["calculator"], announce=False)(PROMPT).first() is PROMPT
 
 
 def test_a_tool_of_ones_own_long_results_and_another_role(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def twice(text):\n    return text * 2\ndef three(text):\n    return 3\n")
     names = [f"{tmp_path}/mine.py:twice", f"{tmp_path}/mine.py:three"]
-    env = find("tools", tools=names, characters=4, role="user")(PROMPT)
+    env = find_env("tools", tools=names, characters=4, role="user")(PROMPT)
     assert env.reply("<twice>abc</twice>").message == Message("user", "<result>abca (2 more characters)</result>")
     assert content(env.reply("<three>x</three>")) == "<result>error: three returned a int, not text</result>"
 
 
 def test_search_needs_a_corpus_and_finds_in_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="search needs the option corpus"):
-        find("tools", tools=["search"])
+        find_env("tools", tools=["search"])
     (tmp_path / "facts.txt").write_text("the fox is red\nthe frog is green\n")
-    env = find("tools", tools=["search"], corpus=str(tmp_path / "facts.txt"), results=1)(PROMPT)
+    env = find_env("tools", tools=["search"], corpus=str(tmp_path / "facts.txt"), results=1)(PROMPT)
     assert content(env.reply("<search>green frog</search>")) == "<result>1. the frog is green</result>"
 
 
@@ -108,7 +108,7 @@ def test_search_needs_a_corpus_and_finds_in_it(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        find("tools", **options)
+        find_env("tools", **options)
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused(options: dict[str, object], words: str) ->
     reason="the package bubblewrap is not installed (with CI=true this is a failure)",
 )
 def test_python_prints_raises_and_hangs_in_the_sandbox(tmp_path: Path) -> None:
-    family = find("tools", tools=["python"], seconds=2.0, workers=1)
+    family = find_env("tools", tools=["python"], seconds=2.0, workers=1)
     env = family(PROMPT)
     try:
         assert content(env.reply("<python>\nx = 7\nprint(x * 8)\n</python>")) == "<result>56</result>"

@@ -69,7 +69,8 @@ def test_rankings():
     found = verdict(shown("x", "y", "z"), [1, 3, 3], "rankings", SimulatedAnnotator(), seed=0, annotator="a")
     assert found.numbers == (3, 1, 1)
     first = [
-        verdict(shown("x", "y", "z", name=str(n)), [math.log(2), 0, 0], "rankings", SimulatedAnnotator(strength=1), seed=0,
+        verdict(shown("x", "y", "z", name=str(n)), [math.log(2), 0, 0], "rankings",
+                SimulatedAnnotator(strength=1), seed=0,
                 annotator="a").numbers[0] == 1
         for n in range(COUNT)
     ]  # fmt: skip

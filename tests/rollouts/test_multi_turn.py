@@ -14,7 +14,7 @@ import pytest
 from ascent.data.render import Renderer
 from ascent.engines.hf import HFSampler
 from ascent.engines.native.engine import NativeEngine
-from ascent.envs import find
+from ascent.envs import find_env
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
@@ -102,7 +102,7 @@ TRANSCRIPTS = {
 @pytest.mark.parametrize("template", [None, CHATML])
 def test_two_calls_of_a_tool_token_by_token(template: str | None) -> None:
     """What was read and what was sampled alternate; sampled tokens alone are trained; the reward is at the last."""
-    rollout, sampler, renderer = scripted(CALLS, find("tools", tools=["calculator"], announce=False), template)
+    rollout, sampler, renderer = scripted(CALLS, find_env("tools", tools=["calculator"], announce=False), template)
     encoded = [renderer.tokenizer.encode(piece, add_special_tokens=False) for piece in TRANSCRIPTS[template]]
     batch = pack_rollouts([replace(rollout, reward=1.0)])
     assert batch["tokens_T"].tolist() == [token for piece in encoded for token in piece]
@@ -116,21 +116,21 @@ def test_two_calls_of_a_tool_token_by_token(template: str | None) -> None:
     for turn, request in enumerate(sampler.asked):
         assert list(request.tokens) == [token for piece in encoded[: 2 * turn + 1] for token in piece]
     assert rollout.episode is not None and rollout.episode.ended == "over"
-    assert [turn.heard for turn in rollout.turns] == ["", "<result>42</result>", "<result>40</result>"]
-    assert [turn.heard_from for turn in rollout.turns] == ["user", "tool", "tool"]
+    assert [turn.reply for turn in rollout.turns] == ["", "<result>42</result>", "<result>40</result>"]
+    assert [turn.reply_role for turn in rollout.turns] == ["user", "tool", "tool"]
     assert rollout.text == "so 40" and rollout.episode.counts == {"calculator/calls": 2}
 
 
 def test_a_template_that_forgets_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="changes earlier turns once a tool message follows"):
-        scripted(CALLS, find("tools", tools=["calculator"], announce=False), FORGETFUL)
+        scripted(CALLS, find_env("tools", tools=["calculator"], announce=False), FORGETFUL)
 
 
 def test_what_a_tool_says_cannot_be_a_control_token(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def echo(text):\n    return text + '<|end|>'\n")
-    rollout, _, renderer = scripted(["<echo>x</echo>", "done"], find("tools", tools=[f"{file}:echo"]), CHATML)
-    assert rollout.turns[1].heard == "<result>x< |end|></result>"
+    rollout, _, renderer = scripted(["<echo>x</echo>", "done"], find_env("tools", tools=[f"{file}:echo"]), CHATML)
+    assert rollout.turns[1].reply == "<result>x< |end|></result>"
     assert rollout.turns[1].observed.count(renderer.end_id) == 1  # the template's own
 
 
@@ -158,9 +158,9 @@ def test_a_tool_that_raises_or_hangs_is_an_observation_and_counted(
 ) -> None:
     file = tmp_path / "tool.py"
     file.write_text(TOOL)
-    family = find("tools", tools=[f"{file}:{name}"], seconds=0.2)
+    family = find_env("tools", tools=[f"{file}:{name}"], seconds=0.2)
     rollout, _, _ = scripted([f"<{name}>x</{name}>", "nothing then"], family, CHATML)
-    assert rollout.turns[1].heard == f"<result>{heard}</result>"
+    assert rollout.turns[1].reply == f"<result>{heard}</result>"
     assert rollout.episode is not None and rollout.episode.ended == "over"
     assert rollout.episode.counts == {f"{name}/calls": 1, f"{name}/{kind}": 1}
     figures = {key: each.value() for key, each in episode_metrics([rollout]).items()}
@@ -180,7 +180,7 @@ MANY = ["<calculator>1+1</calculator>"] * 8
     ],
 )
 def test_limits_end_an_episode_by_name(turns: list[str], limits: dict[str, Any], ended: str, count: int | None) -> None:
-    rollout, _, _ = scripted(turns, find("tools", tools=["calculator"], announce=False), CHATML, **limits)
+    rollout, _, _ = scripted(turns, find_env("tools", tools=["calculator"], announce=False), CHATML, **limits)
     assert rollout.episode is not None and rollout.episode.ended == ended
     assert count is None or len(rollout.turns) == count
     assert rollout.truncated is (ended != "over")
@@ -192,7 +192,7 @@ def test_limits_end_an_episode_by_name(turns: list[str], limits: dict[str, Any],
 
 def test_an_episode_ends_where_the_model_holds_no_more() -> None:
     renderer = Renderer(tokenizer(CHATML))
-    make = find("tools", tools=["calculator"], announce=False)
+    make = find_env("tools", tools=["calculator"], announce=False)
     talk = replace(talk_with(renderer, make, max_turns=8), context=150)
     sampler, (asked,) = Scripted(renderer, MANY), opened(renderer, talk, one("6*7-2=?"))
     decode = lambda ids: str(renderer.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
@@ -329,7 +329,7 @@ class Sleepy(Counting):
 
 
 def test_arriving_can_be_gone_through_in_order_or_as_it_comes() -> None:
-    rollout, _, _ = scripted(["x"], find("single_turn"), CHATML)
+    rollout, _, _ = scripted(["x"], find_env("single_turn"), CHATML)
     placed = [(2, replace(rollout, sample=2)), (0, rollout), (1, replace(rollout, sample=1))]
     assert [each.sample for each in RolloutStream(iter(placed), 3)] == [0, 1, 2]
     assert [place for place, _ in RolloutStream(iter(placed), 3).as_completed()] == [2, 0, 1]
@@ -340,7 +340,7 @@ def test_arriving_can_be_gone_through_in_order_or_as_it_comes() -> None:
 def test_one_turn_with_an_environment_is_one_turn_without(folder: Path) -> None:
     model = load(folder)
     renderer = Renderer(model.tokenizer, train_on="completion")
-    talk = talk_with(renderer, find("single_turn"))
+    talk = talk_with(renderer, find_env("single_turn"))
     engine = NativeEngine(model, renderer.stop_ids, max_num_seqs=8, max_model_len=64)
     asked, text = opened(renderer, talk, one("say")), lambda ids: " ".join(map(str, ids))
     plain, talked = (
