@@ -147,7 +147,7 @@ def bandit_gradient(model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor
     # The product is repeated on every token of its completion; a bandit has one action, so only the last one counts.
     last_T = episodes.segments.last(episodes.loss_mask_T)
     advantages_T = episodes.segments.broadcast(episodes.rewards_B - baseline)
-    loss_T = policy_losses.surroclipped(log_ratio_T, advantages_T, last_T).loss_T
+    loss_T = policy_losses.surrogate(log_ratio_T, advantages_T, last_T).loss_T
     return gradient(loss_T.sum() / episodes.segments.count, model)
 
 

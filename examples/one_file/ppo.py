@@ -8,8 +8,7 @@ batches, gives the same losses in every update and the same final weights of bot
 
 The idea: every token is an action. The score is paid at the end of an answer, and a KL penalty at every token. The
 critic predicts the return; an action is good if the outcome is better than predicted. Details follow arXiv 2403.17031
-(N+). Here the score is a function of the text, 1 for a list in ascending order and 0 otherwise; in RLHF it is the score
-of a reward model, and nothing else changes.
+(N+). Here the score is 1 for a list in ascending order and 0 otherwise; in RLHF a reward model gives it.
 
 Axes: B rows, one per answer; L positions: the question, left-padded, then the answer, right-padded; V vocabulary.
 """
@@ -87,9 +86,8 @@ def finetune(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, step
     examples = TASK.demonstrations("train", 64 * steps, seed) if steps else ()
     for step in range(steps):
         pairs = [[tokenizer(m.content).input_ids for m in e.messages] for e in examples[64 * step : 64 * (step + 1)]]
-        batch = collate(
-            [(question, [*answer, tokenizer.eos_token_id]) for question, answer in pairs], tokenizer.pad_token_id
-        )
+        rows = [(question, [*answer, tokenizer.eos_token_id]) for question, answer in pairs]
+        batch = collate(rows, tokenizer.pad_token_id)
         loss = -token_logprobs(model, batch).sum() / batch.loss_mask_BL.sum()
         optimizer.zero_grad()
         loss.backward()
@@ -163,15 +161,10 @@ class Rollouts(NamedTuple):
 
 
 def token_rewards(
-    scores_B: Tensor,
-    truncated_B: Tensor,
-    old_logprobs_BL: Tensor,
-    ref_logprobs_BL: Tensor,
-    loss_mask_BL: Tensor,
-    settings: Settings,
+    scores_B: Tensor, truncated_B: Tensor, kl_BL: Tensor, loss_mask_BL: Tensor, settings: Settings
 ) -> Tensor:
     """The KL penalty at every token, plus the score (or the score of a truncated answer) at the last one."""
-    rewards_BL = -settings.beta * (old_logprobs_BL - ref_logprobs_BL)
+    rewards_BL = -settings.beta * kl_BL
     last_BL = loss_mask_BL & ~pad(loss_mask_BL[:, 1:], (0, 1))
     final_B = torch.where(truncated_B, settings.missing_eos_score, scores_B)
     return torch.where(loss_mask_BL, rewards_BL, 0) + torch.where(last_BL, final_B[:, None], 0)
@@ -246,11 +239,11 @@ class PPO:
         # The policy has not changed since sampling, so these are the old log-probs.
         old_logprobs_BL, ref_logprobs_BL = token_logprobs(self.policy, batch), token_logprobs(self.reference, batch)
         values_BL = self.critic(batch)
-        rewards_BL = token_rewards(scores_B, truncated_B, old_logprobs_BL, ref_logprobs_BL, loss_mask_BL, settings)
+        kl_BL = old_logprobs_BL - ref_logprobs_BL  # k1, an estimate of the KL to the reference
+        rewards_BL = token_rewards(scores_B, truncated_B, kl_BL, loss_mask_BL, settings)
         advantages_BL = gae(rewards_BL, values_BL, loss_mask_BL, gamma=settings.gamma, lam=settings.lam)
-        return Rollouts(
-            batch, old_logprobs_BL, values_BL, whiten(advantages_BL, loss_mask_BL), advantages_BL + values_BL
-        )
+        whitened_BL, returns_BL = whiten(advantages_BL, loss_mask_BL), advantages_BL + values_BL
+        return Rollouts(batch, old_logprobs_BL, values_BL, whitened_BL, returns_BL)
 
     def update(self, rollouts: Rollouts) -> tuple[float, float]:
         """One step of both optimizers; returns the two losses before it."""
@@ -276,9 +269,8 @@ def train(ppo: PPO, *, steps: int, seed: int) -> None:
     prompts = TASK.prompts("train", settings.questions * steps, seed + 1)
     for number in range(steps):
         began = time.perf_counter()
-        batch, truncated_B, scores_B = ppo.sample_and_score(
-            prompts[settings.questions * number :][: settings.questions]
-        )
+        chunk = prompts[settings.questions * number :][: settings.questions]
+        batch, truncated_B, scores_B = ppo.sample_and_score(chunk)
         rollouts = ppo.compute_advantages(batch, truncated_B, scores_B)
         for _ in range(settings.epochs):
             loss, error = ppo.update(rollouts)
