@@ -141,7 +141,7 @@ def test_request_refuses(changes, words):
         (lambda: Pair(ASK, YES, NO, margin=math.inf), "margin=inf"),
         (lambda: Ranking(ASK, (YES,)), r"has 1 answer\(s\)"),
         (lambda: Ranking(ASK, (YES, NO, YES)), "the same answer twice"),
-        (lambda: UnpairedExample(ASK, (), good=True), "an answer of Judged 'p1' is empty"),
+        (lambda: UnpairedExample(ASK, (), good=True), "an answer of UnpairedExample 'p1' is empty"),
     ],
 )
 def test_records_without_information_are_refused(make, words):
@@ -160,9 +160,9 @@ def test_judged_steps_have_a_verdict_each_and_one_at_least() -> None:
     prompt = Prompt("p", (Message("user", "q"),))
     assert StepExample(prompt, ("a", "b"), (0.5, None)).right == (0.5, None)
     for steps, right, words in (
-        (("a",), (1.0, 0.0), "1 steps but 2 judgements"),
-        (("a",), (-100.0,), "a step is judged -100.0"),
-        (("a",), (None,), "no step is judged"),
+        (("a",), (1.0, 0.0), "1 steps but 2 labels"),
+        (("a",), (-100.0,), "a step is labeled -100.0"),
+        (("a",), (None,), "no step is labeled"),
         ((), (), "steps is empty"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -117,7 +117,7 @@ def answers_of(rollout: Rollout) -> list[Answer]:
     messages, found = rollout.prompt.messages, []
     for index, turn in enumerate(rollout.turns):
         if index:
-            messages = (*messages, Message(turn.heard_from, turn.heard))
+            messages = (*messages, Message(turn.reply_role, turn.reply))
         found.append(Answer(messages, turn.text))
         messages = (*messages, Message("assistant", turn.text))
     return found

@@ -267,7 +267,7 @@ def test_beside_it_a_verifier_judges_the_whole_answer(prm: str) -> None:
 
 def test_steps_of_several_turns_are_judged_behind_what_was_said_before(prm: str) -> None:
     first, second = said("2 1 4").turns[0], said("212").turns[0]
-    talked = replace(said("2"), turns=(first, replace(second, observed=(7,), heard="go on", heard_from="user")))
+    talked = replace(said("2"), turns=(first, replace(second, observed=(7,), reply="go on", reply_role="user")))
     (found,) = made("grpo_process", of(prm)).rewards["process_reward_model"].score([talked])
     asked = talked.prompt.messages
     later = (*asked, Message("assistant", "2 1 4"), Message("user", "go on"))
