@@ -15,8 +15,7 @@ from itertools import islice
 
 import pytest
 
-from ascent.cli.annotate import harmless
-from ascent.cli.samples import visible
+from ascent.cli.samples import escape_controls
 from ascent.data.render import Renderer
 from ascent.data.steps import step_ends
 from ascent.envs import EnvFactory, find_env
@@ -196,7 +195,7 @@ def calculated(text: str) -> object:
 
 
 def rendered(text: str) -> object:
-    return markdown(Changes(0, 1, [Change("p", text, text, 0.0, 1.0)])), visible(text), harmless(text)
+    return markdown(Changes(0, 1, [Change("p", text, text, 0.0, 1.0)])), escape_controls(text)
 
 
 ASK = Prompt("p", (Message("user", "?"),), "fox")

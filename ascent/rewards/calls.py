@@ -21,7 +21,7 @@ from typing import Any, get_args
 from ascent.records import Rollout
 from ascent.rewards.outcome import OnError, Outcome, RewardFailed, Tally, Unscored, check_score, failed_outcome
 from ascent.rewards.registry import Batch, Reward
-from ascent.sandbox.timeouts import Box, shown
+from ascent.sandbox.timeouts import BackgroundCall, error_summary
 
 MAX_ABANDONED = 32
 # Plain functions in parallel: enough to hide waiting, few enough that computing ones do not time each other out.
@@ -161,12 +161,12 @@ def _outcomes(name: str, reward: Reward, rollouts: Sequence[Rollout], timeout: f
     (rollout,) = rollouts
     if _is_async(reward):
         return [_coroutine(name, reward, rollout, timeout)]
-    box = Box(functools.partial(reward, rollout), name=f"reward-{name}")
+    box = BackgroundCall(functools.partial(reward, rollout), name=f"reward-{name}")
     return [_failure(box, name, timeout) or check_score(box.value, rollout)]
 
 
 def _batch(name: str, reward: Batch, rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
-    box = Box(lambda: reward.score(rollouts), name=f"reward-{name}")
+    box = BackgroundCall(lambda: reward.score(rollouts), name=f"reward-{name}")
     failure = _failure(box, name, timeout)
     if failure is not None:
         return [failure] * len(rollouts)
@@ -180,7 +180,7 @@ def _batch(name: str, reward: Batch, rollouts: Sequence[Rollout], timeout: float
 
 
 def _coroutine(name: str, reward: Callable[[Rollout], Any], rollout: Rollout, timeout: float) -> Outcome:
-    box = Box(lambda: asyncio.run(asyncio.wait_for(reward(rollout), timeout)), name=f"reward-{name}")
+    box = BackgroundCall(lambda: asyncio.run(asyncio.wait_for(reward(rollout), timeout)), name=f"reward-{name}")
     failure = _failure(box, name, timeout + GRACE_SECONDS)
     if isinstance(box.error, TimeoutError):
         return failed_outcome("timeout", f"no score within {timeout:g} s")
@@ -192,14 +192,14 @@ def _is_async(reward: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
 
 
-def _failure(box: Box, name: str, timeout: float) -> Outcome | None:
+def _failure(box: BackgroundCall, name: str, timeout: float) -> Outcome | None:
     """None if the call returned a value."""
     if not box.wait(timeout):
         _abandon(name)
         return failed_outcome("timeout", "no score in time")
     if isinstance(box.error, Unscored):
         return failed_outcome(box.error.kind, box.error.detail)
-    return failed_outcome("raised", shown(box.error)) if box.error is not None else None
+    return failed_outcome("raised", error_summary(box.error)) if box.error is not None else None
 
 
 _abandoned: dict[str, int] = {}

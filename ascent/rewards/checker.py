@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from ascent.rewards.equality import TOLERANCE, BadGold, compare
-from ascent.sandbox.pool import ready
+from ascent.sandbox.pool import signal_ready
 
 MEMORY_BYTES = 4 << 30
 _DECIMAL = re.compile(r"-?\d*\.\d+")
@@ -86,7 +86,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     if sys.argv[1:] == ["mathematics"]:
         symbolic("x", "1+x")  # imports now, not within the first time limit
-    ready()
+    signal_ready()
     for line in sys.stdin:
         print(json.dumps(handle_job(json.loads(line))), flush=True)
 

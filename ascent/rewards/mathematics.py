@@ -18,7 +18,7 @@ from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, no_symbolic
 from ascent.rewards.extract import extract_answer
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch
-from ascent.sandbox.pool import Died, Late, Pool, module_command
+from ascent.sandbox.pool import Pool, WorkerDied, WorkerTimeout, module_command
 
 
 class Mathematics(Batch):
@@ -64,9 +64,9 @@ class Mathematics(Batch):
 
 
 def _score(job: Mapping[str, Any], answer: Any) -> Score | Unscored:
-    if isinstance(answer, Late):
+    if isinstance(answer, WorkerTimeout):
         return Unscored("timeout", f"comparing: {answer}")
-    if isinstance(answer, Died):
+    if isinstance(answer, WorkerDied):
         return Unscored("checker", str(answer))
     if "unscored" in answer:
         return Unscored(answer["unscored"], answer["detail"])

@@ -44,7 +44,7 @@ class Programs(Batch):
         self.failure_counts: Counter[str] = Counter()  # time, memory, raised, ...
         self._counts_lock = threading.Lock()
         self._sandbox = Sandbox(workers=workers, limits=parsed_limits, sandbox=sandbox)
-        self.batch_size, self.concurrency, self.max_seconds = 1, self._sandbox.size, self._sandbox.longest
+        self.batch_size, self.concurrency, self.max_seconds = 1, self._sandbox.size, self._sandbox.max_seconds
 
     def check(self, prompt: Prompt) -> None:
         load_tests(prompt)
@@ -60,10 +60,10 @@ class Programs(Batch):
 
     def _score(self, verdict: Verdict) -> Score | Unscored:
         if verdict.passed is None:
-            return Unscored(verdict.why or "sandbox", verdict.detail)
-        if verdict.why is not None:
+            return Unscored(verdict.reason or "sandbox", verdict.detail)
+        if verdict.reason is not None:
             with self._counts_lock:
-                self.failure_counts[verdict.why] += 1
+                self.failure_counts[verdict.reason] += 1
         return {"correct": float(all(verdict.passed)), "fraction": verdict.fraction}
 
     def close(self) -> None:

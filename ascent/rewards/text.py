@@ -18,7 +18,7 @@ from ascent.protocols import Score
 from ascent.records import Rollout
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch, find
-from ascent.sandbox.pool import Died, Late, Pool, module_command
+from ascent.sandbox.pool import Pool, WorkerDied, WorkerTimeout, module_command
 
 
 def require_answer(rollout: Rollout) -> str:
@@ -135,9 +135,9 @@ class Format(Batch):
 
 
 def _match_score(answer: Any) -> Score | Unscored:
-    if isinstance(answer, Late):
+    if isinstance(answer, WorkerTimeout):
         return Unscored("timeout", f"the pattern: {answer}")
-    if isinstance(answer, Died):
+    if isinstance(answer, WorkerDied):
         return Unscored("checker", str(answer))
     return float(answer["match"])
 

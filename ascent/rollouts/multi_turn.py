@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from ascent.protocols import Env, Sampler
 from ascent.records import Completion, Ended, Episode, Message, Prompt, Reply, Request, Rollout, Turn
-from ascent.sandbox.timeouts import Box, shown
+from ascent.sandbox.timeouts import BackgroundCall, error_summary
 
 REPLY_TOKENS = 128  # allowed per reply where env.max_tokens is 0
 Key = tuple[str, int]  # prompt id and sample number of a request
@@ -127,14 +127,14 @@ class PendingReplies:
 
     def __init__(self, reply_timeout: float) -> None:
         self.reply_timeout = reply_timeout
-        self._boxes: dict[Key, tuple[Box, float]] = {}
+        self._boxes: dict[Key, tuple[BackgroundCall, float]] = {}
         self._ready: queue.SimpleQueue[Key] = queue.SimpleQueue()
 
     def __len__(self) -> int:
         return len(self._boxes)
 
     def start(self, key: Key, env: Env, text: str) -> None:
-        box = Box(lambda: env.reply(text), name="env", done=lambda: self._ready.put(key))
+        box = BackgroundCall(lambda: env.reply(text), name="env", done=lambda: self._ready.put(key))
         self._boxes[key] = box, time.monotonic() + self.reply_timeout
 
     def wait(self, at_least: int) -> Iterator[tuple[Key, Reply | BaseException]]:
@@ -227,7 +227,7 @@ def _add_turn(each: EnvEpisode, completion: Completion, decode: Callable[[Sequen
 def _add_reply(each: EnvEpisode, reply: Reply | BaseException, session: EnvSession) -> Rollout | None:
     """Add the environment's turn; returns the rollout if it was the last one."""
     if isinstance(reply, BaseException):
-        return each.rollout("timeout" if isinstance(reply, TimeoutError) else "raised", shown(reply))
+        return each.rollout("timeout" if isinstance(reply, TimeoutError) else "raised", error_summary(reply))
     each.parts = dict(reply.parts) or each.parts
     each.counts.update(reply.counts)
     if each.completion.truncated:

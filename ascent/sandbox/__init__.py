@@ -1,1 +1,1 @@
-"""Run programs nobody trusts: namespaces, limits, a system-call filter, and answers that cannot be forged. No torch."""
+"""Run untrusted programs: namespaces, limits, a system-call filter, and results that cannot be forged. No torch."""

@@ -1,7 +1,7 @@
-"""A control group for a program, where the system lets us make one: the kernel then counts and limits its memory.
+"""A control group per program, where possible: the kernel then counts and limits its memory.
 
-That is: as root, or where a group was delegated to this user (`systemd-run --user --scope`), and the memory controller
-is on for groups beside or below ours. Elsewhere there is none, and looking (memory.py) does what it can.
+It is possible as root, or where a group was delegated to this user (`systemd-run --user --scope`), with the memory
+controller enabled for groups beside or below ours. Elsewhere memory.py measures from outside.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ascent.sandbox.limits import MEGABYTE, Limits
-from ascent.sandbox.memory import tree
+from ascent.sandbox.memory import process_tree
 
 ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "ascent-"
-# (the file that takes the limit, the one that tells of ends): version 2, then 1.
+# (the limit's file, the file with OOM kills): version 2, then 1.
 _FILES = (("memory.max", "memory.events"), ("memory.limit_in_bytes", "memory.oom_control"))
 
 
 class Group:
-    """One group of one worker, used by one program after another. Its files are opened as whoever may write them."""
+    """One group of one worker, used by one program after another. Its files are opened before root is dropped."""
 
     def __init__(self, folder: Path) -> None:
         limit, events = next(pair for pair in _FILES if (folder / pair[0]).exists())
@@ -29,39 +29,39 @@ class Group:
         self._events = os.open(folder / events, os.O_RDONLY)
         self._processes = os.open(folder / "pids.max", os.O_WRONLY) if (folder / "pids.max").exists() else None
         for name, value in (("memory.oom.group", "1"), ("memory.swap.max", "0")):
-            with contextlib.suppress(OSError):  # version 1 has neither, and without swap there is no second
+            with contextlib.suppress(OSError):  # version 1 has neither
                 (folder / name).write_text(value)
-        self._ends_before = 0
+        self._oom_kills_before = 0
 
-    def take(self, pid: int, limits: Limits) -> bool:
-        """Move a process in, with its children and all that they will start; False where the kernel does not let us."""
+    def add_process(self, pid: int, limits: Limits) -> bool:
+        """Move a process and its children into the group; False if the kernel does not allow it."""
         try:
             os.write(self._limit, str(int(limits.memory_mb * MEGABYTE)).encode())
             if self._processes is not None:
                 os.write(self._processes, str(int(limits.processes)).encode())
-            self._ends_before = self._ends()
+            self._oom_kills_before = self._oom_kills()
             os.write(self._members, str(pid).encode())
-            for child in tree(pid)[1:]:  # a later one is born in the group
+            for child in process_tree(pid)[1:]:  # later ones start in the group
                 os.write(self._members, str(child).encode())
-        except PermissionError:  # not ours to move from where it is
+        except PermissionError:  # we may not move it out of its group
             return False
-        except ProcessLookupError:  # it has ended, which whoever talks to it will see
+        except ProcessLookupError:  # it has ended, which its session will see
             return True
         return True
 
-    def full(self) -> bool:
-        """Has the kernel ended a process of the program because its memory was used up?"""
-        return self._ends() > self._ends_before
+    def hit_limit(self) -> bool:
+        """Has the kernel killed a process of the program for its memory?"""
+        return self._oom_kills() > self._oom_kills_before
 
-    def _ends(self) -> int:
+    def _oom_kills(self) -> int:
         lines = (line.split() for line in os.pread(self._events, 4096, 0).decode().splitlines())
         return next((int(words[1]) for words in lines if words[0] == "oom_kill"), 0)
 
 
-def make(name: str) -> Group | None:
-    """A new group as near to ours as can be, or None."""
-    sweep()
-    for parent in _places():
+def create(name: str) -> Group | None:
+    """A new group as close to ours as possible, or None."""
+    remove_stale()
+    for parent in _parent_groups():
         folder = parent / f"{_PREFIX}{os.getpid()}-{name}"
         try:
             folder.mkdir(exist_ok=True)
@@ -69,23 +69,23 @@ def make(name: str) -> Group | None:
             continue
         try:
             return Group(folder)
-        except (StopIteration, OSError):  # no memory controller here, or not ours
+        except (StopIteration, OSError):  # no memory controller, or no permission
             with contextlib.suppress(OSError):
                 folder.rmdir()
     return None
 
 
-def sweep() -> None:
-    """Remove groups whose worker is gone; it could not itself, being killed, and no longer root."""
-    for parent in _places():
+def remove_stale() -> None:
+    """Remove groups whose worker is gone: workers are killed, and are no longer root."""
+    for parent in _parent_groups():
         for old in parent.glob(f"{_PREFIX}*"):
             if not Path("/proc", old.name.removeprefix(_PREFIX).partition("-")[0]).exists():
                 with contextlib.suppress(OSError):
                     old.rmdir()
 
 
-def _places() -> Iterator[Path]:
-    """Our own group and those above it. In version 2 one that has processes cannot have groups with limits below it."""
+def _parent_groups() -> Iterator[Path]:
+    """Our own group and its parents. In version 2 a group with processes cannot have limited groups below it."""
     try:
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     except FileNotFoundError:
@@ -94,4 +94,4 @@ def _places() -> Iterator[Path]:
         if controllers in ("", "memory"):
             root = ROOT / controllers
             own = root / path.lstrip("/")
-            yield from (place for place in (own, *own.parents) if place.is_relative_to(root) and place.is_dir())
+            yield from (group for group in (own, *own.parents) if group.is_relative_to(root) and group.is_dir())

@@ -1,11 +1,11 @@
-"""What runs inside the sandbox, in front of the program. It is part of what is NOT trusted.
+"""The code inside the sandbox that runs the program. It is NOT trusted.
 
-The program shares this process and can do to it as it likes; that gains nothing, because all this process can say is
-"the answer to that call is x", and what the answer should be never comes in here. `tests` mode is the other side: it
-runs hidden test code in a sandbox of its own, where the program's functions are stand-ins that ask the first sandbox.
+The program shares this process and can manipulate it; that gains nothing, because all this process can say is "the
+result of that call is x", and expected results never come in here. `tests` mode is the other side: it runs hidden test
+code in a sandbox of its own, with proxies for the program's functions that call the first sandbox.
 
-Frames are a 4-byte length and JSON, on descriptors that were stdin and stdout. The worker sends this file's text,
-behind that of values.py and without its import, with `python -c`: nothing of the package is in reach in there.
+Frames are a 4-byte length and JSON, on descriptors that were stdin and stdout. The worker passes this file's source,
+after that of values.py and without its import, to `python -c`: nothing of the package is accessible inside.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEGABYTE = 1 << 20
 
 
 class Channel:
-    """Frames over two descriptors that the program's own stdin and stdout do not share."""
+    """Frames over two descriptors that are separate from the program's stdin and stdout."""
 
     def __init__(self) -> None:
         self._in, self._out = os.dup(0), os.dup(1)
@@ -50,22 +50,22 @@ class Channel:
             view = view[os.write(self._out, view) :]
 
     def _exactly(self, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            piece = os.read(self._in, count - len(found))
-            if not piece:
+        data = b""
+        while len(data) < count:
+            chunk = os.read(self._in, count - len(data))
+            if not chunk:
                 os._exit(0)
-            found += piece
-        return found
+            data += chunk
+        return data
 
 
-def _compiled(source: str, name: str) -> Any:
-    """Not with this file's own `from __future__`, which would let annotations name what nobody defines."""
+def _compile(source: str, name: str) -> Any:
+    """Without this file's `from __future__`, which would allow undefined names in annotations."""
     return compile(source, name, "exec", dont_inherit=True)
 
 
 def _module(name: str) -> dict[str, Any]:
-    """The names of a new module that can be found by its own: dataclasses look for it."""
+    """The globals of a new module in sys.modules, where dataclasses look for it."""
     sys.modules[name] = type(sys)(name)
     names: dict[str, Any] = sys.modules[name].__dict__
     names["__builtins__"] = builtins
@@ -73,25 +73,25 @@ def _module(name: str) -> dict[str, Any]:
 
 
 class Program:
-    """A program's names, called from outside; what is no plain data stays here and goes out as a number."""
+    """A program's names, called from outside; what is not plain data stays here and is sent as a handle."""
 
     def __init__(self) -> None:
         self._names = _module("program")
-        self._kept: list[Any] = []
+        self._objects: list[Any] = []
         self._source = ""
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         self._source, prelude = message["source"], message["prelude"]
         if message["define"]:
-            if prelude and self._source.lstrip("\r\n")[:1] in (" ", "\t"):  # the rest of a function that it begins
+            if prelude and self._source.lstrip("\r\n")[:1] in (" ", "\t"):  # the body of the prelude's function
                 self._source = prelude + self._source
             elif prelude:
-                exec(_compiled(prelude, "<given>"), self._names)
-            exec(_compiled(self._source, "<program>"), self._names)
+                exec(_compile(prelude, "<given>"), self._names)
+            exec(_compile(self._source, "<program>"), self._names)
         return {"value": None}
 
     def name(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A function of the program, or a method of its `Solution`, as LeetCode has it."""
+        """A function of the program, or a method of its `Solution` class, as on LeetCode."""
         name = message["name"]
         if name in self._names:
             return {"value": self._keep(self._names[name])}
@@ -100,50 +100,52 @@ class Program:
         raise NameError(f"the program defines no {name}")
 
     def get(self, message: dict[str, Any]) -> dict[str, Any]:
-        return {"value": encode(getattr(self._kept[message["of"]], message["name"]), self._keep)}
+        return {"value": encode(getattr(self._objects[message["of"]], message["name"]), self._keep)}
 
     def assign(self, message: dict[str, Any]) -> dict[str, Any]:
-        setattr(self._kept[message["of"]], message["name"], decode(message["value"], self._kept.__getitem__))
+        setattr(self._objects[message["of"]], message["name"], decode(message["value"], self._objects.__getitem__))
         return {"value": None}
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
-        args = [decode(arg, self._kept.__getitem__) for arg in message["args"]]
-        kwargs = {key: decode(arg, self._kept.__getitem__) for key, arg in message["kwargs"].items()}
-        value = encode(self._kept[message["of"]](*args, **kwargs), self._keep)
-        # Arguments that the function changed in place are part of its answer.
+        args = [decode(arg, self._objects.__getitem__) for arg in message["args"]]
+        kwargs = {key: decode(arg, self._objects.__getitem__) for key, arg in message["kwargs"].items()}
+        value = encode(self._objects[message["of"]](*args, **kwargs), self._keep)
+        # Arguments changed in place are part of the reply.
         changed = {
-            place: after
-            for place, (before, arg) in enumerate(zip(message["args"], args, strict=True))
+            index: after
+            for index, (before, arg) in enumerate(zip(message["args"], args, strict=True))
             if isinstance(arg, list | dict | set) and (after := encode(arg, self._keep)) != before
         }
         return {"value": value, "changed": changed}
 
     def run(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The whole program as a script in a child process, on a given standard input."""
-        given, printed, complained = (_nameless() for _ in range(3))
-        with os.fdopen(os.dup(given), "wb") as pipe:
+        """Run the program as a script in a child process."""
+        stdin_file, stdout_file, stderr_file = (_anonymous_file() for _ in range(3))
+        with os.fdopen(os.dup(stdin_file), "wb") as pipe:
             pipe.write(message["stdin"].encode())
-        os.lseek(given, 0, os.SEEK_SET)
+        os.lseek(stdin_file, 0, os.SEEK_SET)
         child = os.fork()
         if child == 0:
-            for target, source in enumerate((given, printed, complained)):
+            for target, source in enumerate((stdin_file, stdout_file, stderr_file)):
                 os.dup2(source, target)
             _script(self._source)
         _, status = os.waitpid(child, 0)
-        most = message["most"]
-        # Bytes that are no UTF-8 stay something that equals no text.
-        text, error = (os.pread(file, most + 1, 0).decode("utf-8", "surrogateescape") for file in (printed, complained))
-        for file in (given, printed, complained):
+        max_bytes = message["max_bytes"]
+        # Bytes that are not UTF-8 become something that equals no text.
+        text, error = (
+            os.pread(file, max_bytes + 1, 0).decode("utf-8", "surrogateescape") for file in (stdout_file, stderr_file)
+        )
+        for file in (stdin_file, stdout_file, stderr_file):
             os.close(file)
         return {"value": {"status": os.waitstatus_to_exitcode(status), "stdout": text, "stderr": error[-2000:]}}
 
     def _keep(self, value: Any) -> dict[str, int]:
-        self._kept.append(value)
-        return {"h": len(self._kept) - 1}
+        self._objects.append(value)
+        return {"h": len(self._objects) - 1}
 
 
-def _nameless() -> int:
-    """An open file in the private folder, whose size counts against that folder's."""
+def _anonymous_file() -> int:
+    """An open, unlinked file in the private folder, whose size limit includes it."""
     path = os.path.join(os.environ["TMPDIR"], os.urandom(8).hex())
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     os.unlink(path)
@@ -156,18 +158,18 @@ def _script(source: str) -> NoReturn:
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
     try:
-        exec(_compiled(source, "<program>"), _module("__main__"))
-    except SystemExit as wanted:
-        status = 0 if wanted.code is None else wanted.code if isinstance(wanted.code, int) else 1
+        exec(_compile(source, "<program>"), _module("__main__"))
+    except SystemExit as exit_:
+        status = 0 if exit_.code is None else exit_.code if isinstance(exit_.code, int) else 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
         status = 1
-    try:  # as the interpreter ends: fast output is often written by a thread, or at exit
+    try:  # as the interpreter exits: output may be written by a thread, or at exit
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.__stdout__, sys.stderr):
-            # A program may have put anything in its place.
+            # A program may have replaced it by anything.
             if stream is not None and not getattr(stream, "closed", False):
                 stream.flush()
     finally:
@@ -175,9 +177,9 @@ def _script(source: str) -> NoReturn:
 
 
 class Remote:
-    # A function or object of the program, seen from the tests. It answers calls and attributes, and nothing else: no
-    # comparison is handed over, so an object that claims to equal everything equals nothing. No docstring: tests that
-    # ask for one mean the program's.
+    # A proxy in the tests for a function or object of the program. It forwards calls and attributes only: comparisons
+    # are not forwarded, so an object that claims to equal everything equals nothing. No docstring: __doc__ is the
+    # program's.
     __slots__ = ("_ask", "_of")
     __hash__ = None  # type: ignore[assignment]
     __doc__ = property(lambda self: self.__getattr__("__doc__"))
@@ -198,30 +200,30 @@ class Remote:
         return self._ask(message, args)
 
     def __eq__(self, other: object) -> bool:
-        raise AssertionError("the answer is no plain data, so it equals nothing")
+        raise AssertionError("the value is not plain data, so it equals nothing")
 
     def __bool__(self) -> bool:
-        raise AssertionError("the answer is no plain data, so it is neither true nor false")
+        raise AssertionError("the value is not plain data, so it is neither true nor false")
 
     def _handle(self) -> int:
         return int(self._of)
 
 
 class Unsupported(BaseException):
-    """A test hands over what cannot travel (a function, an open file); BaseException: no test's `except` eats it."""
+    """A test passes an argument that cannot be encoded. BaseException, so that no test's `except` catches it."""
 
 
 def _outgoing(value: Any) -> Any:
     def other(left: Any) -> Any:
         if isinstance(left, Remote):
             return {"h": left._handle()}
-        raise Unsupported(f"a test passes a {type(left).__name__} to the program; only plain data can travel")
+        raise Unsupported(f"a test passes a {type(left).__name__} to the program; only plain data can be sent")
 
     return encode(value, other)
 
 
 class Tests:
-    """Hidden test code. The names it uses and nobody defines are the program's."""
+    """Hidden test code. Its undefined names are the program's."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -229,33 +231,33 @@ class Tests:
 
     def setup(self, message: dict[str, Any]) -> dict[str, Any]:
         for name in message["names"]:
-            self._names[name] = _Named(self._ask, name)
-        exec(_compiled(message["source"], "<tests>"), self._names)
+            self._names[name] = _ProgramName(self._ask, name)
+        exec(_compile(message["source"], "<tests>"), self._names)
         return {"value": None}
 
     def check(self, message: dict[str, Any]) -> dict[str, Any]:
-        exec(_compiled(message["source"], "<tests>"), self._names)
+        exec(_compile(message["source"], "<tests>"), self._names)
         return {"value": True}
 
     def _ask(self, message: dict[str, Any], args: tuple[Any, ...] = ()) -> Any:
         self._channel.write({"ask": message})
         reply = self._channel.read()
         if "error" in reply:
-            raise _revived(*reply["error"])
+            raise _rebuild_exception(*reply["error"])
         value = decode(reply["value"], self._remote)
         if value is None:
-            # A call is judged by its value, or by what it did to its arguments, never by both: a program that empties
-            # the tests' own input and returns it would pass `assert f(xs) == sorted(xs)`.
-            for place, after in reply.get("changed", {}).items():
-                _update(args[int(place)], decode(after, self._remote))
+            # Changed arguments are copied back only if the call returned None: a program that empties its input and
+            # returns it would otherwise pass `assert f(xs) == sorted(xs)`.
+            for index, after in reply.get("changed", {}).items():
+                _update(args[int(index)], decode(after, self._remote))
         return value
 
     def _remote(self, of: int) -> Remote:
         return Remote(self._ask, of)
 
 
-class _Named(Remote):
-    # A name of the program's, looked up when first used.
+class _ProgramName(Remote):
+    # A name of the program, looked up on first use.
     __slots__ = ("_name",)
     __doc__ = Remote.__doc__
 
@@ -265,8 +267,8 @@ class _Named(Remote):
 
     def _handle(self) -> int:
         if self._of < 0:
-            found = self._ask({"op": "name", "name": self._name})
-            object.__setattr__(self, "_of", object.__getattribute__(found, "_of"))
+            data = self._ask({"op": "name", "name": self._name})
+            object.__setattr__(self, "_of", object.__getattribute__(data, "_of"))
         return int(self._of)
 
 
@@ -278,19 +280,19 @@ def _update(target: Any, after: Any) -> None:
         target.update(after)
 
 
-_MEANINGFUL = (AssertionError, StopIteration, StopAsyncIteration)
+_CONTROL_EXCEPTIONS = (AssertionError, StopIteration, StopAsyncIteration)
 
 
-def _revived(kind: str, text: str) -> Exception:
-    """The program's exception, as the built-in type of that name, so that tests may expect it.
+def _rebuild_exception(kind: str, text: str) -> Exception:
+    """The program's exception as the built-in type of that name, so that tests can expect it.
 
-    Not one that means something to the code around a call: an assertion's, or the end of `map` and `zip`.
+    Not an AssertionError or StopIteration, which have a meaning for the calling code.
     """
-    found = getattr(builtins, kind, None)
-    if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, _MEANINGFUL):
+    data = getattr(builtins, kind, None)
+    if isinstance(data, type) and issubclass(data, Exception) and not issubclass(data, _CONTROL_EXCEPTIONS):
         try:
-            return found(text)
-        except TypeError:  # UnicodeDecodeError and its like want more arguments
+            return data(text)
+        except TypeError:  # such as UnicodeDecodeError, with more arguments
             return RuntimeError(f"{kind}: {text}")
     return RuntimeError(f"{kind}: {text}")
 
@@ -313,14 +315,14 @@ def _limit(limits: dict[str, Any]) -> None:
 def _message(error: BaseException) -> str:
     try:
         return str(error)[:500]
-    except Exception as another:  # an exception about an integer of 5000 digits cannot be written down
+    except Exception as another:  # str() of an integer of 5000 digits raises
         return f"no message: {type(another).__name__}"
 
 
 def main() -> None:
     limits = json.loads(sys.argv[2])
     _limit(limits)
-    # Which the module `site`, left out here, would give every program.
+    # Normally set by the module `site`, which is not loaded here.
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     channel = Channel()
     side = Program() if sys.argv[1] == "program" else Tests(channel)
@@ -335,7 +337,7 @@ def main() -> None:
         except NotPlain as error:
             channel.write({"error": ["TypeError", str(error)]})
         except BaseException as error:
-            # SystemExit and KeyboardInterrupt too: a program that leaves has not answered.
+            # SystemExit and KeyboardInterrupt too: a program that exits has not replied.
             channel.write({"error": [type(error).__name__, _message(error)]})
 
 

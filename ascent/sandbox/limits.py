@@ -1,4 +1,4 @@
-"""What one program may use up."""
+"""The resource limits of one program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Per program. `memory_mb` binds every process and, looked at 50 times a second, all that the program holds."""
+    """Per program. `memory_mb` limits every process and, measured 50 times a second, all of them together."""
 
     wall_seconds: float = 10.0
     test_seconds: float = 5.0
@@ -32,5 +32,5 @@ class Limits:
         if self.processes < 4:
             raise ValueError(f"Limits.processes={self.processes}, but the sandbox itself uses 3; give at least 4")
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

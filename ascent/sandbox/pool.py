@@ -1,8 +1,7 @@
-"""Worker processes that answer JSON lines, each killed and replaced when it is late or dead.
+"""Worker processes with JSON lines in and out, each killed and replaced when it is late or dead.
 
-A hard time-out needs a process: a thread cannot be stopped, and an alarm signal does nothing off the main thread.
-Answers come back in the order of the jobs, whoever finished first. A worker ends with the process that started it, even
-where that was killed without a chance to say so.
+A hard time-out needs a process: a thread cannot be stopped, and an alarm signal only works in the main thread. Replies
+keep the order of the jobs. A worker ends with its parent process, even if that is killed.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ START_SECONDS = 60.0
 _SET_PARENT_DEATH_SIGNAL = 1
 
 
-class Late(Exception):
-    """No answer within the time-out; the worker was killed."""
+class WorkerTimeout(Exception):
+    """No reply in time; the worker was killed."""
 
 
-class Died(Exception):
-    """The worker's process ended on a job."""
+class WorkerDied(Exception):
+    """The worker's process ended during a job."""
 
 
 class Worker:
-    """One child process, started when first asked. `starter` is a thread that lives as long as the worker may: to the
-    kernel a child's parent is a thread, and the child ends with it."""
+    """One child process, started at its first job. `starter` is a thread that outlives the worker: for the kernel a
+    child's parent is a thread, and the child ends with it."""
 
     def __init__(self, command: Sequence[str], starter: Executor) -> None:
         self._command, self._starter = list(command), starter
@@ -52,10 +51,10 @@ class Worker:
                 self._process.stdin.write(json.dumps(job).encode() + b"\n")
                 self._process.stdin.flush()
             except BrokenPipeError:
-                raise Died(f"{' '.join(self._command[1:4])} ended between jobs") from None
-            return self._line(seconds)
+                raise WorkerDied(f"{' '.join(self._command[1:4])} ended between jobs") from None
+            return self._read_line(seconds)
         except BaseException:
-            self.close()  # whatever it still has to say belongs to no job
+            self.close()  # a late reply must not go to the next job
             raise
 
     def _start(self) -> None:
@@ -63,21 +62,21 @@ class Worker:
             subprocess.Popen, self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         ).result()
         self._buffer = b""
-        ready = self._line(START_SECONDS)
-        if ready != {"ready": True}:
-            raise Died(f"{' '.join(self._command[1:4])} did not start: {ready}")
+        message = self._read_line(START_SECONDS)
+        if message != {"ready": True}:
+            raise WorkerDied(f"{' '.join(self._command[1:4])} did not start: {message}")
 
-    def _line(self, seconds: float) -> Any:
+    def _read_line(self, seconds: float) -> Any:
         assert self._process is not None and self._process.stdout is not None
-        out, until = self._process.stdout.fileno(), time.monotonic() + seconds
+        out, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
         while b"\n" not in self._buffer:
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([out], [], [], left)[0]:
-                raise Late(f"no answer within {seconds:.3g} s")
-            piece = os.read(out, 1 << 16)
-            if not piece:
-                raise Died(f"{' '.join(self._command[1:4])} ended with status {self._process.wait()}")
-            self._buffer += piece
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not select.select([out], [], [], remaining)[0]:
+                raise WorkerTimeout(f"no answer within {seconds:.3g} s")
+            chunk = os.read(out, 1 << 16)
+            if not chunk:
+                raise WorkerDied(f"{' '.join(self._command[1:4])} ended with status {self._process.wait()}")
+            self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
         return json.loads(line)
 
@@ -91,7 +90,7 @@ class Worker:
                 try:
                     pipe.close()
                 except BrokenPipeError:
-                    continue  # what was still buffered for a dead worker
+                    continue  # buffered input of a dead worker
         self._process = None
 
 
@@ -111,9 +110,9 @@ class Pool:
         self._closed = False
 
     def ask(self, job: Any, seconds: float) -> Any:
-        """The answer, or Late, or Died; waiting for an idle worker does not count."""
+        """The reply; WorkerTimeout or WorkerDied without one. Waiting for an idle worker does not count."""
         if self._closed:
-            raise ValueError("the pool is closed; make another")
+            raise ValueError("the pool is closed; create another")
         worker = self._idle.get()
         try:
             return worker.ask(job, seconds)
@@ -121,16 +120,16 @@ class Pool:
             self._idle.put(worker)
 
     def map(self, jobs: Sequence[Any], seconds: float) -> list[Any]:
-        """An answer for each job; where there is none, the exception that says why."""
+        """A reply for each job, or the exception that replaces it."""
         if not jobs:
             return []
         with ThreadPoolExecutor(min(self.size, len(jobs)), thread_name_prefix="pool") as threads:
-            return list(threads.map(lambda job: self._caught(job, seconds), jobs))
+            return list(threads.map(lambda job: self._ask_or_error(job, seconds), jobs))
 
-    def _caught(self, job: Any, seconds: float) -> Any:
+    def _ask_or_error(self, job: Any, seconds: float) -> Any:
         try:
             return self.ask(job, seconds)
-        except (Late, Died) as error:
+        except (WorkerTimeout, WorkerDied) as error:
             return error
 
     def close(self) -> None:
@@ -148,15 +147,15 @@ class Pool:
 
 
 def module_command(module: str, *words: str) -> list[str]:
-    """How to start a module of this package as a worker, on the interpreter that runs us."""
+    """The command that starts a module of this package as a worker."""
     return [sys.executable, "-m", module, *words]
 
 
-def ready() -> None:
-    """A worker's first word; it takes jobs from here on, and from here on the kernel ends it with whoever started it.
+def signal_ready() -> None:
+    """Tell the pool that this worker takes jobs; from now on the kernel kills it with its parent.
 
-    Said when its user is no longer going to change, which would undo the second. One whose starter is gone already gets
-    no job and finds its input at an end.
+    Called after the last change of user, which would reset that. A worker whose parent is gone already reads the end of
+    its input.
     """
     if ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) != 0:
         raise RuntimeError("prctl(PR_SET_PDEATHSIG) failed, so this worker could outlive the run that started it")

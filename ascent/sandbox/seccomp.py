@@ -1,11 +1,10 @@
-"""The system calls a sandboxed program may not make, as a BPF filter that bubblewrap installs.
+"""The system-call filter of sandboxed programs, as BPF for bubblewrap.
 
-Namespaces already take away the network, other processes and the disk. The filter takes away what namespaces do not
-cover: socket families that ignore network namespaces (AF_VSOCK reaches a virtual machine's host), the kernel's key
-rings, the calls in which local privilege escalations keep being found, and memory that belongs to no process, so that
-no limit on processes sees it. It is a list of what is refused, not of what is allowed, so that any interpreter version
-runs; a refused call gets EPERM and the program goes on. Calls and options that are younger than this list are unknown:
-libc and the interpreter know how to do without them.
+Namespaces already isolate the network, other processes and the disk. The filter covers the rest: socket families that
+ignore network namespaces (AF_VSOCK reaches a virtual machine's host), the kernel's key rings, calls that are frequent
+targets of privilege escalation, and memory outside of any process, which process limits do not count. It is a deny
+list, so any interpreter version runs; a denied call gets EPERM and the program goes on. Newer calls and options than
+this list get ENOSYS or EINVAL: libc and the interpreter have fallbacks.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-# name: (x86_64, aarch64); None where the machine has no such call.
+# name: (x86_64, aarch64); None if the machine has no such call.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)},
     **{"personality": (135, 92), "userfaultfd": (323, 282), "bpf": (321, 280), "seccomp": (317, 277)},
@@ -28,35 +27,35 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     **{"sethostname": (170, 161), "setdomainname": (171, 162), "acct": (163, 89), "quotactl": (179, 60)},
     **{"syslog": (103, 116), "vhangup": (153, 58), "lookup_dcookie": (212, 18), "nfsservctl": (180, 42)},
     **{"iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None)},
-    # Memory that belongs to no process: System V and POSIX messages, semaphores and segments, anonymous files.
+    # Memory outside of any process: System V and POSIX messages, semaphores and segments, anonymous files.
     **{"semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192)},
     **{"shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197)},
     **{"msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180)},
     **{"memfd_create": (319, 279), "io_setup": (206, 0), "timer_create": (222, 107)},
-    # A pipe or a socket that keeps pages, even huge ones, which their process has long given back.
+    # A pipe or a socket that keeps pages, even huge ones, which their process has freed.
     **{"vmsplice": (278, 75), "splice": (275, 76), "tee": (276, 77), "sendfile": (40, 71)},
-    # Queues and tables as long as the program likes. Without epoll, Python's selectors take poll.
+    # Queues and tables of any length. Without epoll, Python's selectors use poll.
     **{"epoll_create": (213, None), "epoll_create1": (291, 20), "fanotify_init": (300, 262)},
     **{"inotify_init": (253, None), "inotify_init1": (294, 26)},
-    # An access list of a file takes 128 kB, a memory policy of a mapping 300 bytes, and no count shows either.
+    # A file's access list takes 128 kB, a mapping's memory policy 300 bytes, and neither is counted.
     **{"setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7)},
     **{"mbind": (237, 235), "set_mempolicy": (238, 237), "migrate_pages": (256, 238), "move_pages": (279, 239)},
 }
-# From here on, only NEW is known. clone3 is not: its flags lie in memory, out of a filter's sight; libc takes clone.
+# From here on, only NEW is allowed. Not clone3, whose flags a filter cannot read; libc falls back to clone.
 FIRST_NEW = (335, 295)
 NEW = {"close_range": 436, "faccessat2": 439, "fchmodat2": 452}
 SOCKET, SOCKETPAIR, CLONE, IOCTL = (41, 198), (53, 199), (56, 220), (16, 29)
 MMAP, FCNTL, SETSOCKOPT, PRCTL = (9, 222), (72, 25), (54, 208), (157, 167)
 NEW_NAMESPACES = 0x7E020000
 AF_UNIX = 1
-TIOCSTI, TIOCLINUX = 0x5412, 0x541C  # type into the terminal of whoever started us
-# Pages that stay where they are when no process has them any more; pages that no process's size shows.
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C  # write to our terminal's input
+# Pages that outlive their processes; pages that no process's size includes.
 SHARED, ANONYMOUS, HUGE = 0x01, 0x20, 0x40000
-# Larger pipes; locks on ranges of a file, of which the kernel takes any number and counts none.
+# Larger pipes; locks on file ranges, which the kernel does not limit.
 FCNTL_REFUSED = {"F_SETPIPE_SZ": 1031, "F_SETLK": 6, "F_SETLKW": 7, "F_OFD_SETLK": 37, "F_OFD_SETLKW": 38}
-# Larger sockets; programs for the kernel in each of them.
+# Larger sockets; socket filters.
 SETSOCKOPT_REFUSED = {"SO_SNDBUF": 7, "SO_SNDBUFFORCE": 32, "SO_ATTACH_FILTER": 26, "SO_ATTACH_BPF": 50}
-# One of the others takes a gigabyte for futexes (PR_FUTEX_HASH), another hides from whoever counts (PR_SET_DUMPABLE).
+# Others could take a gigabyte for futexes (PR_FUTEX_HASH) or hide from our measurement (PR_SET_DUMPABLE).
 PRCTL_ALLOWED = {
     **{"PR_SET_PDEATHSIG": 1, "PR_GET_PDEATHSIG": 2, "PR_GET_DUMPABLE": 3, "PR_SET_NAME": 15, "PR_GET_NAME": 16},
     **{"PR_CAPBSET_READ": 23, "PR_SET_NO_NEW_PRIVS": 38, "PR_GET_NO_NEW_PRIVS": 39},
@@ -105,7 +104,7 @@ def instructions(machine: Machine) -> list[Instruction]:
 
 
 def _any(operands: Iterable[int | None], answer: int) -> Iterator[Instruction]:
-    """The answer for each of these; what is none of them goes on."""
+    """Return `answer` for each of these operands; others continue."""
     for operand in operands:
         if operand is not None:
             yield (EQUAL, 0, 1, operand)
@@ -113,7 +112,7 @@ def _any(operands: Iterable[int | None], answer: int) -> Iterator[Instruction]:
 
 
 def _when(number: int, argument: int, rules: Iterable[Instruction]) -> Iterator[Instruction]:
-    """`rules` see the argument's low half; afterwards the call is allowed, as every rule on it has been read."""
+    """Apply `rules` to the argument's low half; then the call is allowed."""
     body = list(rules)
     yield (EQUAL, 0, len(body) + 2, number)
     yield (LOAD, 0, 0, ARGUMENT + 8 * argument)  # both machines are little-endian
@@ -122,7 +121,7 @@ def _when(number: int, argument: int, rules: Iterable[Instruction]) -> Iterator[
 
 
 def program(machine: str) -> bytes:
-    """The filter in the kernel's own layout, for `bwrap --seccomp`."""
+    """The filter in the kernel's layout, for `bwrap --seccomp`."""
     if machine not in MACHINES:
         raise ValueError(f"no system-call filter for {machine!r}; there is one for {' and '.join(MACHINES)}")
     return b"".join(struct.pack("<HBBI", *each) for each in instructions(MACHINES[machine]))

@@ -1,4 +1,4 @@
-"""One sandboxed process: start it, exchange frames with it under a deadline, and be sure that it is dead."""
+"""One sandboxed process: start it, exchange frames with a deadline, and kill it reliably."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from typing import Any, Literal
 
 from ascent.sandbox import driver, memory, seccomp, values
 from ascent.sandbox.cgroups import Group
-from ascent.sandbox.isolation import FOLDERS, Interpreter, command, environment
+from ascent.sandbox.isolation import FOLDERS, Interpreter, bwrap_command, environment
 from ascent.sandbox.limits import MEGABYTE, Limits
 
 Mode = Literal["bubblewrap", "none"]
 Side = Literal["program", "tests"]
-# Starting takes 0.1 s; more than this means that the machine, not the program, has a problem.
+# Starting takes 0.1 s; beyond this the machine has a problem, not the program.
 START_SECONDS = 30.0
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
-class Ended(Exception):
-    """The sandboxed side gave no answer. `kind` is one of: time, memory, output, died, garbage."""
+class ProgramEnded(Exception):
+    """The sandboxed side gave no valid reply. `kind`: time, memory, output, died or garbage."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
         self.kind, self.detail = kind, detail
 
 
-class Broken(Exception):
-    """The sandbox itself failed, before the program had its say."""
+class SandboxError(Exception):
+    """The sandbox itself failed, before the program ran."""
 
 
 def driver_source() -> str:
-    """The text that runs inside: values.py, then driver.py."""
+    """The source that runs inside: values.py, then driver.py."""
     texts = [Path(str(module.__file__)).read_text() for module in (values, driver)]
     future, shared = "from __future__ import annotations\n", "from ascent.sandbox.values import"
     lines = [line for text in texts for line in text.splitlines(keepends=True)]
@@ -51,7 +51,7 @@ def driver_source() -> str:
 
 
 class Session:
-    """A driver behind bubblewrap (or, with mode none, without anything around it)."""
+    """A driver process in bubblewrap, or without isolation in mode none."""
 
     def __init__(
         self,
@@ -65,16 +65,16 @@ class Session:
         groups: Mapping[Side, Group | None] | None = None,
     ) -> None:
         self._limits = limits
-        self._most = int(limits.output_kb * 1024) + 4096
+        self._max_frame_bytes = int(limits.output_kb * 1024) + 4096
         self._buffer = bytearray()
-        self._init: int | None = None
-        self._first: int | None = None
+        self._init_fd: int | None = None
+        self._init_pid: int | None = None
         self._group = (groups or {}).get(side)
-        self._over: Ended | Broken | None = None
+        self._stop_reason: ProgramEnded | SandboxError | None = None
         self._closing, self._watcher = threading.Event(), threading.Thread(target=self._watch, daemon=True)
         self._home: str | None = None
         self._errors = os.memfd_create("stderr")
-        inner = ["-I", "-S", "-B", "-c", source, side, json.dumps(limits.plain())]
+        inner = ["-I", "-S", "-B", "-c", source, side, json.dumps(limits.as_dict())]
         if mode == "bubblewrap":
             self._start_wrapped(bwrap, interpreter, inner)
         else:
@@ -82,10 +82,10 @@ class Session:
             self._spawn([str(interpreter.executable), *inner], environment(self._home), self._home, ())
         try:
             ready = self.receive(START_SECONDS)
-        except Ended as error:
-            said = os.pread(self._errors, 2000, 0).decode("utf-8", "replace").strip()
+        except ProgramEnded as error:
+            stderr = os.pread(self._errors, 2000, 0).decode("utf-8", "replace").strip()
             self.close()
-            raise Broken(f"the sandbox did not start: {said or error}") from error
+            raise SandboxError(f"the sandbox did not start: {stderr or error}") from error
         assert ready == {"ready": True}
         self._watcher.start()
 
@@ -95,23 +95,23 @@ class Session:
         os.lseek(filter_fd, 0, os.SEEK_SET)
         info, info_fd = os.pipe()
         descriptors = {"seccomp": filter_fd, "info-fd": info_fd}
-        words = command(bwrap, interpreter, self._limits, descriptors=descriptors, inner=inner)
-        self._spawn(words, {}, "/", tuple(descriptors.values()))
+        arguments = bwrap_command(bwrap, interpreter, self._limits, descriptors=descriptors, inner=inner)
+        self._spawn(arguments, {}, "/", tuple(descriptors.values()))
         for descriptor in descriptors.values():
             os.close(descriptor)
         with os.fdopen(info, "rb") as pipe:
             text = pipe.read()
-        if text:  # the first process of the new namespace: when it is gone, so is every other in there
-            self._first = json.loads(text)["child-pid"]
+        if text:  # the namespace's init process: when it ends, all others do
+            self._init_pid = json.loads(text)["child-pid"]
             with contextlib.suppress(ProcessLookupError):
-                self._init = os.pidfd_open(self._first)
-            # It has one child at most, the interpreter, which starts while we wait here for the kernel.
-            if self._group is not None and not self._group.take(self._first, self._limits):
+                self._init_fd = os.pidfd_open(self._init_pid)
+            # It has at most one child, the interpreter, which is starting.
+            if self._group is not None and not self._group.add_process(self._init_pid, self._limits):
                 self._group = None
 
-    def _spawn(self, words: list[str], env: dict[str, str], cwd: str, keep: tuple[int, ...]) -> None:
+    def _spawn(self, arguments: list[str], env: dict[str, str], cwd: str, keep: tuple[int, ...]) -> None:
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=env, cwd=cwd,
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=env, cwd=cwd,
             start_new_session=True, pass_fds=keep, bufsize=0,
         )  # fmt: skip
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -123,42 +123,42 @@ class Session:
         return self.receive(seconds)
 
     def send(self, message: dict[str, Any], seconds: float) -> None:
-        """Never waits for a program that does not read."""
+        """Send a frame; a program that does not read times out."""
         data = json.dumps(message).encode()
         view = memoryview(struct.pack(">I", len(data)) + data)
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while view:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise Ended("time", f"did not read its input within {seconds:.3g} s")
-            if select.select([], [self._in], [], left)[1]:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise ProgramEnded("time", f"did not read its input within {seconds:.3g} s")
+            if select.select([], [self._in], [], remaining)[1]:
                 try:
                     view = view[os.write(self._in, view) :]
                 except BrokenPipeError:
-                    raise self._gone("the program's process is gone") from None
+                    raise self._exit_reason("the program's process is gone") from None
 
     def receive(self, seconds: float) -> dict[str, Any]:
         """The next frame."""
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while True:
             frame = self._frame()
             if frame is not None:
                 return frame
-            left = until - time.monotonic()
-            if left <= 0:
-                raise Ended("time", f"no answer within {seconds:.3g} s")
-            if select.select([self._out], [], [], left)[0]:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise ProgramEnded("time", f"no answer within {seconds:.3g} s")
+            if select.select([self._out], [], [], remaining)[0]:
                 piece = os.read(self._out, 1 << 16)
                 if not piece:
-                    raise self._gone("the program ended its process")
+                    raise self._exit_reason("the program ended its process")
                 self._buffer += piece
 
     def _frame(self) -> dict[str, Any] | None:
         if len(self._buffer) < 4:
             return None
         (length,) = struct.unpack(">I", self._buffer[:4])
-        if length > self._most:
-            raise Ended("output", f"an answer of {length} bytes, more than {self._most}")
+        if length > self._max_frame_bytes:
+            raise ProgramEnded("output", f"an answer of {length} bytes, more than {self._max_frame_bytes}")
         if len(self._buffer) < 4 + length:
             return None
         text = bytes(self._buffer[4 : 4 + length])
@@ -166,62 +166,62 @@ class Session:
         try:
             frame = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise Ended("garbage", f"an answer that is no JSON: {error}") from error
+            raise ProgramEnded("garbage", f"an answer that is no JSON: {error}") from error
         if not isinstance(frame, dict):
-            raise Ended("garbage", "an answer that is no object")
+            raise ProgramEnded("garbage", "an answer that is no object")
         return frame
 
     def _watch(self) -> None:
-        """Look at the program's memory until the end: it may work on while nobody asks it and its answer is read."""
+        """Poll the program's memory until the end, also between requests."""
         most = self._limits.memory_mb
-        while self._over is None and not self._closing.wait(LOOK_SECONDS):
+        while self._stop_reason is None and not self._closing.wait(POLL_SECONDS):
             try:
-                held = memory.held(self._process.pid, self._first, FOLDERS)
-                if held > most * MEGABYTE:
-                    self._over = Ended("memory", f"{held >> 20} MB in all, more than {most}")
+                used = memory.used_bytes(self._process.pid, self._init_pid, FOLDERS)
+                if used > most * MEGABYTE:
+                    self._stop_reason = ProgramEnded("memory", f"{used >> 20} MB in all, more than {most}")
                 else:
-                    self._over = self._full()
+                    self._stop_reason = self._check_oom()
             except Exception as error:
-                self._over = Broken(f"the program's memory could not be looked at: {error!r}")
-        if self._over is not None:
+                self._stop_reason = SandboxError(f"the program's memory could not be measured: {error!r}")
+        if self._stop_reason is not None:
             self._kill()
 
-    def _full(self) -> Ended | None:
-        if self._group is not None and self._group.full():
-            return Ended("memory", f"the kernel stopped it at {self._limits.memory_mb} MB")
+    def _check_oom(self) -> ProgramEnded | None:
+        if self._group is not None and self._group.hit_limit():
+            return ProgramEnded("memory", f"the kernel stopped it at {self._limits.memory_mb} MB")
         return None
 
-    def _gone(self, detail: str) -> Ended | Broken:
-        """Why there is nobody to talk to."""
-        return self._over or self._full() or Ended("died", detail)
+    def _exit_reason(self, detail: str) -> ProgramEnded | SandboxError:
+        """Why the process is gone."""
+        return self._stop_reason or self._check_oom() or ProgramEnded("died", detail)
 
     def _kill(self) -> None:
-        if self._init is not None:
+        if self._init_fd is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+                signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
         else:
-            for pid in memory.tree(self._process.pid):
+            for pid in memory.process_tree(self._process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill everything in there and wait until it is gone."""
+        """Kill all processes of the sandbox and wait until they are gone."""
         self._closing.set()
         if self._watcher.ident is not None:
             self._watcher.join()
-        if self._init is not None or self._process.poll() is None:
+        if self._init_fd is not None or self._process.poll() is None:
             self._kill()
-        # bubblewrap reaps that process and leaves; killed at once, it would leave a zombie to whoever is process 1.
+        # bubblewrap reaps that process and exits; killed at once, it would leave a zombie to process 1.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
-        for pid in memory.tree(self._process.pid) if self._process.poll() is None else ():
+        for pid in memory.process_tree(self._process.pid) if self._process.poll() is None else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
-        if self._init is not None:
-            gone = select.select([self._init], [], [], START_SECONDS)[0]
-            os.close(self._init)
-            self._init = None
+        if self._init_fd is not None:
+            gone = select.select([self._init_fd], [], [], START_SECONDS)[0]
+            os.close(self._init_fd)
+            self._init_fd = None
             if not gone:
                 raise RuntimeError(
                     f"a sandbox's processes outlived SIGKILL by {START_SECONDS:g} s: the kernel holds them"

@@ -1,7 +1,7 @@
-"""Call a function in a thread of its own and wait only so long.
+"""Call a function in its own thread, with a time-out.
 
-A thread cannot be stopped in Python. One that hangs is left behind: a daemon, so that it does not keep the interpreter
-from ending. Not a pool, whose workers would be used up by the first few that hang.
+A Python thread cannot be stopped. One that hangs is abandoned as a daemon, so it does not keep the interpreter from
+ending. Not a thread pool, whose workers would be used up by the first hanging calls.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Box:
-    """Where a thread leaves what a function returned or raised; `done` is called then, in that thread."""
+class BackgroundCall:
+    """Runs a function in a thread and keeps its result or error; `done` is called in that thread afterwards."""
 
     def __init__(self, work: Callable[[], Any], *, name: str, done: Callable[[], None] = lambda: None) -> None:
         self.value: Any = None
@@ -23,19 +23,19 @@ class Box:
     def _fill(self, work: Callable[[], Any]) -> None:
         try:
             self.value = work()
-        except BaseException as error:  # SystemExit too: what users bring must not end the run
+        except BaseException as error:  # SystemExit too: user code must not end the run
             self.error = error
         self._filled.set()
         self._done()
 
     def wait(self, seconds: float) -> bool:
-        """False when there is nothing yet after so many seconds."""
+        """False if it is still running after so many seconds."""
         return self._filled.wait(seconds)
 
 
 def within(seconds: float, work: Callable[[], Any], *, name: str = "call") -> Any:
-    """What `work` returns; what it raises is raised, and TimeoutError when it takes longer."""
-    box = Box(work, name=name)
+    """The result of `work`; raises its error, or TimeoutError."""
+    box = BackgroundCall(work, name=name)
     if not box.wait(seconds):
         raise TimeoutError(f"no answer within {seconds:g} s")
     if box.error is not None:
@@ -43,6 +43,6 @@ def within(seconds: float, work: Callable[[], Any], *, name: str = "call") -> An
     return box.value
 
 
-def shown(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """An error in one short line."""
     return f"{type(error).__name__}: {str(error)[:200]}"

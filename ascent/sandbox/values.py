@@ -1,8 +1,8 @@
-"""Plain data as JSON and back, keeping apart what JSON mixes up: tuples, sets, bytes, big integers, infinities.
+"""Plain data as JSON and back, including what JSON lacks: tuples, sets, bytes, big integers, infinities.
 
-Only exact built-in types come out of `decode`, whatever went in: an object whose `==` always says yes arrives as
-something else. An iterator arrives as an iterator and a range as a range, which equal no list, as in Python; views of
-a dict arrive as a deque. This file runs inside the sandbox too, so it imports nothing of the package.
+`decode` returns exact built-in types only: an object whose `==` is always true arrives as something else. An iterator
+arrives as an iterator and a range as a range, which equal no list, as in Python; views of a dict arrive as a deque.
+This file also runs inside the sandbox, so it imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ import math
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 
-TYPE_CHECKING = False  # typing's own would cost every program 5 ms at its start
+TYPE_CHECKING = False  # importing typing would cost every program 5 ms
 if TYPE_CHECKING:
     from typing import Any
 
     _Other = Callable[[Any], Any] | None
 
-# Iterators are drained when they are returned; an endless one must not be.
-LONGEST = 100_000
-# int() refuses longer decimal strings, and JSON writes decimal ones.
-BIG = 1 << 256
-# Types that travel by their names.
+# Returned iterators are consumed, but an endless one must end.
+MAX_ITERATOR_ITEMS = 100_000
+# int() refuses longer decimal strings, which JSON uses.
+MAX_JSON_INT = 1 << 256
+# Types that are encoded by name.
 TYPES = {each.__name__: each for each in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict)}
 
 
 class NotPlain(TypeError):
-    """A value that is no plain data."""
+    """A value that is not plain data."""
 
 
 def encode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
-    """JSON for a value; what is no plain data goes through `other`, or raises NotPlain."""
+    """JSON for a value; other than plain data is passed to `other`, or raises NotPlain."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         value = int(value)
-        return value if -BIG < value < BIG else {"i": hex(value)}
+        return value if -MAX_JSON_INT < value < MAX_JSON_INT else {"i": hex(value)}
     if isinstance(value, float):
         value = float(value)
         return value if math.isfinite(value) else {"f": str(value)}
@@ -49,7 +49,7 @@ def encode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
 
 
 def _text(value: str) -> Any:
-    """JSON joins two lone surrogates to one character, so text that has any goes as bytes."""
+    """JSON joins two lone surrogates to one character, so such text is encoded as bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -73,7 +73,7 @@ def _encode_many(value: Any, other: Callable[[Any], Any] | None) -> Any:
     if any(value is each for each in TYPES.values()):
         return {"y": value.__name__}
     if isinstance(value, Iterator):
-        return {"g": [encode(item, other) for _, item in zip(range(LONGEST), value, strict=False)]}
+        return {"g": [encode(item, other) for _, item in zip(range(MAX_ITERATOR_ITEMS), value, strict=False)]}
     if other is None:
         raise NotPlain(f"{type(value).__name__} is no plain data")
     return other(value)
@@ -102,7 +102,7 @@ def _complex(inner: Any, other: _Other) -> complex:
 
 
 def _key(value: Any) -> Any:
-    """Inside a set, and as a key, a set is a frozen one."""
+    """In a set, and as a key, a set is a frozenset."""
     return frozenset(value) if isinstance(value, set) else value
 
 
@@ -122,25 +122,27 @@ _DECODERS: dict[str, Callable[[Any, _Other], Any]] = {
 }
 
 
-def same(want: Any, got: Any, *, tolerance: float = 1e-9) -> bool:
-    """Equal as answers: a list equals a tuple (JSON has no tuples), True is not 1. Where an integer is wanted the
-    answer is exact, an integer or not; where a float is wanted it is within a tolerance."""
-    if isinstance(want, bool) or isinstance(got, bool) or want is None or got is None:
-        return type(want) is type(got) and bool(want == got)
-    if isinstance(want, int | float) and isinstance(got, int | float):
-        return want == got or (isinstance(want, float) and _close(want, got, tolerance))
-    if isinstance(want, list | tuple) and isinstance(got, list | tuple):
-        return len(want) == len(got) and all(same(a, b, tolerance=tolerance) for a, b in zip(want, got, strict=True))
-    if isinstance(want, dict) and isinstance(got, dict):
-        alike = _told_apart(want) == _told_apart(got)
-        return alike and all(same(want[key], got[key], tolerance=tolerance) for key in want)
-    if isinstance(want, set | frozenset) and isinstance(got, set | frozenset):
-        return _told_apart(want) == _told_apart(got)
-    return type(want) is type(got) and bool(want == got)
+def equal_values(expected: Any, value: Any, *, tolerance: float = 1e-9) -> bool:
+    """Equality of results: a list equals a tuple (JSON has no tuples), True is not 1. An expected integer needs an
+    exact value, an expected float one within the tolerance."""
+    if isinstance(expected, bool) or isinstance(value, bool) or expected is None or value is None:
+        return type(expected) is type(value) and bool(expected == value)
+    if isinstance(expected, int | float) and isinstance(value, int | float):
+        return expected == value or (isinstance(expected, float) and _close(expected, value, tolerance))
+    if isinstance(expected, list | tuple) and isinstance(value, list | tuple):
+        return len(expected) == len(value) and all(
+            equal_values(a, b, tolerance=tolerance) for a, b in zip(expected, value, strict=True)
+        )
+    if isinstance(expected, dict) and isinstance(value, dict):
+        same_keys = _typed_keys(expected) == _typed_keys(value)
+        return same_keys and all(equal_values(expected[key], value[key], tolerance=tolerance) for key in expected)
+    if isinstance(expected, set | frozenset) and isinstance(value, set | frozenset):
+        return _typed_keys(expected) == _typed_keys(value)
+    return type(expected) is type(value) and bool(expected == value)
 
 
-def _told_apart(keys: Any) -> set[Any]:
-    """Keys and members with True and 1 told apart, which are one to a dict."""
+def _typed_keys(keys: Any) -> set[Any]:
+    """Keys in which True differs from 1."""
     return {_with_type(key) for key in keys}
 
 
@@ -150,8 +152,8 @@ def _with_type(key: Any) -> Any:
     return (bool, key) if isinstance(key, bool) else key
 
 
-def _close(want: float, got: float, tolerance: float) -> bool:
+def _close(expected: float, value: float, tolerance: float) -> bool:
     try:
-        return math.isclose(want, got, rel_tol=tolerance, abs_tol=tolerance * 1e-3)
+        return math.isclose(expected, value, rel_tol=tolerance, abs_tol=tolerance * 1e-3)
     except OverflowError:  # an integer beyond float's range against a float
         return False

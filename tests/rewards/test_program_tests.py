@@ -149,7 +149,7 @@ REFUSED = {
     "asserts, numbers": ({"asserts": [1]}, "test 0 is 1 "),
     "asserts, null": ({"asserts": [None]}, "test 0 is None"),
     "asserts, a number for set-up": ({"asserts": ["assert f(1)"], "setup": 3}, "the set-up is 3"),
-    "asserts that ask nothing": ({"asserts": ["assert 1 == 2"]}, "asks nothing of the program"),
+    "asserts that ask nothing": ({"asserts": ["assert 1 == 2"]}, "calls nothing of the program"),
     "asserts of a tuple": ({"asserts": ["assert (f(1) == 2, 'no')"]}, "always true"),
     "asserts never called": ({"asserts": ["def test_f():\n    assert f(1) == 2"]}, "nothing is asserted"),
     "calls without a function": ({"calls": [[[1], 1]]}, "in no layout"),

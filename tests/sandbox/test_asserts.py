@@ -49,8 +49,8 @@ def test_lines_that_test_nothing_belong_to_the_next_case(items, cases):
 
 def test_a_case_is_alone_where_only_the_program_can_change_it():
     items = ["import math\nassert f(1) == math.pi", "y = f(2)", "assert y == 3", "assert f(y) == 2", "check(f)"]
-    assert parse(items, "def check(g):\n    assert g(0) == 0").alone == (True, True, False, False)
-    assert parse(["assert f(k) == 1"], "k = 3").alone == (False,)
+    assert parse(items, "def check(g):\n    assert g(0) == 0").standalone == (True, True, False, False)
+    assert parse(["assert f(k) == 1"], "k = 3").standalone == (False,)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_a_case_is_alone_where_only_the_program_can_change_it():
         (["assert ("], "test 0 is no Python"),
         (["return f(1)"], "test 0 is no Python: 'return' outside function"),
         (["assert f(1)\0"], "no Python"),
-        (["assert 1 == 2"], "asks nothing of the program"),
-        (["assert f(1) == 1", "import math\nassert math.pi > 3"], "asks nothing of the program"),
+        (["assert 1 == 2"], "calls nothing of the program"),
+        (["assert f(1) == 1", "import math\nassert math.pi > 3"], "calls nothing of the program"),
         (["def test_f():\n    assert f(1) == 2"], "nothing is asserted"),
         (["f(1)"], "nothing is asserted"),
         (["assert (f(1) == 2, 'wrong')"], "asserts a tuple, which is always true"),

@@ -16,12 +16,12 @@ GROW = "import sys, time; sys.stdin.read(1); block = bytearray(b'x') * (200 << 2
 
 
 def folders(name):
-    return [path for place in cgroups._places() for path in place.glob(f"ascent-{os.getpid()}-{name}")]
+    return [path for group in cgroups._parent_groups() for path in group.glob(f"ascent-{os.getpid()}-{name}")]
 
 
 @pytest.fixture
 def group():
-    group = cgroups.make("test")
+    group = cgroups.create("test")
     if group is None:
         pytest.skip("this user may not make control groups here")
     yield group
@@ -35,19 +35,19 @@ def group():
 @pytest.mark.slow
 def test_the_kernel_ends_what_grows_too_large(group):
     with subprocess.Popen([sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        if not group.take(process.pid, Limits(memory_mb=64)):
+        if not group.add_process(process.pid, Limits(memory_mb=64)):
             process.kill()
             pytest.skip("this user may not move processes here")
-        assert not group.full()
+        assert not group.hit_limit()
         said, _ = process.communicate(b"x", timeout=30)
-    assert said == b"" and process.returncode == -signal.SIGKILL and group.full()
+    assert said == b"" and process.returncode == -signal.SIGKILL and group.hit_limit()
     # The next program starts from nothing.
     with subprocess.Popen([sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert group.take(process.pid, Limits(memory_mb=512)) and not group.full()
+        assert group.add_process(process.pid, Limits(memory_mb=512)) and not group.hit_limit()
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(b"x")
         process.stdin.flush()
-        assert process.stdout.readline() == b"grown\n" and not group.full()
+        assert process.stdout.readline() == b"grown\n" and not group.hit_limit()
         process.kill()
 
 
@@ -55,7 +55,7 @@ def test_children_that_are_there_come_along(group):
     fork = "import os, time; os.fork(); os.write(1, b'there\\n'); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", fork], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and [process.stdout.readline() for _ in range(2)] == [b"there\n"] * 2
-        taken = group.take(process.pid, Limits())
+        taken = group.add_process(process.pid, Limits())
         members = [int(line) for folder in folders("test") for line in (folder / "cgroup.procs").read_text().split()]
         for pid in members or [process.pid]:
             os.kill(pid, signal.SIGKILL)
@@ -65,16 +65,16 @@ def test_children_that_are_there_come_along(group):
 def test_one_that_has_ended_is_no_error(group):
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    assert group.take(process.pid, Limits()) in (True, False)
+    assert group.add_process(process.pid, Limits()) in (True, False)
 
 
 def test_where_there_are_none(monkeypatch, tmp_path):
     monkeypatch.setattr(cgroups, "ROOT", tmp_path / "nowhere")
-    assert cgroups.make("test") is None
+    assert cgroups.create("test") is None
     # Folders in which the kernel shows no memory controller: nothing stays behind.
     monkeypatch.setattr(cgroups, "ROOT", tmp_path)
     (tmp_path / "memory").mkdir()
-    assert cgroups.make("test") is None
+    assert cgroups.create("test") is None
     assert [path.name for path in Path(tmp_path).iterdir()] == ["memory"]
 
 
@@ -84,5 +84,5 @@ def test_groups_of_workers_that_are_gone_are_removed(monkeypatch, tmp_path):
     process.wait()
     for pid in (process.pid, os.getppid()):
         (tmp_path / f"ascent-{pid}-program").mkdir()
-    cgroups.sweep()
+    cgroups.remove_stale()
     assert [path.name for path in tmp_path.iterdir()] == [f"ascent-{os.getppid()}-program"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ascent.sandbox.grade import BadTests, grade, lines, run_once
+from ascent.sandbox.grade import BadTests, grade, normalized_lines, run_once
 from ascent.sandbox.limits import Limits
 from ascent.sandbox.programs import Sandbox, Suite
 from tests.sandbox.hostile import programs_in
@@ -34,9 +34,9 @@ def sandbox():
 
 
 def test_space_at_line_ends_does_not_count():
-    assert lines("1 2 \n3\n\n") == lines("1 2\r\n3") == ["1 2", "3"]
-    assert lines("1\n\n2") != lines("1\n2")
-    assert lines(" 1") != lines("1")
+    assert normalized_lines("1 2 \n3\n\n") == normalized_lines("1 2\r\n3") == ["1 2", "3"]
+    assert normalized_lines("1\n\n2") != normalized_lines("1\n2")
+    assert normalized_lines(" 1") != normalized_lines("1")
 
 
 # What a wrong program answers to `solve`, or does instead, under every style of tests.
@@ -208,7 +208,7 @@ BAD = {
 def test_tests_that_fail_for_every_program_are_bad(how, sandbox):
     cases, setup = BAD[how]
     (verdict,) = sandbox.grade([("def f(n): return 1", Suite.asserts(cases, setup=setup))])
-    assert verdict.passed is None and verdict.why == "bad_tests", verdict
+    assert verdict.passed is None and verdict.reason == "bad_tests", verdict
 
 
 FORGE = """
@@ -282,7 +282,9 @@ FRAMES = st.lists(
 
 def job_of(style):
     suite = {**STYLES, "asserts": Suite.asserts(["assert solve(8) == 48"])}[style]
-    more = {name: getattr(suite, name, "") for name in ("function", "setup", "tolerance", "prelude", "names", "alone")}
+    more = {
+        name: getattr(suite, name, "") for name in ("function", "setup", "tolerance", "prelude", "names", "standalone")
+    }
     return {"style": style, "source": "", "cases": suite.cases, "stdin": "", **more}
 
 
@@ -323,7 +325,7 @@ def test_tests_that_die_before_they_ask_are_bad_and_later_they_count_against_the
     def judged(*frames):
         return grade(job_of("asserts"), LIMITS, lambda side: Echo(frames if side == "tests" else program))
 
-    with pytest.raises(BadTests, match="before it asks the program anything: MemoryError"):
+    with pytest.raises(BadTests, match="before it calls the program: MemoryError"):
         judged(fails)
     assert judged({"value": None}, asks, fails)["passed"] == [False]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ascent.sandbox import isolation
-from ascent.sandbox.isolation import Interpreter, command, environment, require_bubblewrap
+from ascent.sandbox.isolation import Interpreter, bwrap_command, environment, require_bubblewrap
 from ascent.sandbox.limits import Limits
 from ascent.sandbox.programs import Sandbox
 from tests.sandbox.hostile import hostile
@@ -30,7 +30,7 @@ def test_an_old_bubblewrap_is_refused(monkeypatch, tmp_path):
 
 
 def test_the_command_line_leaves_nothing_in():
-    words = command("bwrap", Interpreter.mine(), Limits(), descriptors={"seccomp": 5}, inner=["-c", "pass"])
+    words = bwrap_command("bwrap", Interpreter.current(), Limits(), descriptors={"seccomp": 5}, inner=["-c", "pass"])
     for word in (
         "--unshare-user",
         "--unshare-pid",
@@ -52,8 +52,8 @@ def test_the_command_line_leaves_nothing_in():
 
 def test_only_files_that_the_interpreter_loads_are_bound():
     """Whole folders are the standard library's alone: /usr/lib would bring packages and set-user-id programs."""
-    interpreter = Interpreter.mine()
-    words = command("bwrap", interpreter, Limits(), descriptors={}, inner=["-c", "pass"])
+    interpreter = Interpreter.current()
+    words = bwrap_command("bwrap", interpreter, Limits(), descriptors={}, inner=["-c", "pass"])
     pairs = [(words[n + 1], words[n + 2]) for n, word in enumerate(words) if word == "--ro-bind"]
     folders = [Path(name) for name, _ in pairs if Path(name).is_dir()]
     assert folders == [Path(os.__file__).resolve().parent]
@@ -83,11 +83,11 @@ def test_an_interpreter_that_cannot_say_what_it_loads(monkeypatch, tmp_path):
     fake = tmp_path / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     with pytest.raises(ValueError, match="there is no"):
-        Interpreter.mine()
+        Interpreter.current()
     fake.write_text("#!/bin/sh\necho broken >&2; exit 1\n")
     fake.chmod(0o755)
-    with pytest.raises(ValueError, match="did not say what it loads: broken"):
-        Interpreter.mine()
+    with pytest.raises(ValueError, match="could not list its modules: broken"):
+        Interpreter.current()
 
 
 def test_the_environment_holds_nothing_of_ours():
@@ -102,9 +102,9 @@ def test_who_can_walk_to_a_file(tmp_path):
     file.parent.mkdir(mode=0o755)
     file.write_text("x")
     file.chmod(0o644)
-    assert isolation._reaches(file, 61184)
+    assert isolation._can_read(file, 61184)
     file.parent.chmod(0o700)
-    assert not isolation._reaches(file, 61184)
+    assert not isolation._can_read(file, 61184)
 
 
 @pytest.mark.parametrize(

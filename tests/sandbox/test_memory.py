@@ -85,14 +85,14 @@ def resident(pid):
 
 def held_by(source):
     """Bytes counted of a Python process that ran `source` and now waits, less those of one that ran nothing."""
-    from ascent.sandbox.memory import held
+    from ascent.sandbox.memory import used_bytes
 
     def measured(text):
         words = [sys.executable, "-I", "-S", "-c", f"import os, time\n{text}\nos.write(1, b'x')\ntime.sleep(60)"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0) as process:
             try:
                 assert process.stdout is not None and process.stdout.read(1) == b"x"
-                return held(process.pid, None, ())
+                return used_bytes(process.pid, None, ())
             finally:
                 for pid in descendants(process.pid):
                     os.kill(pid, 9)
@@ -125,12 +125,12 @@ def test_what_is_counted(source, least, most):
 
 
 def test_a_process_that_is_gone_holds_nothing():
-    from ascent.sandbox.memory import held, tree
+    from ascent.sandbox.memory import process_tree, used_bytes
 
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     process.wait()
-    assert tree(process.pid) == [process.pid]
-    assert held(process.pid, process.pid, ("/tmp",)) == 0
+    assert process_tree(process.pid) == [process.pid]
+    assert used_bytes(process.pid, process.pid, ("/tmp",)) == 0
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.sandbox.pool import Died, Late, Pool
+from ascent.sandbox.pool import Pool, WorkerDied, WorkerTimeout
 from tests.sandbox.processes import alive, descendants
 
 ECHO = """
@@ -40,7 +40,9 @@ def test_order_and_reuse(pool):
 def test_late_and_dead_workers_are_replaced(pool):
     start = time.monotonic()
     answers = pool.map(["hang", "die", "a", "b", "c", "d"], 1.0)
-    assert isinstance(answers[0], Late) and isinstance(answers[1], Died) and "status 3" in str(answers[1])
+    assert (
+        isinstance(answers[0], WorkerTimeout) and isinstance(answers[1], WorkerDied) and "status 3" in str(answers[1])
+    )
     assert [answer[0] for answer in answers[2:]] == ["a", "b", "c", "d"]
     assert time.monotonic() - start < 10
 
@@ -48,7 +50,7 @@ def test_late_and_dead_workers_are_replaced(pool):
 def test_a_worker_that_does_not_start():
     with (
         Pool(lambda slot: [sys.executable, "-c", "print('{}')"], 1) as pool,
-        pytest.raises(Died, match="did not start"),
+        pytest.raises(WorkerDied, match="did not start"),
     ):
         pool.ask("a", 1)
 
@@ -64,17 +66,17 @@ def test_closed_and_empty_pools():
 
 
 def test_workers_live_longer_than_the_threads_that_ask_them():
-    """To the kernel a thread is a parent, and `ready` asks to end with it; `map` has threads for each call."""
+    """To the kernel a thread is a parent, and `signal_ready` asks to end with it; `map` has threads for each call."""
     echo = ECHO.replace(
-        'print(json.dumps({"ready": True}), flush=True)', "from ascent.sandbox.pool import ready; ready()"
+        'print(json.dumps({"ready": True}), flush=True)', "from ascent.sandbox.pool import signal_ready; signal_ready()"
     )
     assert echo != ECHO
     with Pool(lambda slot: [sys.executable, "-c", echo], 1) as pool:
         (first,) = pool.map(["a"], 30)
         time.sleep(0.1)
         assert pool.map(["b"], 30) == [["b", first[1]]]
-    until = time.monotonic() + 10
-    while Path(f"/proc/{first[1]}").exists() and time.monotonic() < until:
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{first[1]}").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not Path(f"/proc/{first[1]}").exists()
 
@@ -100,13 +102,13 @@ def test_everything_ends_with_the_run_even_when_it_is_killed(processes):
     """Killed when it has so many processes below it: a worker, bubblewrap, its first process, the driver, a program."""
     with subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE) as run:
         assert run.stdout is not None and run.stdout.readline() == b"made\n"
-        until = time.monotonic() + 60
-        while len(there := descendants(run.pid)[1:]) < processes and time.monotonic() < until:
+        deadline = time.monotonic() + 60
+        while len(there := descendants(run.pid)[1:]) < processes and time.monotonic() < deadline:
             time.sleep(0.001)
         assert len(there) >= processes
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
-    until = time.monotonic() + 5
-    while any(alive(pid) for pid in there) and time.monotonic() < until:
+    deadline = time.monotonic() + 5
+    while any(alive(pid) for pid in there) and time.monotonic() < deadline:
         time.sleep(0.005)
     assert [pid for pid in there if alive(pid)] == []

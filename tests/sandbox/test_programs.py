@@ -164,7 +164,7 @@ def test_what_ended_a_program_is_said(host):
     (loud,) = sandbox.grade([("print('x' * 3_000_000)", SUITES["stdio"])])
     sandbox.close()
     assert {name: output.error for name, output in found.items()} == {**wanted, "huge_output": "output"}
-    assert loud.why == "output" and loud.fraction == 0
+    assert loud.reason == "output" and loud.fraction == 0
 
 
 @needs_bubblewrap
@@ -183,7 +183,7 @@ def test_programs_die_with_their_worker():
         worker = min(strangers())  # it was there first
         os.kill(worker, signal.SIGKILL)
         (verdict,) = waiting.result(20)
-    assert verdict.passed is None and verdict.why == "worker"
+    assert verdict.passed is None and verdict.reason == "worker"
     until = time.monotonic() + 10
     while strangers() and time.monotonic() < until:
         time.sleep(0.05)

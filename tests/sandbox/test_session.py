@@ -7,7 +7,7 @@ import pytest
 from ascent.sandbox import session as sessions
 from ascent.sandbox.isolation import Interpreter
 from ascent.sandbox.limits import Limits
-from ascent.sandbox.session import Broken, Ended, Session, driver_source
+from ascent.sandbox.session import ProgramEnded, SandboxError, Session, driver_source
 from tests.sandbox.processes import alive
 
 CHILDREN = """
@@ -25,7 +25,7 @@ def solve():
 
 @pytest.fixture
 def session():
-    interpreter, limits = Interpreter.mine(), Limits(memory_mb=128)
+    interpreter, limits = Interpreter.current(), Limits(memory_mb=128)
     session = Session("program", limits, mode="none", bwrap="", interpreter=interpreter, source=driver_source())
     yield session
     session.close()
@@ -39,7 +39,7 @@ def test_a_program_is_ended_while_nobody_waits_for_it(session):
     while alive(root) and time.monotonic() < until:  # its answer is read meanwhile, by somebody who does not listen
         time.sleep(0.01)
     assert not alive(root)
-    with pytest.raises(Ended, match="MB in all, more than 128") as ended:
+    with pytest.raises(ProgramEnded, match="MB in all, more than 128") as ended:
         session.ask({"op": "name", "name": "solve"}, 10)
     assert ended.value.kind == "memory"
 
@@ -49,7 +49,7 @@ def test_a_program_whose_memory_cannot_be_looked_at_does_not_run_on(session, mon
     def unreadable(*_: object) -> int:
         raise OSError("no /proc")
 
-    monkeypatch.setattr(sessions.memory, "held", unreadable)
-    with pytest.raises(Broken, match=r"could not be looked at.*no /proc"):
+    monkeypatch.setattr(sessions.memory, "used_bytes", unreadable)
+    with pytest.raises(SandboxError, match=r"could not be measured.*no /proc"):
         session.receive(10)
     assert session._process.wait(10) == -9

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ascent.sandbox.timeouts import Box, shown, within
+from ascent.sandbox.timeouts import BackgroundCall, error_summary, within
 
 
 def test_values_and_errors_come_back() -> None:
@@ -26,6 +26,6 @@ def test_a_hanging_call_is_left_behind() -> None:
 
 def test_a_box_tells_when_it_is_filled() -> None:
     told = threading.Event()
-    box = Box(lambda: 1 / 0, name="x", done=told.set)
+    box = BackgroundCall(lambda: 1 / 0, name="x", done=told.set)
     assert told.wait(5) and box.wait(0)
-    assert box.error is not None and shown(box.error) == "ZeroDivisionError: division by zero"
+    assert box.error is not None and error_summary(box.error) == "ZeroDivisionError: division by zero"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascent.sandbox.values import NotPlain, decode, encode, same
+from ascent.sandbox.values import NotPlain, decode, encode, equal_values
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -82,7 +82,7 @@ FIB_90 = 2880067194370816120
 
 
 @pytest.mark.parametrize(
-    ("want", "got", "equal"),
+    ("expected", "value", "equal"),
     [
         *[(1, 1, True), (1, 2, False), (1, 1.0, True), (1, True, False), (True, True, True), (0, None, False)],
         *[([1, 2], (1, 2), True), ([1, 2], [2, 1], False), ([1], [1, 1], False), ("1", 1, False), ("a", "a", True)],
@@ -101,5 +101,5 @@ FIB_90 = 2880067194370816120
         *[(0.0, -0.0, True), (0, -0.0, True), (1, 1 + 0j, False), ("1", b"1", False), (3, 2.9999999999, False)],
     ],
 )
-def test_the_same_answer(want, got, equal):
-    assert same(want, got) is equal
+def test_the_same_answer(expected, value, equal):
+    assert equal_values(expected, value) is equal
