@@ -15,7 +15,6 @@ resumes what is not, and ends in the same weights. What a later stage would refu
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from ascent.feedback.comparisons import Form
 from ascent.plan.resolve import Plan, resolve
 from ascent.records import Prompt
 from ascent.runs.folder import CONFIG, read_run
+from ascent.runs.jsonl import replace_file
 from ascent.runs.lock import Lock
 from ascent.setup.data import load_records, refuse_absent_files
 from ascent.setup.judges import SIMULATED, judge_of
@@ -93,7 +93,7 @@ def iterate(
         results = ascent.iterate("rlhf_iterated", run="runs/iterated")
         results[-1].comparison["win_rate"]["value"]
     """
-    recipe, folder = recipe if isinstance(recipe, IterateConfig) else _read(recipe, overrides), Path(run)
+    recipe, folder = _read(recipe, overrides), Path(run)
     folders = Folders(folder, recipe)
     plans = {number: _plans(folders, number) for number in range(recipe.rounds + 1)}  # refuses what cannot work
     if recipe.collect.annotator == PERSON and person is None:
@@ -118,7 +118,11 @@ def iterate(
         return results
 
 
-def _read(recipe: str | Path | Mapping[str, Any], overrides: Overrides) -> IterateConfig:
+def _read(recipe: str | Path | Mapping[str, Any] | IterateConfig, overrides: Overrides) -> IterateConfig:
+    if isinstance(recipe, IterateConfig):
+        if overrides:
+            raise ValueError("overrides apply to a recipe, but this one is read already; override its source")
+        return recipe
     tree = nest_keys(recipe) if isinstance(recipe, Mapping) else read_recipe(str(recipe))
     name = "the recipe" if isinstance(recipe, Mapping) else str(recipe)
     return iterate_config(merge_configs(tree, parse_overrides(override_strings(overrides))), name)
@@ -237,7 +241,7 @@ def _collect(folders: Folders, number: int, person: Person | None, say: Say) -> 
         raise StageStopped(f"{found.done} of {found.questions} questions of round {number} are answered")
     say(f"{found.done} verdicts in {here / FEEDBACK}")
     verdicts = [(folders.round(each) / FEEDBACK).read_text(encoding="utf-8") for each in range(1, number + 1)]
-    _replace(here / COMPARISONS, "".join(verdicts))
+    replace_file(here / COMPARISONS, "".join(verdicts))
 
 
 def _measure(folders: Folders, number: int, say: Say) -> Mapping[str, Any] | None:
@@ -249,7 +253,7 @@ def _measure(folders: Folders, number: int, say: Say) -> Mapping[str, Any] | Non
             folders.policy(number), folders.policy(0), settings.prompts, settings.judge, samples=settings.samples,
             max_new_tokens=settings.max_new_tokens, seed=folders.recipe.seed,
         )  # fmt: skip
-        _replace(file, json.dumps(found.as_dict(), indent=1) + "\n")
+        replace_file(file, json.dumps(found.as_dict(), indent=1) + "\n")
     comparison: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     rate = comparison["win_rate"]
     say(f"round {number}: win rate over the first policy {rate['value']:.3f} ({rate['low']:.3f} to {rate['high']:.3f})")
@@ -269,14 +273,4 @@ def _record_recipe(file: Path, recipe: IterateConfig, say: Say) -> None:
         if recipe.rounds < before.rounds:
             raise ValueError(f"{file} has {before.rounds} rounds, the recipe {recipe.rounds}; rounds can only be added")
         say(f"continuing in {file.parent}")
-    _replace(file, yaml_text.write(recipe.model_dump(mode="json")))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    temporary = path.with_name(f".{path.name}.writing")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    replace_file(file, yaml_text.write(recipe.model_dump(mode="json")))
