@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,22 @@ def test_the_readme_lists_every_package() -> None:
     assert [path for path in listed if not (ROOT / "ascent" / path).exists()] == []
     packages = {path.name for path in (ROOT / "ascent").iterdir() if (path / "__init__.py").exists()}
     assert packages <= listed
+
+
+def count_lines(paths: Iterable[Path]) -> int:
+    return sum(path.read_text().count("\n") for path in paths)
+
+
+def test_the_readme_says_how_large_the_package_is() -> None:
+    text = (ROOT / "README.md").read_text()
+    step = {path for path, _ in named((ROOT / "docs" / "how-a-step-works.md").read_text())}
+    for pattern, paths in (
+        (r"The package has about ([\d,]+) lines of Python", (ROOT / "ascent").rglob("*.py")),
+        (r"files that one GRPO step runs have about ([\d,]+);", (ROOT / "ascent" / path for path in step)),
+    ):
+        (figure,) = re.findall(pattern, text)
+        lines = count_lines(paths)
+        assert abs(int(figure.replace(",", "")) / lines - 1) < 0.03, f"README.md says {figure}, but it is {lines} lines"
 
 
 @pytest.mark.slow
