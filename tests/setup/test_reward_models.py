@@ -146,7 +146,7 @@ def test_a_file_is_scored_step_by_step(judge: Path, tmp_path: Path) -> None:
             r":1: steps are joined by '\\n'",
         ),
         ('{"prompt": "add 3 =", "completion": "3 <eos> 4"}', r":1: the assistant's text holds '<eos>'"),
-        ('{"prompt": "add 3 ="}', r":1: a question alone has no steps to score"),
+        ('{"prompt": "add 3 ="}', r":1: a prompt alone has no steps to score"),
     ],
 )
 def test_what_cannot_be_scored_step_by_step_is_refused_with_its_place(
