@@ -148,3 +148,4 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
     styles = [page.read_text() for page in (tmp_path / "site").rglob("*.css")]
     assert styles and not any(re.search(r"""(?:@import|url\()\s*["']?(?:https?:)?//""", text) for text in styles)
     assert (tmp_path / "site" / "search" / "search_index.js").exists()
+    assert "assets/iframe-worker.js" in (tmp_path / "site" / "index.html").read_text()
