@@ -1,9 +1,8 @@
 """A cell of the table: a pure function together with the numbers it is used with.
 
-The convention that makes rows composable without a ladder of ifs: a pure function takes what it works on as
-positional parameters, named from one fixed vocabulary (`logprobs_T`, `groups`, `values_T`, ...), and its numbers as
-keyword-only ones. A cell therefore knows what it needs (its inputs) and what can be configured (its numbers), and
-whoever calls it passes everything there is: the cell picks by name.
+A pure function takes its inputs as positional parameters, named from one vocabulary (`logprobs_T`, `groups`,
+`values_T`, ...), and its numbers as keyword-only parameters. So a cell knows its inputs and what can be configured; its
+caller passes everything there is, and the cell picks by name.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ class Cell:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of what the function works on, in order; optional ones included."""
+        """The names of the function's inputs, in order, optional ones included."""
         return tuple(p.name for p in _positional(self.function))
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Names of the inputs that have no default: the row cannot run without them."""
+        """The names of the inputs without a default."""
         return tuple(p.name for p in _positional(self.function) if p.default is inspect.Parameter.empty)
 
     @property
     def statistics(self) -> dict[str, Cell]:
-        """What the function needs to know about the whole optimizer step: input name -> the cell that computes it."""
+        """Inputs that are statistics of the whole optimizer step, and the cells that compute them."""
         found = {}
         for name, statistic in _statistics(self.function).items():
             own = {number: self.numbers[number] for number in number_rules(statistic)}
@@ -87,9 +86,9 @@ def cell(function: Callable[..., Any], *, weight: float = 1.0, **numbers: Number
 def step_statistic(**statistics: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """State that an input of a function is a statistic of the whole optimizer step, and which function computes it.
 
-    The statistic is a pure function of the same kind, called once per optimizer step on all of it, without gradient;
-    its numbers become numbers of the cell. A result whose name ends in _T or _B is cut like the batch. A statistic that
-    takes an input of its own name is carried from step to step (docs/decisions/0011).
+    The statistic is a pure function of the same kind, called once per optimizer step without gradient; its numbers
+    become numbers of the cell. A result whose name ends in _T or _B is split like the batch. A statistic that takes an
+    input of its own name is persistent: it gets its last value back (docs/decisions/0011).
     """
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,7 +101,7 @@ def step_statistic(**statistics: Callable[..., Any]) -> Callable[[Callable[..., 
 def from_inputs(bundle: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """State that a function's first parameter is a `bundle`, built from inputs that several functions share.
 
-    To a cell and to whoever calls it, the function takes the parameters of `bundle` in its place.
+    Callers pass the parameters of `bundle` in its place.
     """
     shared = list(inspect.signature(bundle).parameters.values())
 
@@ -151,7 +150,7 @@ def _statistics(function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     return found
 
 
-@functools.cache  # asked thousands of times while a recipe is checked, and at every call of a cell
+@functools.cache  # it is called thousands of times while a recipe is checked
 def _positional(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple(p for p in inspect.signature(function).parameters.values() if p.kind in kinds)

@@ -1,9 +1,8 @@
 """The only training loop: next batch, update, refresh, evaluate, save.
 
-It sees protocols and nothing else, so supervised fine-tuning, preference optimization and reinforcement learning are
-the same twenty lines: what differs lives in the source (files, or rollouts of the current policy) and in the
-objective. A step is one optimizer step of every learner, or several on the same rollouts. All that is needed to
-continue exactly is given to `save`.
+It knows only protocols, so supervised fine-tuning, preference optimization and reinforcement learning share it: they
+differ in the source (files, or rollouts of the current policy) and in the objective. A step is one optimizer step of
+every learner, or several on the same rollouts.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from ascent.protocols import Learner, Metric, Objective, Source, State, Tracker
 
 
 class TrainedModel(NamedTuple):
-    """A learner and what it minimizes. PPO with a separate critic has two of these; everyone else has one.
+    """A learner and its objective. PPO with a separate critic has two, the policy first; all others have one.
 
-    The first is the policy. It is left alone before step `starts`: a critic may learn from it first.
+    It is not trained before step `starts`: the policy waits for the critic's warm-up.
     """
 
     name: str
@@ -30,7 +29,7 @@ class TrainedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class LoopParts:
-    """What the loop drives. `evaluate` returns numbers to log; `save` makes the state durable before it returns."""
+    """The parts of a run. `evaluate` returns metrics; `save` makes the state durable before it returns."""
 
     source: Source
     trained: Sequence[TrainedModel]
@@ -41,7 +40,7 @@ class LoopParts:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When things happen, in steps. The last step is always saved, and evaluated where there is an evaluation."""
+    """How often to save and evaluate, in steps. The last step is always saved and evaluated."""
 
     steps: int
     save_every: int
@@ -49,10 +48,9 @@ class Schedule:
 
 
 def run(parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[], bool] = lambda: False) -> int:
-    """Train from step `done` + 1 to the schedule's end, or until `stop` says so; returns the last step finished.
+    """Train from step `done` + 1 to the last step, or until `stop` is true; returns the last step finished.
 
-    A stop is looked at between steps only: the step under way is finished and saved. One that was due when the run was
-    saved is due still.
+    `stop` is checked between steps: the current step is finished and saved.
     """
     if done > schedule.steps:
         raise ValueError(
@@ -74,41 +72,42 @@ def run(parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[
 
 
 def _update(parts: LoopParts, step: int) -> dict[str, float]:
-    """The step's optimizer steps (one for files, one or several for rollouts); then the source sees the new weights."""
+    """The updates of one step; then the source gets the new weights."""
     start = time.perf_counter()
     batches = parts.source.next(step)
     merged: dict[str, Metric] = {}
-    updating = 0.0
+    update_seconds = 0.0
     while batches:
-        began = time.perf_counter()
+        update_start = time.perf_counter()
         latest: dict[str, Metric] = {}
         for each in [each for each in parts.trained if step >= each.starts]:
             found = each.learner.step(batches, each.objective)
-            latest |= found if each is parts.trained[0] else {_of(each.name, name): found[name] for name in found}
-        updating += time.perf_counter() - began
+            latest |= (
+                found if each is parts.trained[0] else {_metric_name(each.name, name): found[name] for name in found}
+            )
+        update_seconds += time.perf_counter() - update_start
         for name, metric in latest.items():
             merged[name] = merged[name].merge(metric) if name in merged else metric
         batches = parts.source.more(latest)
     parts.source.refresh(parts.trained[0].learner.weights())
     values = {name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()}
-    whole = time.perf_counter() - start
-    speed = values.get("tokens/run", 0.0) / whole
-    return values | {"time/update": updating, "time/step": whole, "time/tokens_per_s": speed}
+    seconds = time.perf_counter() - start
+    speed = values.get("tokens/run", 0.0) / seconds
+    return values | {"time/update": update_seconds, "time/step": seconds, "time/tokens_per_s": speed}
 
 
-def _of(model: str, name: str) -> str:
-    """The metric of a second model: critic/loss stays, optim/grad_norm is critic/grad_norm, tokens/run
-    critic/tokens_run."""
+def _metric_name(model: str, name: str) -> str:
+    """A metric of a second model: critic/loss stays, optim/grad_norm becomes critic/grad_norm."""
     return name if name.startswith(f"{model}/") else f"{model}/{name.removeprefix('optim/').replace('/', '_')}"
 
 
 def state_of(parts: LoopParts) -> State:
-    """Everything that must be in a checkpoint, by owner."""
+    """The state of a checkpoint."""
     return {"source": parts.source.state(), "learners": {each.name: each.learner.state() for each in parts.trained}}
 
 
 def load_state(parts: LoopParts, state: State) -> None:
-    """Put a saved state back into freshly built parts."""
+    """Restore a saved state."""
     missing = {each.name for each in parts.trained} ^ set(state["learners"])
     if missing:
         raise ValueError(

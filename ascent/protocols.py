@@ -1,7 +1,7 @@
-"""The verbs each part of the pipeline must supply. Anything with these methods fits; nothing inherits from here.
+"""The protocols of the pipeline's parts. Nothing inherits from them.
 
-`Batch`, `Objective` and `State` are opaque at this level: a batch is packed tensors, an objective maps model outputs to
-(numerator, denominator, metrics), a state is whatever its owner needs to continue exactly.
+`Batch`, `Objective` and `State` are opaque here: a batch is a `maths.batch.PackedBatch`, an objective an
+`update.objective.Objective`, a state what its owner needs to continue exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Score: TypeAlias = float | Mapping[str, float | None] | Sequence[StepReward] | N
 
 
 class Metric(Protocol):
-    """A (sum, count) pair or an extreme: it merges over micro-batches and ranks, and only whoever shows it divides."""
+    """An accumulator, such as a (sum, count) pair, that merges over micro-batches and ranks."""
 
     def value(self) -> float: ...
 
@@ -35,12 +35,12 @@ Stats: TypeAlias = Mapping[str, Metric]
 
 
 class Sampler(Protocol):
-    """Turns requests into completions, in any order; each carries its request's prompt id and sample number."""
+    """Turns requests into completions, in any order, each with its request's prompt id and sample number."""
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]: ...
 
     def set_weights(self, version: int, tensors: Weights) -> None:
-        """Use these weights from now on; a no-op where the learner's tensors are shared."""
+        """Sample with these weights; a no-op where the tensors are the learner's."""
 
     def close(self) -> None: ...
 
@@ -70,13 +70,13 @@ class Scorer(Protocol):
 
 
 class Env(Protocol):
-    """What one rollout talks to, in text. Made for a single use; many run at once."""
+    """The environment of one rollout, in text. Many run at once; each is used once."""
 
     def first(self) -> Prompt:
         """What the policy reads first; the same for every environment made from one prompt."""
 
     def reply(self, text: str) -> Reply:
-        """What it says to the policy's turn; may take its time, since others go on meanwhile."""
+        """The reply to the policy's turn. It may be slow: other episodes go on meanwhile."""
 
 
 class Reward(Protocol):
@@ -89,13 +89,13 @@ class Source(Protocol):
     """Where training batches come from: files, or rollouts of the current policy."""
 
     def next(self, step: int) -> Batch:
-        """The micro-batches of this step's first optimizer step; none where there is nothing to learn from."""
+        """The micro-batches of this step's first update; none if there is no signal."""
 
     def more(self, stats: Stats) -> Batch:
-        """Those of its next one, after the last one reported `stats`; none when the step is over."""
+        """Those of its next update, given the last update's metrics; none when the step is over."""
 
     def report(self) -> Stats:
-        """What there is to say about the step's data."""
+        """Metrics of the step's data."""
 
     def refresh(self, weights: Weights) -> None: ...
 

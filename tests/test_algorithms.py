@@ -233,14 +233,14 @@ def test_numbers_of_the_papers() -> None:
     assert TABLE["orpo"].weights == {"odds_ratio": 0.1, "chosen_nll": 1.0}
 
 
-def test_a_function_stands_once_among_the_terms_and_once_among_the_focus_cells() -> None:
+def test_a_function_stands_once_among_the_terms_and_once_among_the_token_weights() -> None:
     """Terms go by name: of two of one name, one would be lost without a word."""
     dpo, pushed = TABLE["dpo"], cell(preferences.dpo, beta=1.0, weight=0.5)
-    with pytest.raises(ValueError, match=r"algorithm dpo: loss and auxiliary hold dpo, dpo, but each.*one cell of dpo"):
+    with pytest.raises(ValueError, match=r"dpo: loss and extra_losses have dpo, dpo, but each.*one cell of dpo"):
         replace(dpo, extra_losses=(pushed,))
-    with pytest.raises(ValueError, match=r"hold dpo, chosen_nll, chosen_nll, .*keep one cell of chosen_nll and set"):
+    with pytest.raises(ValueError, match=r"have dpo, chosen_nll, chosen_nll, .*keep one cell of chosen_nll and set"):
         replace(dpo, extra_losses=(cell(supervised.chosen_nll), cell(supervised.chosen_nll, weight=2.0)))
-    with pytest.raises(ValueError, match=r"algorithm grpo: token_weights hold probability, probability"):
+    with pytest.raises(ValueError, match=r"algorithm grpo: token_weights have probability, probability"):
         replace(TABLE["grpo"], token_weights=(cell(token_weights.probability), cell(token_weights.probability)))
     joined = replace(dpo, extra_losses=(cell(pointwise.bco_pair, weight=0.5),))
     assert joined.weights == {"dpo": 1.0, "bco_pair": 0.5}

@@ -1,4 +1,4 @@
-"""Rows that learn from a teacher, from judged steps, or from demonstrations weighed by the policy itself."""
+"""Rows that learn from a teacher, from step labels, or from demonstrations weighted by the policy's probability."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ LD_DPO = replace(
     origin="tail .5: the middle of the paper's range; beta .1",
     pitfalls=(
         "Only the longer response of a pair changes; tail 1 is DPO, tail 0 truncates.",
-        "Its focus goes with every loss of pairs; where that divides by lengths, they stay whole.",
+        "Its token weight works with every pair loss; lengths that a loss divides by are not weighted.",
     ),
     token_weights=(cell(length_desensitized.length_desensitized, tail=0.5),),
 )
@@ -246,7 +246,7 @@ XPO = replace(
     name="xpo",
     title="XPO: online DPO with a bonus for leaving the reference's answers",
     paper="arXiv 2405.21046",
-    formula="a pair is one answer of pi and one of ref, judged; L = dpo + 1e-5 * log pi(ref's answer)",
+    formula="a pair is one answer of pi and one of ref; L = dpo + 1e-5 * log pi(ref's answer)",
     origin="TRL: alpha 1e-5, beta .1, lr 5e-7",
     pitfalls=(
         "The bonus lowers the reference's answer whichever side won.",

@@ -16,7 +16,7 @@ GRPO = Row(
     formula="A = (R - group mean) / group std; L = sequence mean of token mean [clipped surrogate + .04 * k3 to ref]",
     origin="paper: group 64, KL .04, lr 1e-6, one update per rollout; std + 1e-4 and n - 1 as TRL; clip .2 by custom",
     pitfalls=(
-        "Dividing by the group's std weighs a prompt of pass rate p by 1/sqrt(p(1-p)): nearly solved prompts shout.",
+        "Dividing by the group's std weighs a prompt of pass rate p by 1/sqrt(p(1-p)): nearly solved prompts dominate.",
         "Averaging 1/length pushes right answers short and lets wrong ones grow.",
         "With one update per rollout the ratio is 1 and the loss VALUE is 0 up to KL, while its gradient is not.",
         "k3 in the loss follows KL(ref || pi), the other direction; rho_k3 follows KL(pi || ref).",
@@ -41,7 +41,7 @@ RLVR = replace(
     paper="ours; docs/decisions/0008",
     formula="A = (R - group mean) / batch std of that; clip .2/.28; token mean; no KL; groups without signal dropped",
     origin="ours: the center of Dr. GRPO and LitePPO, the asymmetric clip and token mean of DAPO",
-    pitfalls=("Turn on mismatch: token_truncate (cap 2) when the sampler is another engine than the trainer.",),
+    pitfalls=("Set rollout_correction: token_truncate (cap 2) when the sampler is another engine than the trainer.",),
     advantage_norm=cell(normalize.batch_std_centered),
     filter=(cell(filters.nonzero_variance),),
     policy_loss=cell(policy_losses.clip, low=0.2, high=0.28),
@@ -201,12 +201,12 @@ SCALE_RL = replace(
 SAPO = replace(
     NO_KL,
     name="sapo",
-    title="SAPO: a soft, asymmetric gate instead of a clip",
+    title="SAPO: a soft, asymmetric clip",
     paper="arXiv 2511.20347",
     formula="L = -sequence mean of token mean of (4/tau) sigmoid(tau (ratio - 1)) * A; tau 1 for A > 0, else 1.05",
     origin="paper: tau 1.0 / 1.05; group 16 is ours",
     pitfalls=(
-        "The gate's value at ratio 1 is 2/tau, so the loss value has an offset: read the gradient norm instead.",
+        "The soft clip's value at ratio 1 is 2/tau, so the loss value has an offset: read the gradient norm instead.",
     ),
     policy_loss=cell(policy_losses.sapo, tau_positive=1.0, tau_negative=1.05),
     defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 4, "update.learning_rate": 1e-6},
@@ -231,9 +231,7 @@ GDPO = replace(
     paper="arXiv 2601.05242",
     formula="z-score each reward part in its group, add them (weighted), z-score the sum over the batch's sequences",
     origin="authors' TRL fork: eps 1e-4, whitening over sequences (their verl fork whitens over tokens)",
-    pitfalls=(
-        "A part that hardly varies is blown up like any other: gate easy rewards on the hard one in the reward.",
-    ),
+    pitfalls=("A component that hardly varies is scaled up like any other: make easy rewards depend on the hard one.",),
     advantage=cell(group_baselines.decoupled_parts, eps=1e-4),
     advantage_norm=cell(normalize.batch_zscore, eps=1e-4),
     aggregation=cell(aggregation.token_mean),

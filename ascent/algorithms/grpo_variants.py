@@ -1,4 +1,4 @@
-"""More rows that learn from rollouts: other gates, baselines and places to look. Slots not named are GRPO's."""
+"""More rows that learn from rollouts: other policy losses, baselines and token weights. Slots not named are GRPO's."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ FIPO = replace(
     name="fipo",
     title="FIPO: a token counts by what the policy did to the tokens after it",
     paper="as in ms-swift 4.6.0",
-    formula="L = -token mean of f * clipped surrogate, f = e^(discounted later log-ratios) held in [1, 1.2]",
+    formula="L = -token mean of f * clipped surrogate, f = e^(discounted later log-ratios) clamped to [1, 1.2]",
     origin="ms-swift: half-life 32 tokens, radius .2, upper side only, safety 4",
     pitfalls=("With one update per rollout every log-ratio is 0 and f is 1.",),
     policy_loss=cell(sequence_policy_losses.fipo),
@@ -234,8 +234,8 @@ NASH_MD = replace(
     name="nash_md",
     title="Nash-MD: beat a mixture of yourself and the reference",
     paper="arXiv 2312.00886",
-    formula="A_t = (chance of beating the opponent - 1/2) - .1 (log pi - log ref)_t; L = -mean of sum of A_t log pi",
-    origin="TRL: beta .1, opponent from an even geometric mixture, chance = sigmoid of the difference of rewards",
+    formula="A_t = (win probability - 1/2) - .1 (log pi - log ref)_t; L = -mean of sum of A_t log pi",
+    origin="TRL: beta .1, opponent from an even geometric mixture, win probability = sigmoid of the reward difference",
     pitfalls=(
         "Rewards of 1 and 0 make chances of .731 and .269: scale them up for clearer wins.",
         "Every answer costs a second one, of the opponent, which the slow reference sampler draws.",
@@ -266,9 +266,9 @@ RLSD = replace(
     name="rlsd",
     title="RLSD: a teacher says which tokens earned the reward",
     paper="as in ms-swift 4.6.0",
-    formula="as grpo's loss, each token times .5 + .5 e^(sign(A) (log teacher - log pi)), held in .8 to 1.2",
+    formula="as grpo's loss, each token times .5 + .5 e^(sign(A) (log teacher - log pi)), clamped to .8 to 1.2",
     origin="ms-swift: mix .5, radius .2",
-    pitfalls=("The teacher only moves credit between tokens; the sign of the advantage stays the reward's.",),
+    pitfalls=("The teacher only shifts weight between tokens; the sign of the advantage is the reward's.",),
     token_weights=(cell(token_weights.teacher_agreement, mix=0.5, radius=0.2),),
     defaults=ONE_UPDATE,
 )

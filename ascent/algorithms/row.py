@@ -1,4 +1,4 @@
-"""What a row of the table is: a choice in every slot, and the words a person needs before staking a month on it."""
+"""A row of the table: a cell for every slot, with its paper, formula, origin and pitfalls."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from ascent.losses import (
 )
 
 Source = Literal["rollouts", "fresh_pairs", "examples", "pairs", "rankings", "unpaired", "steps"]
-# Sources that sample: answers of the policy as it is, with rewards; and pairs of such answers.
+# Sources that sample from the policy: rewarded completions, and pairs of them.
 SAMPLED = ("rollouts", "fresh_pairs")
 
-# Inputs that only exist when something extra runs. A row needs whatever its cells ask for.
+# Inputs of cells that need something besides the policy and its data.
 EXTRAS = {
     "ref_logprobs_T": "reference",
     "ref_logprobs_B": "reference",
@@ -59,7 +59,7 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One algorithm. Rollout rows fill the slots from `shape` to `auxiliary`; all others fill `loss`."""
+    """One algorithm. Rollout rows fill the slots from `reward_shaping` to `extra_losses`; all others fill `loss`."""
 
     name: str
     title: str
@@ -86,16 +86,16 @@ class Row:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Terms and marks go by their functions' names: of two of one name, one would silently be lost.
+        # Terms and metrics are named by their functions: of two with one name, one would be lost.
         for slots, cells in (
-            ("loss and auxiliary", (self.loss, *self.extra_losses)),
+            ("loss and extra_losses", (self.loss, *self.extra_losses)),
             ("token_weights", self.token_weights),
         ):
             names = [each.name for each in cells if each is not None]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(
-                    f"algorithm {self.name}: {slots} hold {', '.join(names)}, but each function may stand there once; "
+                    f"algorithm {self.name}: {slots} have {', '.join(names)}, but each may be there only once; "
                     f"keep one cell of {' and '.join(twice)} and set its numbers and its weight"
                 )
 
@@ -109,35 +109,35 @@ class Row:
 
     @property
     def inputs(self) -> frozenset[str]:
-        """Every input that some cell cannot do without."""
-        asking = [each for _, cell in self.cells() for each in (cell, *cell.statistics.values())]
-        return frozenset(name for each in asking for name in each.required)
+        """The required inputs of all cells and their statistics."""
+        cells = [each for _, cell in self.cells() for each in (cell, *cell.statistics.values())]
+        return frozenset(name for each in cells for name in each.required)
 
     @property
     def needs(self) -> frozenset[str]:
-        """What must run besides the policy: read off the cells' inputs, so it cannot fall out of date."""
+        """What must run besides the policy, from the cells' inputs."""
         return frozenset(EXTRAS[name] for name in self.inputs if name in EXTRAS)
 
     @property
     def samples(self) -> bool:
-        """Whether it learns from answers that are sampled and rewarded step by step, and not from files."""
+        """Whether it learns from rollouts, not from files."""
         return self.source in SAMPLED
 
     @property
     def places_rewards(self) -> bool:
-        """Whether its credit reads rewards token by token: a step's reward then stands where the step ends."""
+        """Whether its advantage reads rewards per token; step rewards then lie on the last token of each step."""
         return self.advantage is not None and not {"rewards_T", "step_rewards_T"}.isdisjoint(self.advantage.required)
 
     @property
     def trains_groups(self) -> bool:
-        """Whether its loss compares the answers to a prompt with each other: then an update takes them all or none."""
+        """Whether its loss compares the completions of a prompt, so that a minibatch must hold whole groups."""
         return self.policy_loss is not None and any(
             "groups" in each.required for each in self.policy_loss.statistics.values()
         )
 
     @property
     def clips_by_design(self) -> bool:
-        """Whether its clip acts on many tokens when all is well: radii for whole sequences are a few 1e-4."""
+        """Whether its clip acts on many tokens in a healthy run: radii for whole sequences are a few 1e-4."""
         whole = (ratios.sequence_product, ratios.sequence_geometric, ratios.sequence_geometric_token)
         return self.ratio is not None and self.ratio.function in whole
 
@@ -153,7 +153,7 @@ class Row:
         return weights
 
 
-# Losses of pairs. A row of one's own may join any of them to another as an auxiliary term, as MPO does with BCO.
+# Pair losses. A custom row may add any of them to another as an extra loss, as MPO does with BCO.
 PAIR_LOSSES: tuple[Callable[..., Any], ...] = (
     preferences.dpo,
     preferences.dpo_mean,
@@ -181,7 +181,7 @@ def functions(*choices: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     return {choice.__name__: choice for choice in choices}
 
 
-# What each slot may hold. A recipe names these functions; a new idea is one function here.
+# The functions that a recipe may choose for each slot.
 VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
     "reward_shaping": functions(
         reward_shaping.eos_replace,

@@ -57,8 +57,8 @@ def jensen_shannon(
     # Where both are impossible the middle is never read, but logaddexp of two infinities has no gradient.
     neither_TV = (student_TV == -float("inf")) & (teacher_TV == -float("inf"))
     middle_TV = torch.logaddexp(student_TV.masked_fill(neither_TV, 0) + math.log1p(-beta), teacher_TV + math.log(beta))
-    teacher_T = _expectation(teacher_TV, teacher_TV - middle_TV)
-    return beta * teacher_T + (1 - beta) * _expectation(student_TV, student_TV - middle_TV)
+    teacher_kl_T = _expectation(teacher_TV, teacher_TV - middle_TV)
+    return beta * teacher_kl_T + (1 - beta) * _expectation(student_TV, student_TV - middle_TV)
 
 
 def log_collision(logits_TV: Tensor) -> Tensor:

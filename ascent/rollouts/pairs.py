@@ -116,16 +116,16 @@ def pair_indices(batch: PackedBatch) -> tuple[Tensor, Tensor]:
 
 def comparison_metrics(batch: PackedBatch) -> dict[str, Accumulator]:
     """Prompts without a pair, and ties among them; with the reference's completions, its reward and the win rate."""
-    groups, chosen_B, reference_B = batch["groups"], batch["chosen_B"], batch["from_reference_B"]
+    groups, chosen_B, from_reference_B = batch["groups"], batch["chosen_B"], batch["from_reference_B"]
     scored_B = ~torch.isnan(batch["rewards_B"])
     pairs, prompts = chosen_B.sum(), torch.tensor(groups.count)
     found: dict[str, Accumulator] = {
         "reward/zero_std_frac": Mean(prompts - pairs, prompts),
         "preference/tie_frac": Mean((groups.sum(scored_B) > 1).sum() - pairs, prompts),
     }
-    if bool(reference_B.any()):
-        found["reward/reference"] = mean_of(batch["rewards_B"], reference_B & scored_B)
-        found["preference/win_rate"] = mean_of(~reference_B, chosen_B)
+    if bool(from_reference_B.any()):
+        found["reward/reference"] = mean_of(batch["rewards_B"], from_reference_B & scored_B)
+        found["preference/win_rate"] = mean_of(~from_reference_B, chosen_B)
     return found
 
 

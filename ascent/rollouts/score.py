@@ -1,4 +1,4 @@
-"""Rollouts get their rewards while others are still being sampled."""
+"""Scores rollouts while others are still being sampled."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from ascent.rewards.outcome import RewardFailed, Tally, failed_outcome
 from ascent.rewards.registry import Reward
 from ascent.rollouts.generate import RolloutStream
 
-ENV = "env"  # what the environment itself says
+ENV = "env"  # the reward that environments give
 
 
 @dataclass(frozen=True)
 class RewardPipeline:
-    """Every reward by name, the rules for calling each, and how they add up."""
+    """The rewards by name, how to call each, and how they are combined."""
 
     rewards: Mapping[str, Reward]
     rules: Mapping[str, CallOptions]
     combination: Combination
 
     def close(self) -> None:
-        """Give back what rewards hold (processes, connections): of all of them, whichever fails."""
-        with ExitStack() as held:
+        """Close every reward, even if one fails."""
+        with ExitStack() as stack:
             for reward in self.rewards.values():
                 if isinstance(reward, Batch):
-                    held.callback(reward.close)
+                    stack.callback(reward.close)
 
 
 class Scorer:
-    """Rollouts in, the same rollouts with rewards out, in the order of their places; each is scored as it arrives."""
+    """Adds rewards to rollouts, each as it completes; returns them in order."""
 
-    def __init__(self, made: RewardPipeline, tally: Tally) -> None:
-        self._made, self._tally = made, tally
-        self._strict = {name for name, rule in made.rules.items() if rule.on_error != "never"}
+    def __init__(self, pipeline: RewardPipeline, tally: Tally) -> None:
+        self._pipeline, self._tally = pipeline, tally
+        self._strict = {name for name, rule in pipeline.rules.items() if rule.on_error != "never"}
 
     def __call__(self, rollouts: RolloutStream) -> list[Rollout]:
-        found = score(self._made, rollouts, self._tally)
-        refuse_mostly_unscored(found, self._strict)
+        found = score(self._pipeline, rollouts, self._tally)
+        check_scored_fraction(found, self._strict)
         return found
 
     def problem(self, prompt: Prompt) -> str | None:
-        """Why no answer to a prompt could be scored; a reward with `on_error: never` may have nothing to say."""
-        for name, reward in self._made.rewards.items():
+        """Why completions of a prompt cannot be scored, or None. Rewards with `on_error: never` are not asked."""
+        for name, reward in self._pipeline.rewards.items():
             if isinstance(reward, Batch) and name in self._strict:
                 try:
                     reward.check(prompt)
@@ -57,26 +57,26 @@ class Scorer:
         return None
 
     def close(self) -> None:
-        self._made.close()
+        self._pipeline.close()
 
 
-def score(made: RewardPipeline, rollouts: RolloutStream, tally: Tally) -> list[Rollout]:
-    """Rewards at work while others are still being sampled. Where the environment failed there is nothing to judge."""
+def score(pipeline: RewardPipeline, rollouts: RolloutStream, tally: Tally) -> list[Rollout]:
+    """Score rollouts as they complete. Rollouts whose environment failed stay unscored."""
     found: dict[int, Rollout] = {}
-    scoring = ScoringBatch(made.rewards, made.rules, len(rollouts))
+    scoring = ScoringBatch(pipeline.rewards, pipeline.rules, len(rollouts))
     try:
-        for place, rollout in rollouts.as_completed():
+        for index, rollout in rollouts.as_completed():
             if rollout.episode is not None and rollout.episode.failed:
-                found[place] = replace(rollout, failures={ENV: rollout.episode.ended})
-                scoring.skip(place)
+                found[index] = replace(rollout, failures={ENV: rollout.episode.ended})
+                scoring.skip(index)
             else:
-                found[place] = rollout
-                scoring.add(place, rollout)
+                found[index] = rollout
+                scoring.add(index, rollout)
         outcomes = scoring.finish(tally)
     finally:
         scoring.stop()
     scored = [
-        made.combination.apply(found[place], said) if said else found[place] for place, said in enumerate(outcomes)
+        pipeline.combination.apply(found[index], own) if own else found[index] for index, own in enumerate(outcomes)
     ]
     for rollout in scored:
         if rollout.episode is not None and rollout.episode.failed:
@@ -84,11 +84,8 @@ def score(made: RewardPipeline, rollouts: RolloutStream, tally: Tally) -> list[R
     return scored
 
 
-def refuse_mostly_unscored(rollouts: Sequence[Rollout], strict: Set[str]) -> None:
-    """More than half of a batch unscored is a broken reward or environment, not bad luck (docs/decisions/0007).
-
-    What a reward outside `strict` could not say counts for nothing here.
-    """
+def check_scored_fraction(rollouts: Sequence[Rollout], strict: Set[str]) -> None:
+    """RewardFailed if more than half of a batch is unscored (docs/decisions/0007). Only `strict` rewards count."""
     reasons: Counter[str] = Counter()
     unscored = 0
     for each in [each for each in rollouts if not each.scored]:
@@ -97,8 +94,8 @@ def refuse_mostly_unscored(rollouts: Sequence[Rollout], strict: Set[str]) -> Non
         unscored += bool(why)
         reasons.update(f"{name}: {kind}" for name, kind in why)
     if 2 * unscored > len(rollouts):
-        told = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         raise RewardFailed(
-            f"{unscored} of {len(rollouts)} rollouts could not be scored ({told}); mend what failed, or say "
-            "`on_error: never` beside the reward to go on with whatever is scored"
+            f"{unscored} of {len(rollouts)} rollouts could not be scored ({counts}); fix what failed, or "
+            "set `on_error: never` for the reward to go on with what is scored"
         )
