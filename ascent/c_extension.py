@@ -1,7 +1,7 @@
-"""c_extension.c, compiled when first needed: what a CPU does too slowly in numpy or torch.
+"""Compile and load c_extension.c, the CPU kernels that numpy and torch lack.
 
-It takes a C compiler, and a second, once: the result is kept in the user's cache. No flag names a processor, so that
-machines of one kind may share it. Without a compiler everything works, and takes longer, which is said once.
+It is compiled on first use, in about a second, and cached in the user's cache folder. No flag is specific to a
+processor, so machines of one architecture can share it. Without a C compiler everything works, but slower.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ logger = logging.getLogger("ascent.c_extension")
 
 
 class NotCompiled(Exception):
-    """Says why."""
+    """The extension could not be compiled."""
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The functions of c_extension.c; None where they cannot be had."""
+    """The functions of c_extension.c; None if they cannot be compiled."""
     try:
         return load()
     except NotCompiled as error:
-        logger.warning("sampling on this CPU goes without compiled functions and takes longer: %s; %s", error, FIX)
+        logger.warning("sampling on this CPU runs without compiled functions and takes longer: %s; %s", error, FIX)
         return None
 
 
 def load() -> ctypes.CDLL:
-    """From the cache, or compiled, and then kept there if it can be written to."""
+    """Load the library from the cache, or compile it and cache it if possible."""
     text = SOURCE.read_bytes() + " ".join((*FLAGS, platform.system(), platform.machine())).encode()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "ascent"
-    kept = cache / f"compiled-{hashlib.sha256(text).hexdigest()[:16]}.so"
-    with contextlib.suppress(OSError):  # none there, or none that can be used here: it is made anew
-        return ctypes.CDLL(str(kept))
+    cached = cache / f"compiled-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    with contextlib.suppress(OSError):  # missing or unusable: compile it
+        return ctypes.CDLL(str(cached))
     compiler = _compiler()
-    with _room(cache) as folder:
-        new = Path(folder) / kept.name
+    with _build_folder(cache) as folder:
+        new = Path(folder) / cached.name
         try:
             command = [*compiler, *FLAGS, "-o", str(new), str(SOURCE), "-lm"]
             subprocess.run(command, check=True, capture_output=True, text=True, errors="replace")
@@ -60,26 +60,26 @@ def load() -> ctypes.CDLL:
         except OSError as error:
             raise NotCompiled(str(error)) from error
         if new.parent.parent == cache:
-            with contextlib.suppress(OSError):  # it is only for the next time
-                new.replace(kept)  # at once: others may be doing the same
+            with contextlib.suppress(OSError):  # the cache is optional
+                new.replace(cached)  # atomic: other processes may do the same
     return functions
 
 
 def _compiler() -> list[str]:
-    """The one that CC names, perhaps with options of its own, or the first that is found."""
-    own = os.environ.get("CC", "").strip()
+    """The compiler in CC, perhaps with options, or the first that is found."""
+    from_env = os.environ.get("CC", "").strip()
     try:
-        named = [shlex.split(own)] if own else [[name] for name in COMPILERS]
+        named = [shlex.split(from_env)] if from_env else [[name] for name in COMPILERS]
     except ValueError as error:
-        raise NotCompiled(f"CC={own!r}: {error}") from error
+        raise NotCompiled(f"CC={from_env!r}: {error}") from error
     for command in named:
         if shutil.which(command[0]):
             return command
     raise NotCompiled(f"no C compiler was found ({', '.join(command[0] for command in named)})")
 
 
-def _room(cache: Path) -> tempfile.TemporaryDirectory[str]:
-    """Room in the cache, or anywhere where that cannot be written to or would be nobody's."""
+def _build_folder(cache: Path) -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder in the cache, or elsewhere if the cache cannot be written."""
     if cache.is_absolute():
         with contextlib.suppress(OSError):
             cache.mkdir(parents=True, exist_ok=True)

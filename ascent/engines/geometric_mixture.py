@@ -1,8 +1,8 @@
 """A sampler of the geometric mixture of a policy and its reference: the opponent of Nash-MD (arXiv 2312.00886).
 
-At every position the logits of both are averaged with fixed weights and the next token is drawn from softmax of that,
-so the mixture is normalized token by token: p(token) ~ policy(token)^(1 - share) * reference(token)^share. Both models
-are asked with their weights as they are now; nothing is copied. Axes: B requests, L padded positions, V vocabulary.
+At every position the logits of both are averaged with fixed weights and the next token is sampled from their softmax,
+so the mixture is normalized per token: p(token) ~ policy(token)^(1 - share) * reference(token)^share. Both models run
+with their current weights; nothing is copied. Axes: B requests, L padded positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ascent.engines.hf import HFSampler, next_logits, stock_attention
 from ascent.models.lora import WithoutAdapter, adapter_off
 from ascent.models.model import LanguageModel
 
-SHARE = 0.5  # the reference's: even, as in TRL; a constant, for recipes have no key for it
+SHARE = 0.5  # of the reference: even, as in TRL; recipes have no key for it
 
 
 class GeometricMixtureSampler(HFSampler):
@@ -34,21 +34,21 @@ class GeometricMixtureSampler(HFSampler):
     ) -> None:
         super().__init__(policy, stop_ids, batch_size=batch_size)
         if not 0 <= share <= 1:
-            raise ValueError(f"share={share}, but the reference's part of a mixture lies between 0 and 1")
+            raise ValueError(f"share={share}, but the reference's share must lie between 0 and 1")
         self.reference, self.share = reference, share
 
     @contextmanager
-    def _switched(self) -> Iterator[None]:
+    def _attention(self) -> Iterator[None]:
         second = self.reference if isinstance(self.reference, LanguageModel) else self.model
         with stock_attention(self.model), stock_attention(second):
             yield
 
-    def _logits(self, tokens_BL: Tensor, seen_BL: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        own, theirs = cache or (None, None)
-        own_BV, own = next_logits(self.model, tokens_BL, seen_BL, own)
+    def _logits(self, tokens_BL: Tensor, mask_BL: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        policy_cache, reference_cache = cache or (None, None)
+        policy_BV, policy_cache = next_logits(self.model, tokens_BL, mask_BL, policy_cache)
         if isinstance(self.reference, LanguageModel):
-            theirs_BV, theirs = next_logits(self.reference, tokens_BL, seen_BL, theirs)
+            reference_BV, reference_cache = next_logits(self.reference, tokens_BL, mask_BL, reference_cache)
         else:
             with adapter_off(self.model) as base:
-                theirs_BV, theirs = next_logits(base, tokens_BL, seen_BL, theirs)
-        return (1 - self.share) * own_BV + self.share * theirs_BV, (own, theirs)
+                reference_BV, reference_cache = next_logits(base, tokens_BL, mask_BL, reference_cache)
+        return (1 - self.share) * policy_BV + self.share * reference_BV, (policy_cache, reference_cache)

@@ -1,7 +1,7 @@
 """The slow reference sampler: the stock transformers forward with its own cache and attention, left-padded.
 
-It runs on the very modules that are trained: the attention is switched to transformers' own for the duration and back
-afterwards, so the weights are shared and never copied. Axes: B requests, L padded positions, V vocabulary.
+It runs on the modules that are trained, with attention switched to transformers' own meanwhile: weights are never
+copied. Axes: B requests, L padded positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ascent.records import Completion, Request
 
 @dataclass
 class _Running:
-    """One request on its way."""
+    """The state of one request."""
 
     request: Request
     tokens: list[int] = field(default_factory=list)
@@ -48,54 +48,54 @@ class HFSampler:
             yield from self._run(chunk)
 
     def set_weights(self, version: int, tensors: Weights) -> None:
-        """The tensors are the model's own; only the version is noted."""
+        """The tensors are the model's own; only the version changes."""
         self.version = version
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
     @torch.no_grad()
     def _run(self, requests: Sequence[Request]) -> list[Completion]:
-        _refuse_truncation(requests)
+        _check_no_truncation(requests)
         running = [_Running(request) for request in requests]
-        tokens_BL, seen_BL = _left_padded(requests, self.model.tokenizer.pad_token_id or 0, self.model.device)
+        tokens_BL, mask_BL = _left_padded(requests, self.model.tokenizer.pad_token_id or 0, self.model.device)
         cache: Any = None
-        with self._switched():
+        with self._attention():
             for position in range(max(request.max_new_tokens for request in requests)):
-                logits_BV, cache = self._logits(tokens_BL, seen_BL, cache)
+                logits_BV, cache = self._logits(tokens_BL, mask_BL, cache)
                 tokens_BL = self._advance(running, logits_BV.cpu(), position).to(self.model.device)
                 if all(each.done for each in running):
                     break
-                seen_BL = torch.cat([seen_BL, seen_BL.new_ones(seen_BL.shape[0], 1)], dim=1)
-        return [self._finished(each) for each in running]
+                mask_BL = torch.cat([mask_BL, mask_BL.new_ones(mask_BL.shape[0], 1)], dim=1)
+        return [self._completion(each) for each in running]
 
-    def _switched(self) -> AbstractContextManager[None]:
-        """Inside, `_logits` may be asked."""
+    def _attention(self) -> AbstractContextManager[None]:
+        """The context in which `_logits` runs."""
         return stock_attention(self.model)
 
-    def _logits(self, tokens_BL: Tensor, seen_BL: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Of the next token, in float32, and what the next call needs; `cache` is None before the first."""
-        return next_logits(self.model, tokens_BL, seen_BL, cache)
+    def _logits(self, tokens_BL: Tensor, mask_BL: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Logits of the next token in float32, and the cache for the next call; None before the first."""
+        return next_logits(self.model, tokens_BL, mask_BL, cache)
 
     def _advance(self, running: Sequence[_Running], logits_BV: Tensor, position: int) -> Tensor:
-        """Choose the next token of every request; a finished one repeats its last, which nobody reads."""
+        """Sample the next token of every request; a finished one repeats its last, which is not used."""
         for each, logits_V in zip(running, logits_BV, strict=True):
             if each.done:
                 continue
-            logs_V = (logits_V / each.request.temperature).log_softmax(-1)
-            token = self._choose(each.request, logs_V, position)
+            logprobs_V = (logits_V / each.request.temperature).log_softmax(-1)
+            token = self._choose(each.request, logprobs_V, position)
             each.tokens.append(token)
-            each.logprobs.append(float(logs_V[token]))
+            each.logprobs.append(float(logprobs_V[token]))
             each.done = token in self.stop_ids or len(each.tokens) == each.request.max_new_tokens
         return torch.tensor([[each.tokens[-1]] for each in running])
 
-    def _choose(self, request: Request, logs_V: Tensor, position: int) -> int:
+    def _choose(self, request: Request, logprobs_V: Tensor, position: int) -> int:
         if request.greedy:
-            return int(logs_V.argmax())
-        noise_V = gumbel(request.seed, request.prompt_id, request.sample, position, logs_V.numel())
-        return int((logs_V + noise_V).argmax())
+            return int(logprobs_V.argmax())
+        noise_V = gumbel(request.seed, request.prompt_id, request.sample, position, logprobs_V.numel())
+        return int((logprobs_V + noise_V).argmax())
 
-    def _finished(self, each: _Running) -> Completion:
+    def _completion(self, each: _Running) -> Completion:
         return Completion(
             prompt_id=each.request.prompt_id,
             sample=each.request.sample,
@@ -106,11 +106,11 @@ class HFSampler:
         )
 
 
-def next_logits(model: LanguageModel, tokens_BL: Tensor, seen_BL: Tensor, cache: Any) -> tuple[Tensor, Any]:
-    """One forward over the tokens that `cache` has not seen; logits after the last of them, and the cache with them."""
-    places_BL = (seen_BL.cumsum(1) - 1).clamp(min=0)[:, -tokens_BL.shape[1] :]
+def next_logits(model: LanguageModel, tokens_BL: Tensor, mask_BL: Tensor, cache: Any) -> tuple[Tensor, Any]:
+    """One forward over the tokens that are not in `cache`: logits after the last one, and the new cache."""
+    positions_BL = (mask_BL.cumsum(1) - 1).clamp(min=0)[:, -tokens_BL.shape[1] :]
     out = model.module(
-        input_ids=tokens_BL, attention_mask=seen_BL, position_ids=places_BL, past_key_values=cache, use_cache=True,
+        input_ids=tokens_BL, attention_mask=mask_BL, position_ids=positions_BL, past_key_values=cache, use_cache=True,
         logits_to_keep=1,
     )  # fmt: skip
     return out.logits[:, -1].float(), out.past_key_values
@@ -118,9 +118,9 @@ def next_logits(model: LanguageModel, tokens_BL: Tensor, seen_BL: Tensor, cache:
 
 @contextmanager
 def stock_attention(model: LanguageModel) -> Iterator[None]:
-    """transformers' own attention inside, ours again afterwards, whatever happens."""
+    """Use transformers' own attention inside; ours is restored afterwards."""
     ours, mode = model.module.config._attn_implementation, model.module.training
-    # transformers' SDPA knows no sinks (and says so), and leaves soft caps out (and does not).
+    # transformers' SDPA refuses sinks, and silently ignores soft caps.
     capped = getattr(model.module.config.get_text_config(), "attn_logit_softcapping", None) is not None
     model.module.set_attn_implementation("sdpa" if model.module._supports_sdpa and not capped else "eager")
     model.module.eval()
@@ -138,7 +138,7 @@ def _left_padded(requests: Sequence[Request], pad: int, device: torch.device) ->
     return torch.tensor(rows, device=device), torch.tensor(seen, device=device)
 
 
-def _refuse_truncation(requests: Sequence[Request]) -> None:
+def _check_no_truncation(requests: Sequence[Request]) -> None:
     cut = next((request for request in requests if request.top_p < 1), None)
     if cut is not None:
-        raise ValueError(f"top_p={cut.top_p}: this sampler draws from the whole distribution only; use top_p 1")
+        raise ValueError(f"top_p={cut.top_p}: this sampler supports no truncation; use top_p 1")

@@ -299,7 +299,5 @@ def _check_unique(requests: Sequence[Request]) -> None:
     seen: set[tuple[str, int]] = set()
     for each in requests:
         if (each.prompt_id, each.sample) in seen:
-            raise ValueError(
-                f"request {each.prompt_id!r}/{each.sample} is given twice; number the samples of a prompt"
-            )
+            raise ValueError(f"request {each.prompt_id!r}/{each.sample} is given twice; number the samples of a prompt")
         seen.add((each.prompt_id, each.sample))

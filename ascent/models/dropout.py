@@ -1,4 +1,4 @@
-"""No dropout: with it, the log-probability at sampling and the one in training would be of two different models."""
+"""Disable dropout: with it, log-probs of sampling and training would come from two different models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def disable_config_dropout(config: PreTrainedConfig) -> list[str]:
-    """Set every dropout rate of a configuration to 0; returns a sentence if that changed anything."""
+    """Set every dropout rate of a config to 0; returns a note if that changed anything."""
     found = {}
     for each in {id(part): part for part in (config, config.get_text_config())}.values():
         for name, rate in vars(each).items():
@@ -27,9 +27,9 @@ def disable_config_dropout(config: PreTrainedConfig) -> list[str]:
 
 
 def disable_dropout(modules: Iterable[nn.Module]) -> None:
-    """Set the rate of every dropout module, and every rate that a module keeps as a number of its own, to 0.
+    """Set the rate of every dropout module, and every dropout attribute, to 0.
 
-    The model then computes the same in training mode (which recomputing activations asks for) as in evaluation mode.
+    The model then computes the same in training mode (which gradient checkpointing requires) as in eval mode.
     """
     for module in modules:
         if isinstance(module, _DropoutNd):
@@ -40,6 +40,6 @@ def disable_dropout(modules: Iterable[nn.Module]) -> None:
 
 
 def _is_rate(name: str, rate: object) -> bool:
-    # Mixtures of experts have a noise of their own, on what a router reads in training.
+    # jitter_noise is the router noise of mixtures of experts.
     named = "dropout" in name or name.endswith(("pdrop", "layerdrop", "jitter_noise"))
     return named and isinstance(rate, float) and rate > 0

@@ -1,15 +1,15 @@
 """Scalar heads: one number per hidden state, for critics and reward models.
 
-A model with such a head is transformers' own sequence classifier with one label, so what we save is what transformers
-loads. Its head, `score`, is linear and has no bias: a reward is known up to a constant, and a critic can make its own.
-At the start the weights are normal with standard deviation 1 / sqrt(hidden size + 1) (ALGORITHMS 4.2).
+A model with such a head is transformers' sequence classifier with one label, so transformers can load it. Its head,
+`score`, is linear without bias: a reward is defined up to a constant. Initial weights are normal with standard
+deviation 1 / sqrt(hidden size + 1) (ALGORITHMS 4.2).
 
-A trained reward model also carries its mean and standard deviation over demonstrations, in its configuration. Whoever
-uses its scores subtracts the mean, so that demonstrations score 0 on average (InstructGPT; ALGORITHMS 4.3). Nothing is
-divided: a difference of two scores is a log-odds, and would cease to be one.
+A trained reward model also has its mean and standard deviation over demonstrations in its config. The mean is
+subtracted from its scores, so that demonstrations score 0 on average (InstructGPT; ALGORITHMS 4.3). Scores are not
+divided by the standard deviation: a difference of two scores is a log-odds.
 
-A process reward model says in its configuration how answers are split into the steps that it judges. Whoever uses it
-splits by that, so training and use cannot disagree; a model that does not say it is none.
+A process reward model has in its config how answers are split into steps, so training and use cannot disagree; a model
+without it is not a process reward model.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 VALUE_HEAD_FILE, SCORE_FILE = "value_head.safetensors", "score.safetensors"
-NORMALISATION, STEPS = "score_normalization", "process_reward_model"
+NORMALIZATION, STEPS = "score_normalization", "process_reward_model"
 
 
 class Normalization(NamedTuple):
-    """The scores of so many demonstrations."""
+    """Mean and standard deviation of the scores of `records` demonstrations."""
 
     mean: float
     std: float
@@ -38,20 +38,20 @@ class Normalization(NamedTuple):
 
 
 def normalization_of(config: PreTrainedConfig) -> Normalization | None:
-    found = getattr(config, NORMALISATION, None)
+    found = getattr(config, NORMALIZATION, None)
     return None if found is None else Normalization(**found)
 
 
 def set_normalization(config: PreTrainedConfig, found: Normalization | None) -> None:
     if found is None:
-        vars(config).pop(NORMALISATION, None)
+        vars(config).pop(NORMALIZATION, None)
     else:
-        setattr(config, NORMALISATION, found._asdict())
+        setattr(config, NORMALIZATION, found._asdict())
 
 
 class StepFormat(NamedTuple):
-    """How a process reward model reads an answer: what stands between its steps, and where a step's score is read: at
-    the token that holds the last character of its separator, for the last step at the token that ends the answer."""
+    """The separator of a process reward model's steps. A step's score is read at the token with the last character of
+    its separator, for the last step at the token that ends the answer."""
 
     step_separator: str
     score_at: str = "separator"
@@ -64,7 +64,7 @@ def step_format_of(config: PreTrainedConfig) -> StepFormat | None:
     known = found.keys() == set(StepFormat._fields) and found["score_at"] == "separator" and found["step_separator"]
     if not known or not isinstance(found["step_separator"], str):
         raise ValueError(
-            f"the model's config says {STEPS}={found!r}, which is not how steps are read here "
+            f"the model's config says {STEPS}={found!r}, which is not supported "
             f"({StepFormat('TEXT')._asdict()}); train it with row prm or prm_soft"
         )
     return StepFormat(**found)
@@ -78,17 +78,17 @@ def set_step_format(config: PreTrainedConfig, found: StepFormat | None) -> None:
 
 
 def scalar_head(size: int, *, seed: int, dtype: torch.dtype = torch.float32) -> nn.Linear:
-    """A fresh head for hidden states of this size."""
+    """A new head for hidden states of this size."""
     head = nn.Linear(size, 1, bias=False, dtype=dtype)
-    start(head, seed=seed)
+    init_head(head, seed=seed)
     return head
 
 
-def start(head: nn.Linear, *, seed: int) -> None:
-    """Draw the starting weights, the same ones on every device and in every precision (up to rounding)."""
-    drawn = torch.randn(head.weight.shape, generator=torch.Generator().manual_seed(seed))
+def init_head(head: nn.Linear, *, seed: int) -> None:
+    """Initialize the weights, the same on every device and in every precision (up to rounding)."""
+    weight = torch.randn(head.weight.shape, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
-        head.weight.copy_(drawn * (head.in_features + 1) ** -0.5)
+        head.weight.copy_(weight * (head.in_features + 1) ** -0.5)
 
 
 def score_layer(module: nn.Module) -> nn.Linear:
@@ -105,12 +105,12 @@ def score_layer(module: nn.Module) -> nn.Linear:
 
 
 def save_head(head: nn.Linear, file: Path) -> None:
-    """A head apart from its model: a critic's that shares the policy's trunk, or the trained one beside an adapter."""
+    """Save a head without its model: a value head, or the trained score head of a LoRA model."""
     save_file({"score.weight": head.weight.detach().contiguous().cpu()}, file)
 
 
 def copy_head(file: Path, head: nn.Linear) -> None:
-    """Fill a head from a file of `save_head`."""
+    """Load a head from a file of `save_head`."""
     weight = load_file(file)["score.weight"]
     if weight.shape != head.weight.shape:
         raise ValueError(
@@ -121,7 +121,7 @@ def copy_head(file: Path, head: nn.Linear) -> None:
 
 
 def load_value_head(folder: Path, size: int, dtype: torch.dtype) -> nn.Linear | None:
-    """The value head saved in this folder, or None where there is none."""
+    """The value head saved in this folder, or None."""
     path = folder / VALUE_HEAD_FILE
     if not path.exists():
         return None

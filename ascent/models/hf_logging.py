@@ -1,4 +1,4 @@
-"""transformers reports in its log what is an error here, and draws bars where there is nothing to wait for."""
+"""Silence transformers: its warnings are errors here, and its progress bars are not needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Errors only, and no progress bars, until the end of the block."""
+    """Errors only, and no progress bars, inside the block."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -1,8 +1,7 @@
-"""From a name to a model that is ready to train: found, checked, with the seams in place.
+"""Load a model: locate, check and patch it.
 
-Only safetensors are opened, code that comes with a model runs only if asked for, weights that a folder lacks are an
-error and not a random start (except a scalar head, which is drawn from `seed` and noted), dropout is off unless asked
-for.
+Only safetensors are loaded, remote code runs only with `trust_remote_code`, missing weights are an error (except a
+scalar head, which is initialized from `seed` and noted), dropout is off by default.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ascent.models import attention, heads, layer_patching
 from ascent.models.dropout import disable_config_dropout, disable_dropout
 from ascent.models.fused_logprobs import BUDGET_BYTES, CUDA_BUDGET_BYTES
 from ascent.models.hf_logging import quiet_transformers
-from ascent.models.locate import reached, resolve
+from ascent.models.locate import check_hub, resolve
 from ascent.models.model import LanguageModel, output_head
 from ascent.models.probe import check_config, check_model, check_routing, embedding_rows
 from ascent.models.tokenizer import first_line, load_tokenizer, separate_padding
@@ -54,25 +53,25 @@ def load(
     """Load a folder, one of our runs, or a hub name.
 
     `head`: tokens (a policy), scalar (a reward model or critic) or both (a policy whose trunk carries a critic).
-    `dropout` keeps the model's own dropout; otherwise every rate is set to 0. `gradient_checkpointing` saves memory in
-    training by running each layer again in the backward pass. `seed` draws the scalar head where the folder has none.
-    `budget_bytes` bounds what logits take: 128 MiB, or 512 MiB on CUDA, unless given. With `routing_replay` tokens take
-    the experts in training that the native engine recorded for them.
+    `dropout` keeps the model's dropout; otherwise every rate is set to 0. `gradient_checkpointing` saves memory by
+    recomputing each layer in the backward pass. `seed` initializes the scalar head if the folder has none.
+    `budget_bytes` is the memory for logits: 128 MiB, or 512 MiB on CUDA, by default. `routing_replay` replays the
+    experts that the native engine recorded.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r} is not supported; use {' or '.join(DTYPES)}")
     if head not in AUTO:
         raise ValueError(f"head={head!r} does not exist; use one of {', '.join(AUTO)}")
-    folder = reached(resolve(source))
+    folder = check_hub(resolve(source))
     notes = [f"model {source} is {folder}"] if str(folder) != str(Path(source).expanduser()) else []
     config = _config(folder, head, trust_remote_code)
     if not dropout:
         notes += disable_config_dropout(config)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     module, fresh = _weights(folder, config, head, DTYPES[dtype], trust_remote_code)
-    notes += _fit(tokenizer, module)
+    notes += _match_tokenizer(tokenizer, module)
     if fresh:
-        heads.start(heads.score_layer(module), seed=seed)
+        heads.init_head(heads.score_layer(module), seed=seed)
         notes.append(f"the scalar head is new (drawn from seed {seed})")
     if not dropout:
         disable_dropout(module.modules())
@@ -82,8 +81,8 @@ def load(
     routes = check_routing(module.eval()) if routing_replay else None
     value_head = None
     if head == "both":
-        value_head, said = _value_head(folder, module, seed)
-        notes += said
+        value_head, head_notes = _value_head(folder, module, seed)
+        notes += head_notes
     for note in notes:
         logger.info(note)
     module.train(dropout or gradient_checkpointing)
@@ -102,7 +101,7 @@ def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTraine
         )
         raise ValueError(f"model {str(folder)!r} cannot be loaded: {first_line(error)}; {fix}") from error
     check_config(config, folder)
-    # Code that comes with the model is not in transformers' tables.
+    # Remote code is not in transformers' tables.
     if type(config) not in (AUTO[head]._model_mapping or {}) and not trust_remote_code:
         kind = "causal language model" if head != "scalar" else "sequence classifier"
         raise ValueError(
@@ -116,9 +115,9 @@ def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTraine
 def _weights(
     folder: Path | str, config: PreTrainedConfig, head: str, dtype: torch.dtype, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, bool]:
-    """The module, and whether its scalar head is missing from the folder (transformers has then made one up)."""
+    """The module, and whether its scalar head is missing from the folder (it is then random)."""
     try:
-        # What transformers makes up for missing weights must not move the caller's random numbers.
+        # Random weights for missing ones must not advance the caller's random state.
         with quiet_transformers(), torch.random.fork_rng(devices=[]):
             module, report = AUTO[head].from_pretrained(
                 folder,
@@ -147,21 +146,21 @@ def _weights(
     return module, fresh
 
 
-def _fit(tokenizer: Any, module: PreTrainedModel) -> list[str]:
-    """Tokenizer and embeddings must agree; padding gets a token of its own, in the model's config too."""
+def _match_tokenizer(tokenizer: Any, module: PreTrainedModel) -> list[str]:
+    """Check that tokenizer and embeddings agree; padding gets its own token, in the model's config too."""
     rows = embedding_rows(module)
-    said = separate_padding(tokenizer, rows)
+    note = separate_padding(tokenizer, rows)
     if len(tokenizer) > rows:
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} tokens, the model {rows} embeddings; they belong to different models: "
             "save the right tokenizer beside the model"
         )
     module.config.pad_token_id = tokenizer.pad_token_id
-    return [said] if said else []
+    return [note] if note else []
 
 
 def _value_head(folder: Path | str, module: PreTrainedModel, seed: int) -> tuple[nn.Linear, list[str]]:
     size = module.config.get_text_config().hidden_size
     saved = heads.load_value_head(folder, size, torch.float32) if isinstance(folder, Path) else None
-    said = [] if saved is not None else [f"the value head is new (drawn from seed {seed})"]
-    return (saved or heads.scalar_head(size, seed=seed)).to(module.device), said
+    notes = [] if saved is not None else [f"the value head is new (drawn from seed {seed})"]
+    return (saved or heads.scalar_head(size, seed=seed)).to(module.device), notes

@@ -1,4 +1,4 @@
-"""Where a model comes from: a folder, one of our runs, or a name on the hub. Decided before anything is loaded."""
+"""Locate a model: a folder, one of our runs, or a hub name."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 STEP = re.compile(r"(?:step[-_]?)?(\d+)")
-SECONDS = 10.0  # for the hub to answer
+SECONDS = 10.0  # timeout of the hub
 
 
 def resolve(source: str | Path) -> Path | str:
-    """The folder to load, or the hub name as it was given.
+    """The folder to load, or the hub name.
 
-    A run folder stands for its newest checkpoint's model (the highest step that has one), or for its `model/` if it has
-    no checkpoints.
+    For a run folder: the model of its newest checkpoint (the highest step that has one), or its `model/`.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -36,9 +35,9 @@ def resolve(source: str | Path) -> Path | str:
     return str(source)
 
 
-def reached(found: Path | str) -> Path | str:
-    """A folder as it is. A hub name too, after one look at the hub; where that cannot be reached, the copy that was
-    downloaded before stands for it. (Whoever downloads tries again and again, for half a minute.)"""
+def check_hub(found: Path | str) -> Path | str:
+    """A folder or a hub name, unchanged; if the hub cannot be reached, the cached snapshot. (A download would retry for
+    half a minute.)"""
     if isinstance(found, Path):
         return found
     import httpx
@@ -48,7 +47,7 @@ def reached(found: Path | str) -> Path | str:
     try:
         HfApi().model_info(found, timeout=SECONDS)
     except HfHubHTTPError:
-        return found  # it was reached; whoever loads the model says best what it answered
+        return found  # the hub answered; loading the model reports its error
     except (httpx.TransportError, OfflineModeIsEnabled) as error:
         try:
             return Path(snapshot_download(found, local_files_only=True))
@@ -77,7 +76,7 @@ def _model_in(folder: Path) -> Path:
 
 
 def refuse_pickles(folder: Path) -> None:
-    """Weights must be safetensors: a pickle can run any program when it is opened."""
+    """Weights must be safetensors: loading a pickle can run code."""
     if any(folder.glob("*.safetensors")):
         return
     pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
@@ -90,6 +89,6 @@ def refuse_pickles(folder: Path) -> None:
 
 
 def _hub_name(source: str) -> bool:
-    """owner/name or name, in the hub's alphabet; whatever starts like a path is a path."""
+    """Is it owner/name or name, in the hub's alphabet?"""
     part = r"[A-Za-z0-9][\w.\-]*"
     return re.fullmatch(rf"{part}(/{part})?", source) is not None

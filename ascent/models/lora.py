@@ -1,4 +1,4 @@
-"""LoRA through peft: small trained matrices beside frozen ones. Switched off, the model is its own reference."""
+"""LoRA through peft. With the adapter disabled, the model is its own reference."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def attach(
     dropout: float = 0.0,
     seed: int = 0,
 ) -> LanguageModel:
-    """The same model with an adapter that alone is trained (a scalar head stays trainable too).
+    """The model with an adapter; only that and a scalar head are trained.
 
-    The second matrix of each pair starts at 0, so the model starts as it was. Dropout stays 0 for RL: with it,
-    log-probs of the same policy would differ from one forward to the next.
+    The second matrix of each pair starts at 0, so the model starts unchanged. Keep dropout 0 for RL: with it, log-probs
+    of the same policy differ between forwards.
     """
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise ImportError("LoRA needs the package peft; install it with: pip install 'ascent[lora]'") from error
     if model.adapter is not None:
-        raise ValueError("the model already carries a LoRA adapter; load it again before attaching another")
+        raise ValueError("the model already has a LoRA adapter; load it again before attaching another")
     if rank < 1:
         raise ValueError(f"rank={rank} gives an adapter without weights; use >= 1")
     config: LoraConfig = LoraConfig(
@@ -62,7 +62,7 @@ def attach(
 
 @contextmanager
 def adapter_off(model: LanguageModel) -> Iterator[LanguageModel]:
-    """Inside, the model is the one before LoRA: the reference of a KL penalty or of DPO, at no memory."""
+    """The model without its adapter: the reference of a KL penalty or of DPO, without extra memory."""
     if model.adapter is None:
         raise ValueError("the model has no LoRA adapter to switch off; load a second copy as the reference")
     with model.adapter.disable_adapter():
@@ -71,7 +71,7 @@ def adapter_off(model: LanguageModel) -> Iterator[LanguageModel]:
 
 @dataclass(frozen=True)
 class WithoutAdapter:
-    """The model before LoRA, as whoever wants a frozen reference uses it; it shares every weight."""
+    """The model without its adapter as a frozen reference; it shares every weight."""
 
     model: LanguageModel
 
@@ -94,10 +94,10 @@ class WithoutAdapter:
 
 
 def restore(model: LanguageModel, folder: str | Path) -> None:
-    """Put the adapter and the heads that `save` wrote into `folder` back, to the bit.
+    """Load the adapter and the heads that `save` wrote into `folder`, bit by bit.
 
-    The merged weights of that folder will not do: from them the base could not be had again, nor the adapter. That
-    the weights beside it are the ones it was trained on is for the caller to know.
+    The merged weights of that folder cannot be split into base and adapter again. The caller must load the base weights
+    that the adapter was trained on.
     """
     if model.adapter is None:
         raise ValueError("the model has no LoRA adapter to restore; attach one of the same rank first")

@@ -1,8 +1,8 @@
-"""A forecast of peak memory, before anything is allocated: plain arithmetic on a model's numbers.
+"""An estimate of peak memory from a model's config, before anything is allocated.
 
-Activations are counted for a decoder of the usual shape (two norms, attention, a gated feed-forward part), for one
-micro-batch of `tokens` packed tokens. Attention keeps no scores (flash or SDPA), and the logits never exist as a whole,
-so nothing grows with tokens x vocabulary or tokens x tokens.
+Activations are those of a standard decoder (two norms, attention, a gated MLP) for one micro-batch of `tokens` packed
+tokens. Attention keeps no scores (flash or SDPA), and the full logits never exist, so nothing grows with tokens x
+vocabulary or tokens x tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of a model that memory depends on."""
+    """The sizes of a model that determine its memory."""
 
     parameters: int
     trained: int
@@ -32,7 +32,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes, by what they are for."""
+    """Bytes by purpose."""
 
     weights: int
     gradients: int
@@ -49,17 +49,17 @@ class Forecast:
 
     @property
     def standing(self) -> int:
-        """What a trained model keeps from step to step."""
+        """Persistent from step to step."""
         return self.weights + self.masters + self.moments
 
     @property
     def passing(self) -> int:
-        """What it needs while it learns, and gives back."""
+        """Needed only during an update."""
         return self.gradients + self.activations + self.logits
 
 
 def shape_of(config: PreTrainedConfig, parameters: int, trained: int | None = None) -> Shape:
-    """Read the numbers off a configuration; `trained` is smaller than `parameters` with LoRA."""
+    """Read the sizes from a config; `trained` is smaller than `parameters` with LoRA."""
     text = config.get_text_config()
     heads = text.num_attention_heads
     return Shape(
@@ -86,9 +86,9 @@ def forecast(
 ) -> Forecast:
     """Peak bytes of one optimizer step over micro-batches of `tokens` tokens (or, not training, of one forward).
 
-    Adam keeps two float32 moments per trained weight; bfloat16 weights have a float32 master beside them, and their
-    gradients are added up in float32 from those of one backward pass after the other. `reference` is the number of
-    weights of a frozen model that stays beside the trained one. Without a head over the vocabulary `budget_bytes` is 0.
+    Adam keeps two float32 moments per trained weight; bfloat16 weights also have a float32 master copy, and their
+    gradients are accumulated in float32. `reference` is the number of weights of a frozen model in memory. Without a
+    token head `budget_bytes` is 0.
     """
     if tokens < 1:
         raise ValueError(f"tokens={tokens}: a micro-batch holds at least one token")
@@ -98,7 +98,7 @@ def forecast(
     layer, kept = layer_bytes(shape, tokens, size), tokens * shape.hidden * size
     if not training:
         return Forecast(shape.parameters * size, 0, 0, 0, layer + 2 * kept, budget_bytes, reference * size)
-    # With recomputation each layer keeps its input, and one layer at a time is whole again.
+    # With gradient checkpointing each layer keeps its input, and one layer at a time is recomputed.
     activations = shape.layers * kept + layer if gradient_checkpointing else shape.layers * layer
     return Forecast(
         weights=shape.parameters * size,
@@ -112,7 +112,7 @@ def forecast(
 
 
 def with_critic(policy: Forecast, critic: Forecast) -> Forecast:
-    """Two models that learn one after the other: what stays adds up, what passes is that of the larger of the two."""
+    """Two models that are updated one after the other: persistent memory adds up, the rest is the larger of the two."""
     larger = max(policy, critic, key=lambda each: each.passing)
     return replace(
         policy, gradients=larger.gradients, activations=larger.activations, logits=larger.logits, critic=critic.standing
@@ -120,7 +120,7 @@ def with_critic(policy: Forecast, critic: Forecast) -> Forecast:
 
 
 def layer_bytes(shape: Shape, tokens: int, size: int) -> int:
-    """What one layer keeps for its backward pass.
+    """The activations that one layer keeps for its backward pass.
 
     Per token: the residual stream in and out of each half and each norm in float32 and in the model's precision;
     queries, keys and values before and after the rotation, the attention's output; gate, up, their activation and

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ascent.models import forward, heads
 from ascent.models.fused_logprobs import BUDGET_BYTES, Head
 from ascent.models.hf_logging import quiet_transformers
 from ascent.models.layer_patching import FAST
-from ascent.models.merge import merged_state
 from ascent.models.routing import EXPERTS, ROUTES_CHANGED, Routes, RoutingReplay
 
 if TYPE_CHECKING:
@@ -175,7 +174,7 @@ class LanguageModel:
         folder = Path(folder)
         state = None
         if self.adapter is not None:
-            state = merged_state(self.module)
+            state = _merged_state(self.module)
             self.adapter.save_pretrained(str(folder / ADAPTER))
             if self.module.get_output_embeddings() is None:
                 heads.save_head(heads.score_layer(self.module), folder / ADAPTER / heads.SCORE_FILE)
@@ -184,6 +183,21 @@ class LanguageModel:
         self.tokenizer.save_pretrained(folder)
         if self.value_head is not None:
             heads.save_head(self.value_head, folder / heads.VALUE_HEAD_FILE)
+
+
+def _merged_state(module: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights of the plain model that equals this one with its LoRA adapter."""
+    from peft.tuners.lora import LoraLayer
+
+    layers: dict[str, Any] = {name: part for name, part in module.named_modules() if isinstance(part, LoraLayer)}
+    deltas = {
+        f"{name}.base_layer.weight": layer.get_delta_weight(layer.active_adapters[0]) for name, layer in layers.items()
+    }
+    return {
+        name.replace(".base_layer.", "."): weight + deltas[name].to(weight.dtype) if name in deltas else weight
+        for name, weight in module.state_dict().items()
+        if ".lora_" not in name
+    }
 
 
 def output_head(module: PreTrainedModel) -> Head:

@@ -1,7 +1,7 @@
-"""Root-mean-square norms in one kernel, for forwards without gradient on CUDA. Written in Triton.
+"""RMS norms in one Triton kernel, for forwards without gradient on CUDA.
 
-A stock norm runs seven kernels. This one rounds where the stock norm rounds. Which of the two known formulas a module
-has is found out by running it once beside both, so an unknown one simply keeps its own forward.
+A stock norm runs seven kernels. This one rounds where the stock norm rounds. A module's formula is found by comparing
+its output with both known ones; a module with another formula keeps its stock forward.
 
 Axes: N rows, D size of a row.
 """
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 Formula = Literal["weight * rounded", "rounded (1 + weight)"]
 FORMULAS: tuple[Formula, ...] = ("weight * rounded", "rounded (1 + weight)")
-CLOSE = 2**-7  # one step of bfloat16
+TOLERANCE = 2**-7  # one step of bfloat16
 
 
 def formula_of(stock: Any, module: nn.Module) -> tuple[Formula, float] | None:
-    """The formula and epsilon of a norm, or None where it is another."""
+    """The formula and epsilon of a norm, or None if it is unknown."""
     weight = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if not isinstance(weight, Tensor) or not isinstance(epsilon, float) or len(list(module.parameters())) != 1:
@@ -36,7 +36,7 @@ def formula_of(stock: Any, module: nn.Module) -> tuple[Formula, float] | None:
         own_ND = stock(probe, x_ND).float()
         for formula in FORMULAS:
             ours_ND = rms_norm(x_ND, spread, epsilon, formula).float()
-            if bool(((ours_ND - own_ND).abs() <= CLOSE * own_ND.abs()).all()):
+            if bool(((ours_ND - own_ND).abs() <= TOLERANCE * own_ND.abs()).all()):
                 return formula, epsilon
     return None
 
@@ -46,10 +46,11 @@ def rms_norm(x: Tensor, weight_D: Tensor, epsilon: float, formula: Formula) -> T
     out = torch.empty_like(x)
     size = x.shape[-1]
     rows, padded = x.numel() // size, triton.next_power_of_2(size)
-    together = max(1, 1024 // padded)
-    _norm[(triton.cdiv(rows, together),)](
+    rows_per_program = max(1, 1024 // padded)
+    _norm[(triton.cdiv(rows, rows_per_program),)](
         x, weight_D, out, rows, epsilon,
-        SIZE=size, PADDED=padded, ROWS=together, ADD_ONE=formula == FORMULAS[1], num_warps=4 if padded <= 2048 else 8,
+        SIZE=size, PADDED=padded, ROWS=rows_per_program, ADD_ONE=formula == FORMULAS[1],
+        num_warps=4 if padded <= 2048 else 8,
     )  # fmt: skip
     return out
 

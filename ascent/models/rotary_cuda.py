@@ -1,6 +1,6 @@
-"""Rotary embedding of queries and keys in one kernel, for forwards without gradient on CUDA. Written in Triton.
+"""Rotary embedding of queries and keys in one Triton kernel, for forwards without gradient on CUDA.
 
-The stock function runs ten kernels a layer. This one rounds where it rounds, so the bits are the same.
+The stock function runs ten kernels per layer. This one rounds in the same places, so the bits are the same.
 
 Axes: T tokens, H query heads, K key heads, D size of what is rotated, C half of it.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def can_rotate(q: Tensor, k: Tensor, cos: Tensor) -> bool:
-    """(1, heads, T, D) halves and (1, T, D) angles of one type: the shapes that this kernel knows."""
+    """Are these (1, heads, T, D) queries and keys and (1, T, D) angles of one dtype?"""
     flat = q.ndim == k.ndim == 4 and cos.ndim == 3 and q.shape[0] == k.shape[0] == cos.shape[0] == 1
     return flat and q.shape[-1] == k.shape[-1] == cos.shape[-1] and q.shape[-1] % 2 == 0 and q.dtype == cos.dtype
 
@@ -52,7 +52,7 @@ def _rotate(
     places_HC = token.to(tl.int64) * token_stride + heads_H[:, None] * head_stride + dims_C[None, :] * dim_stride
     x1_HC = tl.load(x + places_HC, mask=there_HC, other=0.0).to(tl.float32)
     x2_HC = tl.load(x + places_HC + HALF * dim_stride, mask=there_HC, other=0.0).to(tl.float32)
-    # Every product and every sum is rounded, as separate kernels round them.
+    # Every product and sum is rounded, as in separate kernels.
     first_HC = (x1_HC * cos1_C[None, :]).to(kind).to(tl.float32) + (-x2_HC * sin1_C[None, :]).to(kind).to(tl.float32)
     second_HC = (x2_HC * cos2_C[None, :]).to(kind).to(tl.float32) + (x1_HC * sin2_C[None, :]).to(kind).to(tl.float32)
     lines_HC = (token.to(tl.int64) * HEADS + heads_H[:, None]) * 2 * HALF + dims_C[None, :]

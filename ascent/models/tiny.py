@@ -1,4 +1,4 @@
-"""Tiny models from scratch, with a real tokenizer, saved like any other: what tests, tutorials and toy tasks train.
+"""Tiny random models with a real tokenizer, for tests, tutorials and toy tasks.
 
 folder = create("tiny", family="llama", texts=["1 + 1 = 2"], vocabulary=300, seed=0)
 """
@@ -19,13 +19,13 @@ PAD, END = "<pad>", "<eos>"
 BYTES = 256
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
-# Multi-head latent attention: keys and values of other sizes than queries of `hidden // heads`, and as many heads.
+# Multi-head latent attention: keys and values have other sizes than `hidden // heads`, and as many heads.
 LATENT = {"num_key_value_heads": None, "kv_lora_rank": 16, "q_lora_rank": 16, "head_dim": 8} | {
     "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 8, "first_k_dense_replace": 1,
     "n_group": 4, "topk_group": 2,
 }  # fmt: skip
 
-# What a family has beyond the shared numbers. SmolLM2 is Llama with tied embeddings.
+# Config values of a family beyond the shared ones. SmolLM2 is Llama with tied embeddings.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": False},
     "smollm2": {"tie_word_embeddings": True},
@@ -58,8 +58,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 MODEL_TYPES = {"smollm2": "llama", "gemma3": "gemma3_text"}
 
-# Models of a size and a tokenizer that suit some tasks. `digits` reads and writes a digit as one token; its slowly
-# turning positions carry what it learnt on short lists further than the usual ones do.
+# Sizes and tokenizers for some tasks. `digits` has one token per digit; its large rope_theta generalizes to longer
+# lists.
 NAMED: dict[str, dict[str, Any]] = {
     "digits": {
         "family": "llama",
@@ -79,7 +79,7 @@ def tiny_tokenizer(
     special: Sequence[str] = (),
     chat_template: str | None = None,
 ) -> PreTrainedTokenizerBase:
-    """Byte-level: every text can be written, none has an unknown token. Padding is id 0, the end token id 1.
+    """A byte-level tokenizer without unknown tokens. Padding is id 0, the end token id 1.
 
     Without texts each byte is a token; with texts, frequent runs of bytes are merged until there are `vocabulary`
     tokens. `special` adds tokens that are never split (chat markers, say).
@@ -120,7 +120,7 @@ def tiny_model(
     seed: int = 0,
     **extra: Any,
 ) -> PreTrainedModel:
-    """A causal model with random weights that depend on `seed` alone. `extra` goes to the family's configuration."""
+    """A causal model with random weights from `seed`. `extra` goes to the family's config."""
     if family not in FAMILIES:
         raise ValueError(f"family={family!r} is not known; use one of {', '.join(FAMILIES)}")
     if hidden % heads or heads % key_value_heads:
@@ -170,7 +170,7 @@ def create(
     seed: int = 0,
     **numbers: Any,
 ) -> Path:
-    """Make a tokenizer and a model that fit each other and save both in `folder`."""
+    """Create a tokenizer and a model, and save both in `folder`."""
     folder = Path(folder)
     tokenizer = tiny_tokenizer(texts, vocabulary=vocabulary, special=special, chat_template=chat_template)
     module = tiny_model(family, len(tokenizer), seed=seed, **numbers)

@@ -1,7 +1,7 @@
-"""The tokenizer of a model, with an end token and a padding token that are two different things.
+"""Load a tokenizer, with different end and padding tokens.
 
-Packed batches hold no padding, but what we save is used by others: a classifier in transformers scores the last token
-that is not padding, and with padding equal to the end token it would score the one before the end.
+Packed batches have no padding, but saved models do: a classifier in transformers scores the last token that is not
+padding, so with padding equal to the end token it would score the token before the end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-# Tokens that models carry for padding, or in reserve, under any name; taken only if they are not the end token.
+# Padding and reserved tokens of common models; used only if they are not the end token.
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "<|vision_pad|>")
 SPARE = ("<|reserved_special_token_0|>", "<unused0>", "<unk>", "<|unk|>", "[UNK]")
 
@@ -35,9 +35,9 @@ def load_tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> Pr
 
 
 def separate_padding(tokenizer: PreTrainedTokenizerBase, rows: int) -> str | None:
-    """Make the padding token differ from the end token; returns a sentence on what was changed, None if nothing was.
+    """Make the padding token differ from the end token; returns a note if it changed.
 
-    `rows` is the number of token embeddings: a new token may use a spare row, never one the model does not have.
+    `rows` is the number of token embeddings: a new token needs a spare row.
     """
     end, before = tokenizer.eos_token_id, tokenizer.pad_token
     if before is not None and tokenizer.pad_token_id != end:

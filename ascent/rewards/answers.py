@@ -167,15 +167,13 @@ def _interval(text: str, depth: int) -> Answer | None:
         if first in _MIRRORED:
             low, first, second, high = high, _MIRRORED[second], _MIRRORED[first], low
         return _interval_answer(name, _OPENING_BRACKET[first], low, high, _OPENING_BRACKET[second], depth)
-    one = re.fullmatch(rf"([A-Za-z]){_SIGN}([^<>=]+)", text)
-    if one is None:
-        other = re.fullmatch(rf"([^<>=]+?){_SIGN}([A-Za-z])", text)
-        if other is None:
-            return None
-        sides = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
-        name, sign, bound = other[3], sides[other[2]], other[1]
+    if match := re.fullmatch(rf"([A-Za-z]){_SIGN}([^<>=]+)", text):
+        name, sign, bound = match.groups()
+    elif match := re.fullmatch(rf"([^<>=]+?){_SIGN}([A-Za-z])", text):
+        reversed_signs = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+        name, sign, bound = match[3], reversed_signs[match[2]], match[1]
     else:
-        name, sign, bound = one.groups()
+        return None
     if re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\le|\\ge", bound):  # x < y is not an interval
         return None
     if sign in _OPENING_BRACKET:
@@ -199,12 +197,12 @@ def _parse_list(text: str, depth: int) -> Answer | None:
     if signs and text.count(r"\pm") <= MAX_PLUS_MINUS:
         head = signs[1].strip()
         return _item_list([f"{head}{'+' if head else ''}{signs[2]}", f"{head}-{signs[2]}"], depth, "")
-    words = re.sub(f"[{UNIT_OPEN}{UNIT_CLOSE}]", " ", text)
-    if re.fullmatch(r"[A-Za-z][A-Za-z' -]*", words.strip()) and (len(words.split()) > 1 or len(words.strip()) > 1):
+    words = re.sub(f"[{UNIT_OPEN}{UNIT_CLOSE}]", " ", text).strip()
+    if re.fullmatch(r"[A-Za-z][A-Za-z' -]+", words):
         return Text(" ".join(words.split()))
-    if re.fullmatch(r"\(?\s*[A-Z]\s*\)?", words.strip()):  # a choice
+    if re.fullmatch(r"\(?\s*[A-Z]\s*\)?", words):  # a choice
         return Text(words.strip("() "))
-    return Expression(re.sub(f"[{UNIT_OPEN}{UNIT_CLOSE}]", " ", text).strip())
+    return Expression(words)
 
 
 def _item_list(items: list[str], depth: int, brackets: str | None) -> Answer | None:
@@ -252,14 +250,12 @@ def _split(text: str, mark: str) -> list[str]:
     """Split at every `mark` outside of brackets."""
     parts, depth, start, index = [], 0, 0, 0
     while index < len(text):
-        character = text[index]
-        depth += (character in _OPENING) - (character in _CLOSING)
+        depth += (text[index] in _OPENING) - (text[index] in _CLOSING)
         if depth == 0 and text.startswith(mark, index):
             parts.append(text[start:index])
-            index += len(mark)
-            start = index
-            continue
-        index += 1
+            start = index = index + len(mark)
+        else:
+            index += 1
     return [part.strip() for part in [*parts, text[start:]]]
 
 

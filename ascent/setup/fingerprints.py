@@ -22,7 +22,7 @@ from ascent.data.load import files_of
 from ascent.data.schemas import RecordKind
 from ascent.envs.registry import BUILT_IN as ENVS
 from ascent.envs.tools import BUILT_IN as TOOLS
-from ascent.models.locate import SECONDS, reached, resolve
+from ascent.models.locate import SECONDS, check_hub, resolve
 from ascent.plan.resolve import Plan
 from ascent.plan.unused_keys import REWARD_MODEL
 from ascent.rewards.registry import BUILT_IN as REWARDS
@@ -230,7 +230,7 @@ def _of_the_hub(each: InputName, before: Input | None) -> Input:
             return replace(before, at=str(kept))
         except LocalEntryNotFoundError:
             pass
-    place = reached(each.name)
+    place = check_hub(each.name)
     if isinstance(place, Path):
         return Input(each.key, each.name, str(place), {REVISION: place.name})
     try:

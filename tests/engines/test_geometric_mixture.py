@@ -131,5 +131,5 @@ def test_both_models_have_their_own_attention_back_afterwards(two) -> None:
 
 
 def test_a_share_is_a_share(two) -> None:
-    with pytest.raises(ValueError, match=r"share=1\.5, but the reference's part of a mixture lies between 0 and 1"):
+    with pytest.raises(ValueError, match=r"share=1\.5, but the reference's share must lie between 0 and 1"):
         GeometricMixtureSampler(*two, {1}, share=1.5)

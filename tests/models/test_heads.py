@@ -168,5 +168,5 @@ def test_another_way_of_reading_steps_is_refused(tmp_path, said):
     model = load(create(tmp_path / "base", **NUMBERS), head="scalar")
     model.module.config.process_reward_model = said
     model.save(tmp_path / "saved")
-    with pytest.raises(ValueError, match=r"which is not how steps are read here.*train it with row prm"):
+    with pytest.raises(ValueError, match=r"which is not supported.*train it with row prm"):
         _ = load(tmp_path / "saved", head="scalar").step_format

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from ascent.models.locate import reached, resolve
+from ascent.models.locate import check_hub, resolve
 
 
 def model_folder(folder: Path, weights: str = "model.safetensors") -> Path:
@@ -67,7 +67,7 @@ def unreachable(tmp_path, monkeypatch):
 def test_without_a_network_a_hub_name_is_refused_at_the_first_attempt(unreachable):
     begun = time.monotonic()
     with pytest.raises(ValueError, match="'owner/name' is no folder here and was never downloaded, and the hub cannot"):
-        reached("owner/name")
+        check_hub("owner/name")
     assert time.monotonic() - begun < 5  # downloading would try six times, with 23 seconds between them
 
 
@@ -76,8 +76,8 @@ def test_without_a_network_what_was_downloaded_is_used(unreachable):
     folder = model_folder(kept / "snapshots" / ("a" * 40))
     (kept / "refs").mkdir()
     (kept / "refs" / "main").write_text("a" * 40)
-    assert reached("owner/name") == folder
-    assert reached(folder) == folder
+    assert check_hub("owner/name") == folder
+    assert check_hub(folder) == folder
 
 
 def test_what_holds_no_model_is_refused(tmp_path):
