@@ -62,12 +62,12 @@ def paged_attention(
 
 
 @triton.jit
-def _scores(q_GD, k_ND, visible_N, scaling, softcap, CAPPED: tl.constexpr):
+def _scores(q_GD, k_ND, seen_N, scaling, softcap, CAPPED: tl.constexpr):
     """In base 2: exp2 is a hardware instruction."""
     scores_GN = tl.dot(q_GD, tl.trans(k_ND)) * scaling
     if CAPPED:
         scores_GN = softcap * (2 * tl.sigmoid(2 * scores_GN / softcap) - 1)  # tanh
-    return tl.where(visible_N[None, :], scores_GN * 1.4426950408889634, -float("inf"))
+    return tl.where(seen_N[None, :], scores_GN * 1.4426950408889634, -float("inf"))
 
 
 @triton.jit
@@ -102,6 +102,7 @@ def _partial_attention(
     dims_D = tl.arange(0, SIZE_PADDED)
     dims_E = tl.arange(0, VALUE_PADDED)
     in_group = heads_G < GROUP
+    row_blocks = block_table + row * block_table_stride
     query_rows = row * HEADS + kv_head * GROUP + heads_G
     q_GD = tl.load(
         q + query_rows[:, None] * SIZE + dims_D[None, :], mask=in_group[:, None] & (dims_D < SIZE)[None, :], other=0.0
@@ -110,24 +111,20 @@ def _partial_attention(
     sum_GE = tl.zeros([GROUP_PADDED, VALUE_PADDED], tl.float32)
     for tile in range(start, stop, TILE):
         positions_N = tile + tl.arange(0, TILE)
-        visible_N = (positions_N < length) & (positions_N >= begin)
-        blocks_N = tl.load(
-            block_table + row * block_table_stride + positions_N // BLOCK_SIZE, mask=positions_N < length, other=0
-        ).to(tl.int64)
+        seen_N = (positions_N < length) & (positions_N >= begin)
+        blocks_N = tl.load(row_blocks + positions_N // BLOCK_SIZE, mask=positions_N < length, other=0).to(tl.int64)
         slots_N = (blocks_N * BLOCK_SIZE + positions_N % BLOCK_SIZE) * KV_HEADS + kv_head
         k_ND = tl.load(
-            keys + slots_N[:, None] * SIZE + dims_D[None, :],
-            mask=visible_N[:, None] & (dims_D < SIZE)[None, :],
-            other=0.0,
+            keys + slots_N[:, None] * SIZE + dims_D[None, :], mask=seen_N[:, None] & (dims_D < SIZE)[None, :], other=0.0
         )
-        scores_GN = _scores(q_GD, k_ND, visible_N, scaling, softcap, CAPPED)
+        scores_GN = _scores(q_GD, k_ND, seen_N, scaling, softcap, CAPPED)
         new_G = tl.maximum(top_G, tl.max(scores_GN, 1))
         shrink_G = tl.exp2(top_G - new_G)
         p_GN = tl.exp2(scores_GN - new_G[:, None])
         mass_G = mass_G * shrink_G + tl.sum(p_GN, 1)
         v_NE = tl.load(
             values + slots_N[:, None] * VALUE + dims_E[None, :],
-            mask=visible_N[:, None] & (dims_E < VALUE)[None, :],
+            mask=seen_N[:, None] & (dims_E < VALUE)[None, :],
             other=0.0,
         )
         sum_GE = sum_GE * shrink_G[:, None] + tl.dot(p_GN.to(v_NE.dtype), v_NE)
