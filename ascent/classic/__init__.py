@@ -1,4 +1,4 @@
-"""The foundations on Gymnasium: maze, Q-learning, DQN, policy gradients, TRPO, PPO, and the estimation under them all.
+"""Classic RL on Gymnasium: maze, Q-learning, DQN, policy gradients, TRPO, PPO, and Monte Carlo estimation.
 
 Importing anything from here registers the maze as the environment `ascent/Maze-v0`.
 """

@@ -1,8 +1,8 @@
-"""One rollout made ready for an update: what TRPO and PPO share between acting and improving.
+"""The training batch of one rollout, for TRPO and PPO.
 
-Axes: T flat steps, O observation entries, P outputs of the policy's head. Everything here is frozen before the first
-step: advantages by GAE, whitened once over the whole rollout; the critic's targets, from the unwhitened ones; and the
-old policy's outputs, read in one pass, so that the first ratio of every update is 1.
+Axes: T flat steps, O observation entries, P outputs of the policy's head. Fixed before the first
+update: GAE advantages, whitened over the rollout; the critic's targets, from the raw advantages; and the outputs of the
+old policy, computed in one pass, so that the first ratio of every update is 1.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ascent.advantages import returns
 from ascent.classic import checks, run
 from ascent.classic.collect import Rollout, collect_steps
 from ascent.classic.policies import StochasticPolicy
+from ascent.losses import ratios
 from ascent.maths import masked
 
 
@@ -36,7 +37,7 @@ class Settings(run.Settings):
 
 
 class Batch(NamedTuple):
-    """A rollout with everything frozen that the update compares against."""
+    """A rollout with advantages, targets and the outputs of the old policy."""
 
     observations_TO: Tensor
     actions: Tensor
@@ -46,15 +47,19 @@ class Batch(NamedTuple):
     old_outputs_TP: Tensor
     loss_mask_T: Tensor
 
+    def log_ratio(self, policy: StochasticPolicy, outputs_TP: Tensor) -> Tensor:
+        """log pi_new - log pi_old of the actions, for the outputs of the new policy."""
+        return ratios.token(policy.logprobs(outputs_TP, self.actions), self.old_logprobs_T, self.loss_mask_T)
+
     def minibatches(self, size: int, shuffler: torch.Generator) -> Iterator[Batch]:
-        """One epoch: every step once, in a new order. The order is applied once, so a minibatch is a set of views."""
+        """One epoch in a new random order."""
         order = torch.randperm(len(self.old_logprobs_T), generator=shuffler)
         for pieces in zip(*(x[order].split(size) for x in self), strict=True):
             yield Batch(*pieces)
 
 
-def gather(some: run.Run, settings: Settings) -> tuple[Batch, dict[str, float]]:
-    """Act for one rollout and prepare it."""
+def collect_batch(some: run.Run, settings: Settings) -> tuple[Batch, dict[str, float]]:
+    """Collect one rollout and prepare it."""
     rollout = collect_steps(some.policy, some.environments, settings.length, some.rng, some.scale)
     return prepare(some.policy, some.critic, rollout, gamma=settings.gamma, lam=settings.lam)
 
@@ -62,10 +67,10 @@ def gather(some: run.Run, settings: Settings) -> tuple[Batch, dict[str, float]]:
 def prepare(
     policy: StochasticPolicy, critic: nn.Module, rollout: Rollout, *, gamma: float, lam: float
 ) -> tuple[Batch, dict[str, float]]:
-    """The rollout's batch, and how good the critic was before it sees the targets."""
+    """The batch of a rollout, and the explained variance of the critic before its update."""
     loss_mask_T = rollout.loss_mask_T
     with torch.no_grad():
-        values_T, bootstrap_B = run.judge(critic, rollout)
+        values_T, bootstrap_B = run.critic_values(critic, rollout)
         credit = returns.gae(
             rollout.rewards_T, values_T, loss_mask_T, rollout.segments, bootstrap_B, gamma=gamma, lam=lam
         )

@@ -1,4 +1,4 @@
-"""Checks of the settings' numbers, shared by the algorithms: an error names the value, the rule and so the fix."""
+"""Validation of the settings of the algorithms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check(
     non_negative: Iterable[str] = (),
     fractions: Iterable[str] = (),
 ) -> None:
-    """Raise ValueError for the first field outside its range: whole >= 1, whole >= 0, > 0, >= 0, or between 0 and 1."""
+    """ValueError for the first field outside its range: integer >= 1, integer >= 0, > 0, >= 0, or 0 to 1."""
     owner = type(settings).__module__.rsplit(".", 1)[-1]
     rules = (
         (counts, lambda x: isinstance(x, int) and x >= 1, "a whole number, at least 1"),
@@ -33,13 +33,13 @@ def check(
 
 
 def choose(settings: Any, name: str, known: Iterable[str]) -> None:
-    """Raise ValueError unless the field's word is one of the known ones."""
+    """ValueError unless the field is one of the known names."""
     owner, words = type(settings).__module__.rsplit(".", 1)[-1], sorted(known)
     if getattr(settings, name) not in words:
         raise ValueError(f"{owner}: {name}={getattr(settings, name)!r}; choose one of {', '.join(words)}")
 
 
 def widths(settings: Any) -> None:
-    """Raise ValueError unless `hidden` lists the widths of the hidden layers."""
+    """ValueError unless `hidden` lists the widths of the hidden layers."""
     if not all(isinstance(width, int) and width >= 1 for width in settings.hidden):
         raise ValueError(f"hidden={settings.hidden!r}; list one width >= 1 for each hidden layer, for example (64, 64)")

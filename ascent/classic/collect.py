@@ -1,17 +1,16 @@
-"""Rollouts as packed steps: many environments, one flat step axis, and a segment for each piece of an episode.
+"""Rollouts as packed steps of many environments: one flat step axis, one segment per piece of an episode.
 
 Axes: T flat steps, B pieces (an episode, or the part of one that fell into this rollout), N environments, O observation
 entries. The steps of one environment lie together in time order, so the functions that serve packed tokens serve these.
 
-A piece ends in one of three ways, and only the first makes the future worth nothing:
+A piece ends in one of three ways:
   terminated   the task is over: bootstrap 0
-  truncated    the time limit struck: the state after the last step still has a value
-  cut          the rollout was long enough and the episode goes on: likewise
+  truncated    the time limit: bootstrap from the state after the last step
+  cut          the rollout ends within the episode: likewise
 `last_observations_BO` is the true state after a piece's last step, never the first state of the next episode.
 
-Environments are stepped in a plain loop. An environment that ends is reset in the same step, so every step of a rollout
-is a real one. The time limit is counted here and gymnasium's TimeLimit, order and space checkers are taken off: three
-Python calls per step less.
+Environments are stepped in a loop and reset in the step in which they end. The time limit is counted here, and
+gymnasium's TimeLimit, order and space checkers are removed to save three Python calls per step.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from torch import Tensor
 
 from ascent.classic.environments import open_env
 from ascent.classic.policies import Encoder, StochasticPolicy
-from ascent.classic.scaling import Moments
 from ascent.maths.segments import Segments
 
 Array = np.ndarray[Any, Any]
@@ -51,14 +49,38 @@ class Rollout:
         return torch.ones(self.segments.total, dtype=torch.bool)
 
 
+class RunningMoments:
+    """Running mean and variance per entry, in float64, merged batch by batch (Chan et al., 1979)."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.count = 0.0
+        self.mean = np.zeros(shape)
+        self.variance = np.ones(shape)
+
+    def update(self, batch: Array) -> None:
+        """Merge a batch (first axis: samples)."""
+        rows, mean, variance = len(batch), batch.mean(0, dtype=np.float64), batch.var(0, dtype=np.float64)
+        total = self.count + rows
+        off = mean - self.mean
+        spread = self.variance * self.count + variance * rows + off**2 * (self.count * rows / total)
+        self.mean = self.mean + off * (rows / total)
+        self.variance = spread / total
+        self.count = total
+
+    @property
+    def std(self) -> Array:
+        """Standard deviation; 1 for entries that never vary."""
+        return np.sqrt(np.where(self.variance < 1e-8, 1.0, self.variance))
+
+
 class Environments:
-    """N copies of one environment, stepped together, and the record of every episode they finish."""
+    """N copies of one environment, and the returns of all finished episodes."""
 
     def __init__(self, env_id: str, count: int, seed: int, *, gamma: float | None = None) -> None:
-        """`gamma` switches reward scaling on: rewards are divided by the running std of their discounted sum."""
+        """With `gamma`, rewards are divided by the running std of their discounted sum."""
         if count < 1:
             raise ValueError(f"{env_id}: {count} environments, but a rollout needs at least 1")
-        bare = [_unwrapped(open_env(env_id)) for _ in range(count)]
+        bare = [_unwrap(open_env(env_id)) for _ in range(count)]
         self.envs, self.limit = [env for env, _ in bare], bare[0][1]
         self.observation_space, self.action_space = self.envs[0].observation_space, self.envs[0].action_space
         self.now = [env.reset(seed=seed + i)[0] for i, env in enumerate(self.envs)]
@@ -66,13 +88,13 @@ class Environments:
         self.taken = 0
         self.returns: list[float] = []
         self.steps: list[int] = []
-        self.gamma, self.sums_N, self.moments = gamma, np.zeros(count), Moments(())
+        self.gamma, self.sums_N, self.moments = gamma, np.zeros(count), RunningMoments(())
 
     def __len__(self) -> int:
         return len(self.envs)
 
     def commands(self, actions: Array) -> list[Any]:
-        """What each environment is told: a plain int, or the action held inside the box."""
+        """The action of each environment: an int, or a vector clipped to the box."""
         if isinstance(self.action_space, spaces.Box):
             return list(np.clip(actions, self.action_space.low, self.action_space.high))
         return actions.tolist()
@@ -106,10 +128,10 @@ class Environments:
 
 
 class ObservationScale:
-    """Learns an encoder's shift and scale from rollouts; applied between them, so that each sees one encoding."""
+    """Updates the encoder's shift and scale between rollouts, so that each rollout has one encoding."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self.encoder, self.moments = encoder, Moments((encoder.size,))
+        self.encoder, self.moments = encoder, RunningMoments((encoder.size,))
 
     def learn(self, raw_TO: Array) -> None:
         self.moments.update(raw_TO)
@@ -167,8 +189,7 @@ def collect_episodes(
 ) -> Rollout:
     """Exactly `episodes` whole episodes, shared evenly between the environments.
 
-    A fixed number of episodes, not of steps: stopping at a number of steps would favour short episodes and bias the
-    mean over episodes.
+    Stopping at a number of steps would favor short episodes and bias the mean over episodes.
     """
     count = len(environments)
     if episodes < 1 or episodes % count:
@@ -204,8 +225,8 @@ def collect_episodes(
     )
 
 
-def _unwrapped(env: gymnasium.Env[Any, Any]) -> tuple[gymnasium.Env[Any, Any], float]:
-    """The environment under gymnasium's own checkers, and its time limit; any other wrapper stays on."""
+def _unwrap(env: gymnasium.Env[Any, Any]) -> tuple[gymnasium.Env[Any, Any], float]:
+    """The environment without gymnasium's own checkers, and its time limit; other wrappers stay."""
     limit = env.spec.max_episode_steps if env.spec is not None else None
     while isinstance(env, TimeLimit | OrderEnforcing | PassiveEnvChecker):
         env = env.env

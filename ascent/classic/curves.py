@@ -25,12 +25,12 @@ from matplotlib.axes import Axes
 from torch import nn
 
 from ascent.classic import policy_gradient, ppo, trpo, variance
-from ascent.classic.batch import Batch, gather
+from ascent.classic.batch import Batch, collect_batch
 from ascent.classic.descent import FlatAdam
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
 from ascent.classic.run import start
-from ascent.losses import policy_losses, ratios
+from ascent.losses import policy_losses
 from ascent.maths import masked
 
 Array = np.ndarray[Any, Any]
@@ -103,10 +103,7 @@ def interpolate(
         nn.utils.vector_to_parameters(here + share * (there - here), mover.parameters())
         with torch.inference_mode():
             outputs_TP = mover(batch.observations_TO)
-            log_ratio_T = ratios.token(
-                mover.logprobs(outputs_TP, batch.actions), batch.old_logprobs_T, batch.loss_mask_T
-            )
-            terms = (log_ratio_T, batch.advantages_T, batch.loss_mask_T)
+            terms = (batch.log_ratio(mover, outputs_TP), batch.advantages_T, batch.loss_mask_T)
             found["kl"].append(float(mover.kl(batch.old_outputs_TP, outputs_TP).mean()))
             found["cpi"].append(-float(masked.mean(policy_losses.surrogate(*terms).loss_T, batch.loss_mask_T)))
             clipped = policy_losses.clip(*terms, low=clip, high=clip)
@@ -133,7 +130,7 @@ def finish(figure: Any, path: Path) -> None:
         tidy(axes)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # No creation date inside: the same run writes the same bytes.
+    # Without a creation date, so that the same run writes the same bytes.
     figure.savefig(path, dpi=90, metadata={"Software": None})
     pyplot.close(figure)
 
@@ -169,7 +166,7 @@ def draw_interpolation(path: Path, *, updates: int = 5) -> None:
     parameters = [*run.policy.parameters(), *run.critic.parameters()]
     optimizer = FlatAdam(parameters, lr=settings.lr, eps=1e-5, norm=settings.grad_norm)
     for _ in range(updates + 1):
-        batch, _ = gather(run, settings)
+        batch, _ = collect_batch(run, settings)
         old = copy.deepcopy(run.policy)
         ppo.improve(run, batch, optimizer, settings, beta=0.0)
     shares = np.linspace(-0.5, 2.5, 61).tolist()

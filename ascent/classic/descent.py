@@ -1,8 +1,7 @@
-"""Adam on one flat vector: many tiny tensors become one, so that clipping and stepping are single operations.
+"""Adam on one flat vector, so that clipping and stepping are single operations.
 
-Parameters and their gradients turn into views of two flat buffers. For a policy and critic of 64 x 64 this removes
-about a tenth of the cost of a minibatch step, all of it overhead. The numbers are Adam's, with the norm clipped over
-all parameters together; K is the flat axis.
+Parameters and gradients become views of two flat buffers. For a policy and critic of 64 x 64 this saves a tenth of
+a minibatch step. The gradient norm is clipped over all parameters together. K is the flat axis.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""DQN: Q-learning with a network for the table, a bounded memory, and a slow copy of the network to aim at.
+"""DQN: Q-learning with a Q-network, a replay buffer and a target network.
 
-    z = r + gamma (1 - d) max_a' Q_slow(s', a')          loss = mean l(Q(s, a) - z), no gradient through z
+    z = r + gamma (1 - d) max_a' Q_target(s', a')          loss = mean l(Q(s, a) - z), no gradient through z
 
-d is 1 on termination only; a time limit does not end the world. `double` lets the trained network choose a' and the
-slow one judge it, which removes the upward bias of taking a maximum over noise. The slow copy is either replaced every
-`target_every` updates (`target_rate` 1) or drawn towards the network by `target_rate` at each of them (Polyak).
-Mnih et al., 2015; van Hasselt et al., 2016 (arXiv 1509.06461).
+d is 1 on termination only, not at a time limit. With `double` the online network chooses a' and the target network
+evaluates it, which removes the overestimation of the maximum. The target network is copied every `target_every` updates
+(`target_rate` 1) or follows by Polyak averaging. Mnih et al., 2015; van Hasselt et al., 2016 (arXiv 1509.06461).
 
-The losses are the critic's own (`ascent.losses.values`): a Q-network is a critic whose targets come from a maximum.
+The losses are those of a critic (`ascent.losses.values`).
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class Settings:
     loss: str = "mse"
     double: bool = True
     target_rate: float = 0.02
-    """How far the slow copy moves each time: 1 is a hard copy, less is Polyak averaging."""
+    """Rate of the target network: 1 is a hard copy, less is Polyak averaging."""
     target_every: int = 1
-    """Gradient steps between two moves of the slow copy."""
+    """Gradient steps between updates of the target network."""
     epsilon_start: float = 1.0
     epsilon_end: float = 0.04
     epsilon_share: float = 0.2
@@ -71,7 +70,7 @@ class Settings:
         choose(self, "loss", ("mse", "huber"))
         widths(self)
         if self.target_rate == 1 and self.target_every == 1:
-            raise ValueError("target_rate=1 with target_every=1 is no slow copy at all; use target_every >= 100")
+            raise ValueError("target_rate=1 with target_every=1 has no target network; use target_every >= 100")
         if self.train_every < self.envs:
             raise ValueError(
                 f"train_every={self.train_every} is less than the {self.envs} steps that envs={self.envs} take at "
@@ -82,11 +81,10 @@ class Settings:
 
 
 class QNetwork:
-    """A multilayer perceptron from observations to one value per action. Its policy is the greedy one.
+    """An MLP from observations to one value per action; its policy is greedy.
 
-    All weights lie in one vector, `flat`, and all gradients in `flat.grad`; a layer's weights (inputs, outputs) and
-    bias are views of it. One Adam step, one Polyak step and one copy are then one operation each, and acting runs in
-    numpy on views of the same memory. At these sizes that is most of the cost of an update.
+    All weights are views of one vector, `flat`, and all gradients of `flat.grad`, so an Adam step, a Polyak step and a
+    copy are one operation each, and acting runs in numpy on the same memory.
     """
 
     def __init__(self, encoder: Encoder, hidden: Sequence[int], actions: int) -> None:
@@ -114,7 +112,7 @@ class QNetwork:
         return torch.addmm(self.layers[-1][1], rows, self.layers[-1][0])
 
     def act(self, observations: np.ndarray[Any, Any], rng: np.random.Generator | None) -> np.ndarray[Any, Any]:
-        """The greedy action of each raw observation; a Q-network has no other policy, so `rng` changes nothing."""
+        """The greedy action of each raw observation; `rng` is not used."""
         return self.best(self.encoder.raw(observations))
 
     def best(self, rows_NO: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -126,12 +124,12 @@ class QNetwork:
         return chosen
 
     def set_scale(self, rows_NO: np.ndarray[Any, Any]) -> None:
-        """From now on divide inputs by the standard deviation of these rows; an entry that does not vary stays."""
+        """Divide inputs by the standard deviation of these rows, where it is not 0."""
         std_O = torch.from_numpy(rows_NO).std(0)
         self.scale_O = torch.where(std_O > 1e-6, 1 / std_O, 1.0)
 
     def zero_grad(self) -> None:
-        """Gradients back to 0 in place: they are views of `flat.grad` and must stay so."""
+        """Zero the gradients in place: they are views of `flat.grad`."""
         assert self.flat.grad is not None
         self.flat.grad.zero_()
 
@@ -164,7 +162,7 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
         ended_N = [envs.step(i, action) for i, action in enumerate(chosen_N.tolist())]
         after_NO = online.encoder.raw(np.stack(envs.now))
         for i, (reward, terminated, truncated) in enumerate(ended_N):
-            # Only a true ending cuts the future off; a time limit stores the state after it, to be bootstrapped from.
+            # After a time limit the target bootstraps from the next state; after termination it does not.
             replay.add(here_NO[i], chosen_N[i], reward, after_NO[i], terminated)
             if terminated or truncated:
                 envs.restart(i)
@@ -181,27 +179,27 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
 
 
 class Learner:
-    """The network, its slow copy, and the optimizer."""
+    """The online network, the target network and the optimizer."""
 
     def __init__(self, online: QNetwork, settings: Settings) -> None:
         self.online, self.settings = online, settings
-        self.slow = QNetwork(online.encoder, online.hidden, online.actions)
-        follow(self.slow, online, rate=1.0)
+        self.target = QNetwork(online.encoder, online.hidden, online.actions)
+        polyak_update(self.target, online, rate=1.0)
         self.optimizer = torch.optim.Adam([online.flat], lr=settings.learning_rate, fused=True)
         self.done = 0
         self.all_N = torch.ones(settings.batch, dtype=torch.bool)
 
     def set_scale(self, rows_NO: np.ndarray[Any, Any]) -> None:
-        for network in (self.online, self.slow):
+        for network in (self.online, self.target):
             network.set_scale(rows_NO)
 
     def update(self, steps: Steps, *, progress: float) -> dict[str, Tensor]:
-        """One gradient step on one sample, then the slow copy follows."""
+        """One gradient step on one sample, then the update of the target network."""
         settings = self.settings
         rate = settings.learning_rate * (1 - progress * (1 - settings.final_rate))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        z_N = targets(self.online, self.slow, steps, gamma=settings.gamma, double=settings.double)
+        z_N = targets(self.online, self.target, steps, gamma=settings.gamma, double=settings.double)
         q_N = self.online(torch.from_numpy(steps.observations_NO)).gather(
             1, torch.from_numpy(steps.actions_N)[:, None]
         )[:, 0]
@@ -214,21 +212,22 @@ class Learner:
         self.optimizer.step()
         self.done += 1
         if self.done % settings.target_every == 0:
-            follow(self.slow, self.online, rate=settings.target_rate)
+            polyak_update(self.target, self.online, rate=settings.target_rate)
         return {"loss": loss.detach(), "q": q_N.detach(), "target": z_N}
 
 
 @torch.no_grad()
-def targets(online: QNetwork, slow: QNetwork, steps: Steps, *, gamma: float, double: bool) -> Tensor:
-    """r + gamma (1 - ended) Q_slow(s', a'), with a' the slow network's best action, or the online one's if `double`."""
+def targets(online: QNetwork, target: QNetwork, steps: Steps, *, gamma: float, double: bool) -> Tensor:
+    """r + gamma (1 - ended) Q_target(s', a'); a' is the best action of the target network, or of the online one if
+    `double`."""
     after = torch.from_numpy(steps.after_NO)
-    q_NA = slow(after)
+    q_NA = target(after)
     best_N = online(after).argmax(-1) if double else q_NA.argmax(-1)
     future_N = q_NA.gather(1, best_N[:, None])[:, 0]
     return torch.from_numpy(steps.rewards_N) + gamma * (1 - torch.from_numpy(steps.ended_N)) * future_N
 
 
 @torch.no_grad()
-def follow(slow: QNetwork, online: QNetwork, *, rate: float) -> None:
-    """slow <- (1 - rate) slow + rate online; rate 1 copies."""
-    slow.flat.lerp_(online.flat, rate)
+def polyak_update(target: QNetwork, online: QNetwork, *, rate: float) -> None:
+    """target <- (1 - rate) target + rate online; rate 1 copies."""
+    target.flat.lerp_(online.flat, rate)

@@ -1,15 +1,15 @@
-"""Estimating an expectation from samples: what each trick buys, next to the exact answer, so that it can be seen.
+"""Monte Carlo estimators compared with the exact answer.
 
-Everything here estimates a number that is also known exactly (by enumeration or in closed form). Estimators are
-compared by `Report`: the mean over many repetitions, its bias against the exact answer, and the standard deviation.
+Every number is also known exactly, by enumeration or in closed form. A `Report` holds the mean over many repetitions,
+its bias and its standard deviation.
 
     kl_divergence      k1, k2, k3 on samples of pi: the estimators of `ascent.losses.kl`
-    control_variate    subtract something of known mean that moves along
-    antithetic_pairs   use each draw twice, mirrored
-    baselines          the policy gradient's own control variate, on a bandit
-    importance         samples from the wrong distribution, weighted; how many they are really worth
-    off_policy         judging one policy with another's data, corrected or not
-    sequence_weights   the same over T tokens: products of ratios lose nearly all samples
+    control_variate    a control variate of known mean
+    antithetic_pairs   mirrored draws
+    baselines          baselines of the policy gradient on a bandit
+    importance         importance sampling and the effective sample size
+    off_policy         off-policy evaluation, corrected or not
+    sequence_weights   products of T token ratios, which lose nearly all samples
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Report(NamedTuple):
 
     @property
     def standard_error(self) -> float:
-        """How far the mean over repetitions may be off by chance; a bias below twice this is none that was seen."""
+        """Standard error of the mean over repetitions."""
         return self.std / math.sqrt(self.repetitions)
 
 

@@ -1,4 +1,4 @@
-"""Exact values of a finite Markov decision process, by dynamic programming: what learning is checked against.
+"""Exact values of a finite Markov decision process, by dynamic programming.
 
 Axes: S states, A actions, N next states. A terminal state is worth 0: its reward was paid on entering it.
 
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Model:
-    """Everything there is to know: P(next | state, action), the expected reward of each action, and where it ends."""
+    """P(next | state, action), the expected reward of each action, and the terminal states."""
 
     next_SAN: Floats
     rewards_SA: Floats

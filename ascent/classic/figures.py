@@ -1,4 +1,4 @@
-"""The figures of docs/foundations that this package draws from nothing but a seed, by name: `ascent classic plots`."""
+"""The figures of docs/foundations by name: `ascent classic plots`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ascent.classic import estimation, plots, plots_maze, q_learning
+from ascent.classic import estimation, plots, q_learning
 from ascent.classic.exact import greedy_policy, optimal_values, policy_values
 from ascent.classic.maze import Maze
 
@@ -35,27 +35,27 @@ class Entry:
 def maze_best() -> Figure:
     env = Maze()
     best = optimal_values(env.model(), gamma=0.99)
-    return plots_maze.value_map(env.grid, best, greedy_policy(best.q_SA), title="best policy, gamma 0.99")
+    return plots.value_map(env.grid, best, greedy_policy(best.q_SA), title="best policy, gamma 0.99")
 
 
 def maze_random() -> Figure:
     env = Maze()
     policy_SA = np.full((len(env.grid.cells), 4), 0.25)
     values = policy_values(env.model(), policy_SA, gamma=0.99)
-    return plots_maze.value_map(env.grid, values, policy_SA, title="random policy, gamma 0.99")
+    return plots.value_map(env.grid, values, policy_SA, title="random policy, gamma 0.99")
 
 
 def maze_large() -> Figure:
     env = Maze(LARGE, slip=0.1)
     best = optimal_values(env.model(), gamma=0.97)
-    return plots_maze.value_map(env.grid, best, greedy_policy(best.q_SA), title="slip 0.1, gamma 0.97")
+    return plots.value_map(env.grid, best, greedy_policy(best.q_SA), title="slip 0.1, gamma 0.97")
 
 
 def q_table() -> Figure:
     exact = optimal_values(Maze().model(), gamma=0.99)
     settings = q_learning.Settings()
     runs = [q_learning.train("ascent/Maze-v0", settings, seed=seed, log_every=250) for seed in range(5)]
-    return plots_maze.table_errors(runs, exact.q_SA)
+    return plots.table_errors(runs, exact.q_SA)
 
 
 def _demonstration(name: str, title: str) -> Figure:

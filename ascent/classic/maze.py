@@ -1,4 +1,4 @@
-"""A gridworld drawn as text, as a Gymnasium environment that also knows its own exact model.
+"""A gridworld drawn as text: a Gymnasium environment with its exact model.
 
     S start   . free   # wall   G goal, +10, ends   T trap, -10, ends
 
@@ -7,8 +7,8 @@ The default maze is two rows of three cells: from the start, right, down, right 
     S.T
     #.G
 
-Moving into a wall or off the map leaves you where you are. `slip` is the chance that a move goes sideways instead, left
-and right of where it was meant equally often. Rewards are paid on entering a cell, and every move adds `step_reward`.
+A move into a wall or off the map does nothing. `slip` is the probability that a move goes sideways, left or right
+equally often. Rewards are paid on entering a cell, and every move adds `step_reward`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SMALL = "S.T\n#.G"
 ARROWS = "↑→↓←"
 # Up, right, down, left: the two neighbours of an action in this ring are its sideways slips.
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
-COLOURS = {"S": (206, 222, 240), ".": (250, 250, 247), "#": (64, 66, 72), "G": (102, 178, 120), "T": (214, 96, 90)}
+COLORS = {"S": (206, 222, 240), ".": (250, 250, 247), "#": (64, 66, 72), "G": (102, 178, 120), "T": (214, 96, 90)}
 AGENT = (52, 92, 168)
 
 
@@ -48,7 +48,7 @@ class Grid:
                     f"row {number} of the map, {row!r}, has {len(row)} cells and row 0 has {len(rows[0])}; "
                     "all rows must be equally long (fill up with # or .)"
                 )
-            unknown = sorted(set(row) - set(COLOURS))
+            unknown = sorted(set(row) - set(COLORS))
             if unknown:
                 raise ValueError(f"row {number} of the map, {row!r}, holds {unknown[0]!r}; use only S . # G T")
         text = "".join(rows)
@@ -190,7 +190,7 @@ def draw_arrows(grid: Grid, policy_SA: NDArray[np.float64]) -> str:
 
 def draw_rgb(grid: Grid, *, agent: int | None = None, size: int = 32) -> NDArray[np.uint8]:
     """The map as pixels (height, width, 3), `size` pixels a cell, the agent as a disc."""
-    colors = np.array([COLOURS[kind] for kind in grid.cells], np.uint8).reshape(grid.height, grid.width, 3)
+    colors = np.array([COLORS[kind] for kind in grid.cells], np.uint8).reshape(grid.height, grid.width, 3)
     image: NDArray[np.uint8] = colors.repeat(size, axis=0).repeat(size, axis=1)
     image[::size], image[:, ::size] = 200, 200
     if agent is not None:

@@ -1,12 +1,10 @@
 """Small stochastic policies and a critic: MLPs with orthogonal weights, categorical or diagonal-Gaussian heads.
 
 Axes: T flat steps, N environments, O observation entries, A action entries, P outputs of a head (the logits of a
-categorical; mean and log-std, side by side, of a Gaussian). All policies answer the same four questions about their
-outputs_TP (log-probability, entropy, KL, sample), so the algorithms never ask which one they hold. Two
-Gaussians differ in where their noise comes from.
+categorical; mean and log-std, side by side, of a Gaussian). All policies have the same
+four methods on their outputs_TP: log-probs, entropy, KL, sample. The two Gaussians differ in their noise.
 
-Acting is done in numpy on views of the very tensors that are trained: a step of 16 environments then costs a few tens
-of microseconds, and there is nothing to synchronise.
+Acting runs in numpy on views of the trained tensors, so a step of 16 environments takes a few tens of microseconds.
 """
 
 from __future__ import annotations
@@ -159,7 +157,7 @@ class GaussianPolicy(BoxPolicy):
 
 
 class StateNoisePolicy(BoxPolicy):
-    """Noise that is a function of the state and is kept for a while (gSDE, arXiv 2005.05719), so it pushes one way.
+    """State-dependent exploration noise that is held for several steps (gSDE, arXiv 2005.05719).
 
     H are the features: the last hidden layer, or the observation if there is none. action = mean + features_H @ W_HA,
     where the entries of W are normal with deviation exp(log_std_HA); each environment has its own W, drawn anew every
@@ -204,7 +202,7 @@ def build_policy(
 ) -> CategoricalPolicy | BoxPolicy:
     """The policy that fits an environment's spaces: categorical for Discrete actions, Gaussian for flat Box ones.
 
-    `hold` above 0 asks for state-dependent noise that is kept for so many steps.
+    `hold` above 0: state-dependent noise, held for this many steps.
     """
     encoder = Encoder(observation_space)
     if hold and not isinstance(action_space, spaces.Box):

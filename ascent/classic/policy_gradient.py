@@ -8,9 +8,9 @@ Axes: T flat steps, B episodes.
   actor_critic  r_t + gamma V(s_t+1) - V(s_t)                    as biased as V is wrong
   gae           lam-weighted sum of those residuals              between the last two
 
-Batches are a fixed number of whole episodes. The critic is fitted AFTER the policy's step: a V that had already seen
-the returns it is subtracted from would depend on the actions, and the estimate would be biased. With gamma < 1 all but
-`basic` drop the factor gamma^t of the exact discounted gradient, as everyone does.
+Batches are a fixed number of whole episodes. The critic is fitted AFTER the policy step: fitted before, V would depend
+on the actions, and the estimate would be biased. With gamma < 1 all but `basic` drop the factor gamma^t of the exact
+discounted gradient, as is usual.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ascent.classic import run as shared
 from ascent.classic.collect import Rollout, collect_episodes
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
-from ascent.classic.run import Run, explained_variance, judge, recent_return
-from ascent.losses import aggregation, entropy, policy_losses, values
+from ascent.classic.run import Run, critic_values, explained_variance, regress
+from ascent.losses import aggregation, entropy, policy_losses
 from ascent.maths import masked
 from ascent.maths.segments import Segments
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What a weight may look at: one batch of whole episodes, and the critic's opinion of it."""
+class CreditInputs:
+    """One batch of whole episodes with the critic's values."""
 
     rollout: Rollout
     values_T: Tensor
@@ -43,56 +43,48 @@ class Evidence:
     gamma: float
     lam: float
 
+    @property
+    def rewards(self) -> tuple[Tensor, Tensor, Segments]:
+        return self.rollout.rewards_T, self.rollout.loss_mask_T, self.rollout.segments
 
-def basic(seen: Evidence) -> Tensor:
-    """Every action gets the return of its whole episode, past rewards included."""
-    rollout = seen.rollout
-    return returns.whole_return(rollout.rewards_T, rollout.loss_mask_T, rollout.segments, gamma=seen.gamma).advantages_T
-
-
-def reward_to_go(seen: Evidence) -> Tensor:
-    """An action is credited only with what came after it."""
-    rollout = seen.rollout
-    return returns.reward_to_go(rollout.rewards_T, rollout.loss_mask_T, rollout.segments, gamma=seen.gamma).advantages_T
+    @property
+    def with_values(self) -> tuple[Tensor, Tensor, Tensor, Segments, Tensor]:
+        rewards_T, loss_mask_T, segments = self.rewards
+        return rewards_T, self.values_T, loss_mask_T, segments, self.bootstrap_B
 
 
-def baseline(seen: Evidence) -> Tensor:
-    """Reward-to-go minus its mean over all steps of the OTHER episodes: a number that no action here could change."""
-    to_go_T = reward_to_go(seen)
-    return to_go_T - others_mean(to_go_T, seen.rollout.segments)
+def basic(inputs: CreditInputs) -> Tensor:
+    """The return of the whole episode, past rewards included."""
+    return returns.whole_return(*inputs.rewards, gamma=inputs.gamma).advantages_T
 
 
-def vpg(seen: Evidence) -> Tensor:
+def reward_to_go(inputs: CreditInputs) -> Tensor:
+    """The rewards after the action."""
+    return returns.reward_to_go(*inputs.rewards, gamma=inputs.gamma).advantages_T
+
+
+def baseline(inputs: CreditInputs) -> Tensor:
+    """Reward-to-go minus its mean over all steps of the OTHER episodes, which this action does not influence."""
+    to_go_T = reward_to_go(inputs)
+    return to_go_T - others_mean(to_go_T, inputs.rollout.segments)
+
+
+def vpg(inputs: CreditInputs) -> Tensor:
     """Reward-to-go minus the critic's value: a Monte Carlo sample of the advantage."""
-    rollout = seen.rollout
-    return returns.monte_carlo(
-        rollout.rewards_T, seen.values_T, rollout.loss_mask_T, rollout.segments, seen.bootstrap_B, gamma=seen.gamma
-    ).advantages_T
+    return returns.monte_carlo(*inputs.with_values, gamma=inputs.gamma).advantages_T
 
 
-def actor_critic(seen: Evidence) -> Tensor:
+def actor_critic(inputs: CreditInputs) -> Tensor:
     """The one-step temporal difference of the critic."""
-    rollout = seen.rollout
-    return returns.td(
-        rollout.rewards_T, seen.values_T, rollout.loss_mask_T, rollout.segments, seen.bootstrap_B, gamma=seen.gamma
-    ).advantages_T
+    return returns.td(*inputs.with_values, gamma=inputs.gamma).advantages_T
 
 
-def gae(seen: Evidence) -> Tensor:
+def gae(inputs: CreditInputs) -> Tensor:
     """Generalized advantage estimation: temporal differences summed with weights (gamma lam)^k."""
-    rollout = seen.rollout
-    return returns.gae(
-        rollout.rewards_T,
-        seen.values_T,
-        rollout.loss_mask_T,
-        rollout.segments,
-        seen.bootstrap_B,
-        gamma=seen.gamma,
-        lam=seen.lam,
-    ).advantages_T
+    return returns.gae(*inputs.with_values, gamma=inputs.gamma, lam=inputs.lam).advantages_T
 
 
-WEIGHTS: dict[str, Callable[[Evidence], Tensor]] = {
+WEIGHTS: dict[str, Callable[[CreditInputs], Tensor]] = {
     rule.__name__: rule for rule in (basic, reward_to_go, baseline, vpg, actor_critic, gae)
 }
 WITH_CRITIC = ("vpg", "actor_critic", "gae")
@@ -108,7 +100,7 @@ class Settings(shared.Settings):
     entropy_weight: float = 0.0
     grad_norm: float = 1.0
     whiten: bool = False
-    """Scale the weights of a batch to mean 0 and variance 1: steadier steps, at the price of a small bias."""
+    """Normalize the weights of a batch to mean 0 and variance 1; this adds a small bias."""
     critic_lr: float = 3e-3
     critic_steps: int = 40
     """Whole-batch regression steps of the critic per update."""
@@ -131,7 +123,7 @@ class Settings(shared.Settings):
 
 
 def train(env_id: str, settings: Settings, *, seed: int) -> Result:
-    """The policy gradient on a Gymnasium environment, with the weight that the settings name."""
+    """Policy gradient on a Gymnasium environment."""
     run = shared.start(env_id, settings, seed=seed)
     optimizer = torch.optim.Adam(run.policy.parameters(), lr=settings.lr, fused=True)
     critic_optimizer = torch.optim.Adam(run.critic.parameters(), lr=settings.critic_lr, fused=True)
@@ -140,15 +132,14 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
         metrics = ascend(run, rollout, optimizer, settings)
         if settings.weight in WITH_CRITIC:
             metrics |= fit_critic(run.critic, rollout, critic_optimizer, settings)
-        metrics |= {"return": recent_return(run.environments), "steps": float(run.environments.taken)}
-        run.history.append(metrics)
+        run.log(metrics)
     return run.result()
 
 
 def ascend(run: Run, rollout: Rollout, optimizer: torch.optim.Optimizer, settings: Settings) -> dict[str, float]:
     """One gradient step on one batch of episodes."""
-    values_T, bootstrap_B = judge(run.critic, rollout)
-    weights_T = WEIGHTS[settings.weight](Evidence(rollout, values_T, bootstrap_B, settings.gamma, settings.lam))
+    values_T, bootstrap_B = critic_values(run.critic, rollout)
+    weights_T = WEIGHTS[settings.weight](CreditInputs(rollout, values_T, bootstrap_B, settings.gamma, settings.lam))
     if settings.whiten:
         weights_T = masked.whiten(weights_T, rollout.loss_mask_T)
     outputs_TP = run.policy(rollout.observations_TO)
@@ -181,16 +172,12 @@ def policy_loss(
 def fit_critic(
     critic: nn.Module, rollout: Rollout, optimizer: torch.optim.Optimizer, settings: Settings
 ) -> dict[str, float]:
-    """Regress the critic on the discounted rewards-to-go; a time limit's unseen future is its own estimate, frozen."""
-    values_T, bootstrap_B = judge(critic, rollout)
+    """Regress the critic on the discounted rewards-to-go, bootstrapped after a time limit."""
+    values_T, bootstrap_B = critic_values(critic, rollout)
     targets_T = returns.reward_to_go(
         rollout.rewards_T, rollout.loss_mask_T, rollout.segments, bootstrap_B, gamma=settings.gamma
     ).advantages_T.clone()
-    for _ in range(settings.critic_steps):
-        optimizer.zero_grad(set_to_none=True)
-        error_T = values.mse(critic(rollout.observations_TO), targets_T, rollout.loss_mask_T)
-        masked.mean(error_T, rollout.loss_mask_T).backward()
-        optimizer.step()
+    regress(critic, rollout, targets_T, optimizer, steps=settings.critic_steps)
     return {"explained_variance": explained_variance(values_T, targets_T)}
 
 

@@ -1,11 +1,11 @@
-"""Proximal policy optimization (arXiv 1707.06347): many small steps on one rollout, kept near the policy that made it.
+"""Proximal policy optimization (arXiv 1707.06347): several epochs of clipped or penalized updates on one rollout.
 
 Axes: T flat steps, B pieces of episodes. Three objectives share everything but one line:
   clip        policy_losses.clip: no gain from a ratio outside 1 +- clip
   unclipped   policy_losses.surrogate: the ratio times the advantage, unbounded
   penalty     policy_losses.surrogate, plus beta times the exact KL(old || new); beta follows kl_controllers.ppo_penalty
 
-The early stop uses KL(old || new), as the never-negative sample estimate ratio - 1 - log ratio.
+Early stopping uses the k3 estimate of KL(old || new), ratio - 1 - log ratio.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ascent.classic import batch as ready
+from ascent.classic import batch as batches
 from ascent.classic import checks
 from ascent.classic.batch import Batch
 from ascent.classic.descent import FlatAdam
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
-from ascent.classic.run import Run, recent_return, start
-from ascent.losses import entropy, kl, kl_controllers, policy_losses, ratios, values
+from ascent.classic.run import Run, start
+from ascent.losses import entropy, kl, kl_controllers, policy_losses, values
 from ascent.maths import masked
 
 OBJECTIVES: Mapping[str, Callable[..., policy_losses.PolicyLoss]] = {
@@ -34,7 +34,7 @@ OBJECTIVES: Mapping[str, Callable[..., policy_losses.PolicyLoss]] = {
 
 
 @dataclass(frozen=True)
-class Settings(ready.Settings):
+class Settings(batches.Settings):
     epochs: int = 10
     minibatch: int = 256
     objective: str = "clip"
@@ -42,7 +42,7 @@ class Settings(ready.Settings):
     beta: float = 1.0
     """First coefficient of the penalty."""
     kl_target: float = 0.01
-    """The KL per update that the penalty's coefficient is steered to."""
+    """Target KL per update of the penalty coefficient."""
     stop_kl: float = 0.0
     """End an update after the epoch whose KL exceeds 1.5 times this; 0 never does."""
     lr: float = 3e-4
@@ -72,18 +72,17 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
     while run.environments.taken < settings.steps:
         if settings.anneal:
             optimizer.set_lr(settings.lr * (1 - run.environments.taken / settings.steps))
-        batch, metrics = ready.gather(run, settings)
+        batch, metrics = batches.collect_batch(run, settings)
         epochs = improve(run, batch, optimizer, settings, beta)
         metrics |= measure(run.policy, batch, clip=settings.clip)
-        metrics |= {"epochs": float(epochs), "beta": beta, "return": recent_return(run.environments)}
-        run.history.append(metrics | {"steps": float(run.environments.taken)})
+        run.log(metrics | {"epochs": float(epochs), "beta": beta})
         if settings.objective == "penalty":
             beta = kl_controllers.ppo_penalty(beta, metrics["kl"], target_per_token=settings.kl_target)
     return run.result()
 
 
 def improve(run: Run, batch: Batch, optimizer: FlatAdam, settings: Settings, beta: float) -> int:
-    """Minibatch epochs on one batch; the number of epochs that were run."""
+    """Minibatch epochs on one batch; returns the number of epochs."""
     for epoch in range(settings.epochs):
         for piece in batch.minibatches(settings.minibatch, run.shuffler):
             optimizer.descend(loss(run.policy, run.critic, piece, settings, beta))
@@ -95,9 +94,9 @@ def improve(run: Run, batch: Batch, optimizer: FlatAdam, settings: Settings, bet
 def loss(policy: StochasticPolicy, critic: nn.Module, batch: Batch, settings: Settings, beta: float) -> Tensor:
     """Policy, value, entropy and KL terms of one minibatch, each a mean over its steps."""
     outputs_TP = policy(batch.observations_TO)
-    logprobs_T = policy.logprobs(outputs_TP, batch.actions)
+    log_ratio_T = batch.log_ratio(policy, outputs_TP)
     value_T = values.mse(critic(batch.observations_TO), batch.returns_T, batch.loss_mask_T)
-    total_T = policy_loss(logprobs_T, batch, objective=settings.objective, clip=settings.clip)
+    total_T = policy_loss(log_ratio_T, batch, objective=settings.objective, clip=settings.clip)
     total_T = total_T + settings.value_weight * value_T
     if settings.entropy_weight:
         total_T = total_T + settings.entropy_weight * entropy.bonus(policy.entropy(outputs_TP), batch.loss_mask_T)
@@ -106,9 +105,8 @@ def loss(policy: StochasticPolicy, critic: nn.Module, batch: Batch, settings: Se
     return masked.mean(total_T, batch.loss_mask_T)
 
 
-def policy_loss(logprobs_T: Tensor, batch: Batch, *, objective: str, clip: float) -> Tensor:
-    """The chosen objective's loss per step; the same call serves an environment's actions and a model's tokens."""
-    log_ratio_T = ratios.token(logprobs_T, batch.old_logprobs_T, batch.loss_mask_T)
+def policy_loss(log_ratio_T: Tensor, batch: Batch, *, objective: str, clip: float) -> Tensor:
+    """The loss of each step under the chosen objective."""
     numbers = {"low": clip, "high": clip} if objective == "clip" else {}
     return OBJECTIVES[objective](log_ratio_T, batch.advantages_T, batch.loss_mask_T, **numbers).loss_T
 
@@ -122,14 +120,14 @@ def sampled_kl(policy: StochasticPolicy, batch: Batch) -> float:
 
 @torch.inference_mode()
 def measure(policy: StochasticPolicy, batch: Batch, *, clip: float) -> dict[str, float]:
-    """What an update did, over the whole batch: exact KL, entropy, ratios, the share of steps beyond the clip."""
+    """Metrics of an update: exact KL, entropy, largest ratio, clip fractions."""
     outputs_TP = policy(batch.observations_TO)
-    log_ratio_T = ratios.token(policy.logprobs(outputs_TP, batch.actions), batch.old_logprobs_T, batch.loss_mask_T)
-    marks = policy_losses.clip(log_ratio_T, batch.advantages_T, batch.loss_mask_T, low=clip, high=clip).clip_masks
+    log_ratio_T = batch.log_ratio(policy, outputs_TP)
+    masks = policy_losses.clip(log_ratio_T, batch.advantages_T, batch.loss_mask_T, low=clip, high=clip).clip_masks
     return {
         "kl": float(policy.kl(batch.old_outputs_TP, outputs_TP).mean()),
         "entropy": float(policy.entropy(outputs_TP).mean()),
         "ratio_largest": float(log_ratio_T.max().exp()),
-        "clipped_high": float(marks["policy/clip_frac_high"].float().mean()),
-        "clipped_low": float(marks["policy/clip_frac_low"].float().mean()),
+        "clipped_high": float(masks["policy/clip_frac_high"].float().mean()),
+        "clipped_low": float(masks["policy/clip_frac_low"].float().mean()),
     }

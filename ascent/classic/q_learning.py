@@ -1,10 +1,9 @@
-"""Tabular Q-learning: learn what every action is worth in every state, from single steps, while exploring.
+"""Tabular Q-learning with epsilon-greedy exploration.
 
     Q(s, a) <- Q(s, a) + alpha (r + gamma (1 - d) max_a' Q(s', a') - Q(s, a))
 
-d is 1 only where the episode TERMINATED. Where a time limit cut it, the state after the cut still has a future, and the
-table's own estimate of it is used. The maximum, and not the action taken next (that would be SARSA), is what lets an
-exploring policy learn the greedy one's values. Watkins, 1989.
+d is 1 only where the episode TERMINATED; at a time limit the target bootstraps from the next state. The maximum makes
+it off-policy: SARSA uses the next action instead. Watkins, 1989.
 
 Worked example: alpha .5, gamma .9, Q(s, a) = 2, max Q(s') = 4, r = 1. The target is 4.6 and Q(s, a) becomes 3.3;
 had the episode terminated, the target would be 1 and Q(s, a) would become 1.5.
@@ -53,7 +52,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class TablePolicy:
-    """What was learned: the table, and the greedy policy on it. Ties go to a random best action if `rng` is given."""
+    """The Q-table and its greedy policy; ties are broken at random if `rng` is given."""
 
     q_SA: Floats
 
@@ -63,7 +62,7 @@ class TablePolicy:
         return np.array([best_action(self.q_SA[state], rng) for state in observations])
 
     def distance(self, exact_SA: Floats) -> float:
-        """The largest difference from another table, such as Q*."""
+        """The largest difference from another Q-table, such as Q*."""
         return float(np.abs(self.q_SA - exact_SA).max())
 
 
@@ -115,12 +114,12 @@ def update(
 
 
 def best_action(q_A: Floats, rng: np.random.Generator) -> int:
-    """A best action, at random among equals: always taking the first would never explore an all-zero row."""
+    """A best action, at random among equals."""
     best = np.flatnonzero(q_A == q_A.max())
     return int(best[rng.integers(len(best))])
 
 
 def exploration(step: int, steps: int, start: float, end: float, share: float) -> float:
-    """The chance of a random action: a straight line from `start` to `end` over `share` of the run, then flat."""
+    """Epsilon: linear from `start` to `end` over `share` of the run, then constant."""
     progress = min(1.0, step / (share * steps)) if share > 0 else 1.0
     return start + progress * (end - start)

@@ -1,7 +1,6 @@
-"""A bounded memory of single steps: a ring that overwrites its oldest entry, sampled uniformly with replacement.
+"""A replay buffer: a ring of single steps, sampled uniformly with replacement.
 
-Axes: N steps, O observation entries. Storage is allocated once. `ended` marks true termination only: after a time limit
-the next state still has a future, so a truncated step is stored with `ended` false.
+Axes: N steps, O observation entries. `ended` marks termination only, not a time limit.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ class Steps(NamedTuple):
 
 
 class Replay:
-    """At most `capacity` steps; the newest replace the oldest."""
+    """At most `capacity` steps; new steps replace the oldest."""
 
     def __init__(self, capacity: int, width: int) -> None:
         if capacity < 1:
-            raise ValueError(f"capacity={capacity}, but a replay memory holds at least 1 step")
+            raise ValueError(f"capacity={capacity}, but a replay buffer holds at least 1 step")
         self.capacity = capacity
         self.observations = np.zeros((capacity, width), np.float32)
         self.after = np.zeros((capacity, width), np.float32)
@@ -49,9 +48,9 @@ class Replay:
         self.added += 1
 
     def sample(self, count: int, rng: np.random.Generator) -> Steps:
-        """`count` steps, each uniform over what is held."""
+        """`count` random steps."""
         if self.added == 0:
-            raise ValueError("the replay memory is empty; add steps before sampling")
+            raise ValueError("the replay buffer is empty; add steps before sampling")
         picked = rng.integers(len(self), size=count)
         return Steps(
             self.observations[picked],

@@ -1,7 +1,6 @@
-"""What every classic training run hands back, and how a policy is judged: on fresh episodes that it never trained on.
+"""The result of a training run, and the evaluation of a policy on fresh episodes.
 
-A policy is anything with `act`: a batch of raw observations in, a batch of actions out. `rng` is None for its best
-guess (the most likely action, the greedy arm, the mean of a Gaussian) and a generator where it is to explore.
+A policy has `act`: a batch of raw observations in, a batch of actions out; greedy if `rng` is None, else sampled.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ class Result:
 
 
 def evaluate(policy: Policy, env_id: str, episodes: int, seed: int, *, greedy: bool = True) -> list[float]:
-    """Undiscounted returns of fresh episodes, one environment each, so that short episodes are not over-counted.
-
-    Episode i starts from seed + i whatever the other episodes do.
-    """
+    """Undiscounted returns of fresh episodes, one environment each; episode i starts from seed + i."""
     if episodes < 1:
         raise ValueError(f"evaluate: episodes={episodes}, but at least 1 episode is needed for a mean")
     envs = [open_env(env_id) for _ in range(episodes)]

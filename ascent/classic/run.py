@@ -1,4 +1,4 @@
-"""What the three policy-gradient methods share: settings, the parts of a run, the critic's pass over a rollout.
+"""What the policy-gradient methods share: settings, the parts of a run, the critic.
 
 Axes: T flat steps, B pieces of episodes.
 """
@@ -17,6 +17,8 @@ from ascent.classic import checks
 from ascent.classic.collect import Environments, ObservationScale, Rollout
 from ascent.classic.policies import BoxPolicy, CategoricalPolicy, Critic, build_policy
 from ascent.classic.result import Result
+from ascent.losses import values as losses
+from ascent.maths import masked
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Run:
     history: list[dict[str, float]] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
 
+    def log(self, metrics: dict[str, float]) -> None:
+        """Append metrics to the history, with the recent return and the steps so far."""
+        done = self.environments
+        self.history.append(metrics | {"return": recent_return(done), "steps": float(done.taken)})
+
     def result(self) -> Result:
         done = self.environments
         return Result(self.policy, done.returns, done.steps, self.history, time.perf_counter() - self.started)
@@ -79,15 +86,26 @@ def start(env_id: str, settings: Settings, *, seed: int, scale: bool = False) ->
 
 
 @torch.inference_mode()
-def judge(critic: nn.Module, rollout: Rollout) -> tuple[Tensor, Tensor]:
-    """values_T, and bootstrap_B: the value of the state after each piece, 0 where the task was over. One pass."""
+def critic_values(critic: nn.Module, rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """values_T, and bootstrap_B: the value of the state after each piece, 0 after termination."""
     values = critic(torch.cat([rollout.observations_TO, rollout.last_observations_BO]))
-    values_T, beyond_B = values.split([rollout.segments.total, rollout.segments.count])
-    return values_T, torch.where(rollout.terminated_B, 0, beyond_B)
+    values_T, after_B = values.split([rollout.segments.total, rollout.segments.count])
+    return values_T, torch.where(rollout.terminated_B, 0, after_B)
+
+
+def regress(
+    critic: nn.Module, rollout: Rollout, targets_T: Tensor, optimizer: torch.optim.Optimizer, *, steps: int
+) -> None:
+    """Full-batch regression of the critic on its targets."""
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=True)
+        error_T = losses.mse(critic(rollout.observations_TO), targets_T, rollout.loss_mask_T)
+        masked.mean(error_T, rollout.loss_mask_T).backward()
+        optimizer.step()
 
 
 def explained_variance(values_T: Tensor, returns_T: Tensor) -> float:
-    """1 - Var(target - V) / Var(target): 1 is perfect, 0 no better than a constant, NaN where targets are all equal."""
+    """1 - Var(target - V) / Var(target): 1 is perfect, 0 is a constant, NaN if all targets are equal."""
     spread = float(returns_T.var(correction=0))
     return 1 - float((returns_T - values_T).var(correction=0)) / spread if spread > 1e-12 else float("nan")
 

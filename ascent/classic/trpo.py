@@ -1,15 +1,15 @@
 """Trust region policy optimization (arXiv 1502.05477): the largest improvement within a KL of delta.
 
-Axes: T flat steps, K flat policy parameters. Maximise L = mean(ratio * advantage) subject to the mean over states of
+Axes: T flat steps, K flat policy parameters. Maximize L = mean(ratio * advantage) subject to the mean over states of
 the exact KL(old || new) <= delta. One step per rollout:
   1. g = grad L at the old policy
   2. solve F x = g by conjugate gradients, F = the Hessian of the mean KL at the old policy (the Fisher matrix), seen
      only through products F v (two backward passes), plus `damping` times the identity
   3. scale x to the length sqrt(2 delta / x'Fx) at which the quadratic model of the KL reaches delta
-  4. walk back along it until the true KL is within delta AND L did not get worse; otherwise stay where we were
+  4. backtrack along it until the true KL is within delta AND L is not worse; otherwise keep the old policy
 
-The penalty form instead climbs L - beta KL with a fixed beta by plain gradient steps: the same idea without a
-constraint, shown because no single beta suits a whole run.
+The penalty form takes gradient steps on L - beta KL with a fixed beta. It is here for comparison: no single beta suits
+a whole run.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ascent.classic import batch as ready
+from ascent.classic import batch as batches
 from ascent.classic import checks
 from ascent.classic.batch import Batch
 from ascent.classic.descent import FlatAdam
 from ascent.classic.policies import StochasticPolicy
 from ascent.classic.result import Result
-from ascent.classic.run import Run, recent_return, start
-from ascent.losses import policy_losses, ratios, values
+from ascent.classic.run import Run, start
+from ascent.losses import policy_losses, values
 from ascent.maths import masked
 
 
 @dataclass(frozen=True)
-class Settings(ready.Settings):
+class Settings(batches.Settings):
     envs: int = 2
     length: int = 1024
     form: str = "constraint"
@@ -64,17 +64,15 @@ class Settings(ready.Settings):
 
 @dataclass(frozen=True)
 class Problem:
-    """The old policy's view of one rollout: what the surrogate and the KL are measured against."""
+    """Surrogate objective and KL on one rollout, relative to the old policy."""
 
     policy: StochasticPolicy
     batch: Batch
 
     def surrogate(self, outputs_TP: Tensor) -> Tensor:
-        """L: the mean of ratio * advantage, to be maximised."""
+        """L: the mean of ratio * advantage, to be maximized."""
         batch = self.batch
-        log_ratio_T = ratios.token(
-            self.policy.logprobs(outputs_TP, batch.actions), batch.old_logprobs_T, batch.loss_mask_T
-        )
+        log_ratio_T = batch.log_ratio(self.policy, outputs_TP)
         return -masked.mean(
             policy_losses.surrogate(log_ratio_T, batch.advantages_T, batch.loss_mask_T).loss_T, batch.loss_mask_T
         )
@@ -90,11 +88,10 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
     critic_optimizer = FlatAdam(run.critic.parameters(), lr=settings.critic_lr)
     improve = FORMS[settings.form]
     while run.environments.taken < settings.steps:
-        batch, metrics = ready.gather(run, settings)
+        batch, metrics = batches.collect_batch(run, settings)
         metrics |= improve(Problem(run.policy, batch), settings)
         fit_critic(run, batch, critic_optimizer, settings)
-        metrics |= {"return": recent_return(run.environments), "steps": float(run.environments.taken)}
-        run.history.append(metrics)
+        run.log(metrics)
     return run.result()
 
 
@@ -104,16 +101,16 @@ def constrained_step(problem: Problem, settings: Settings) -> dict[str, float]:
     outputs_TP = problem.policy(problem.batch.observations_TO)
     before = problem.surrogate(outputs_TP)
     slope_K = flat(torch.autograd.grad(before, parameters, retain_graph=True))
-    stayed = {"accepted": 0.0, "kl": 0.0, "improvement": 0.0, "backtracks": 0.0, "predicted": 0.0}
+    unchanged = {"accepted": 0.0, "kl": 0.0, "improvement": 0.0, "backtracks": 0.0, "predicted": 0.0}
     if float(slope_K.norm()) < 1e-12:
-        return stayed
+        return unchanged
     fisher = fisher_product(problem.kl(outputs_TP), parameters, damping=settings.damping)
     direction_K = conjugate_gradient(fisher, slope_K, steps=settings.cg_steps)
     curvature = float(direction_K @ fisher(direction_K))
     if not curvature > 0:
-        return stayed
+        return unchanged
     full_K = direction_K * (2 * settings.delta / curvature) ** 0.5
-    return stayed | line_search(problem, full_K, float(before.detach()), float(slope_K @ full_K), settings)
+    return unchanged | line_search(problem, full_K, float(before.detach()), float(slope_K @ full_K), settings)
 
 
 @torch.no_grad()
@@ -181,7 +178,7 @@ def conjugate_gradient(
             break
         image_K = product(direction_K)
         curvature = direction_K @ image_K
-        if not curvature > 0:  # rounding has made A look indefinite: what we have is the best there is
+        if not curvature > 0:  # numerically indefinite
             break
         length = squared / curvature
         x_K = x_K + length * direction_K

@@ -1,9 +1,9 @@
-"""How much the six policy-gradient estimators scatter, and which of them are biased, at one fixed policy.
+"""Variance and bias of the six policy-gradient estimators at one fixed policy.
 
-Every estimator sees the same batches of whole episodes, so their gradients can be subtracted batch by batch: the noise
-they share cancels, and a bias shows up as a mean difference from `vpg` that its confidence interval does not explain.
-Gamma is 1 and a time limit counts as an end, so basic, reward_to_go, baseline and vpg (its critic fixed beforehand, on
-other episodes) all have the same mean: the gradient of the expected return.
+Every estimator sees the same batches of whole episodes, so the common noise cancels in the difference of two gradients,
+and a bias is a significant mean difference from `vpg`. Gamma is 1 and a time limit counts as an end, so basic,
+reward_to_go, baseline and vpg (its critic fitted before, on other episodes) have the same mean: the gradient of the
+expected return.
 
 Axes: M batches, K flat policy parameters.
 """
@@ -23,13 +23,11 @@ from ascent.classic import checks
 from ascent.classic import run as shared
 from ascent.classic.collect import Rollout, collect_episodes
 from ascent.classic.policies import Critic, StochasticPolicy
-from ascent.classic.policy_gradient import WEIGHTS, Evidence, policy_loss
-from ascent.losses import values
-from ascent.maths import masked
+from ascent.classic.policy_gradient import WEIGHTS, CreditInputs, policy_loss
 
 UNBIASED = ("basic", "reward_to_go", "baseline", "vpg")
 REFERENCE = "vpg"
-"""The unbiased estimator with the least noise, and so the sharpest ruler for the bias of the others."""
+"""The unbiased estimator with the least variance."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +99,10 @@ def all_weights(rollout: Rollout, critic: Critic, lams: Sequence[float]) -> dict
     with torch.no_grad():
         values_T = critic(rollout.observations_TO)
     ended_B = torch.zeros(rollout.segments.count)
-    seen = Evidence(rollout, values_T, ended_B, gamma=1.0, lam=0.0)
-    weights = {name: rule(seen) for name, rule in WEIGHTS.items() if name != "gae"}
+    inputs = CreditInputs(rollout, values_T, ended_B, gamma=1.0, lam=0.0)
+    weights = {name: rule(inputs) for name, rule in WEIGHTS.items() if name != "gae"}
     for lam in lams:
-        weights[f"gae lam={lam:g}"] = WEIGHTS["gae"](Evidence(rollout, values_T, ended_B, gamma=1.0, lam=lam))
+        weights[f"gae lam={lam:g}"] = WEIGHTS["gae"](CreditInputs(rollout, values_T, ended_B, gamma=1.0, lam=lam))
     return weights
 
 
@@ -143,11 +141,7 @@ def fit(critic: Critic, rollout: Rollout, *, steps: int = 500, lr: float = 1e-2)
     """Regress the critic on the undiscounted rewards-to-go of other episodes."""
     targets_T = returns.reward_to_go(rollout.rewards_T, rollout.loss_mask_T, rollout.segments).advantages_T
     optimizer = torch.optim.Adam(critic.parameters(), lr=lr, fused=True)
-    for _ in range(steps):
-        optimizer.zero_grad(set_to_none=True)
-        error_T = values.mse(critic(rollout.observations_TO), targets_T, rollout.loss_mask_T)
-        masked.mean(error_T, rollout.loss_mask_T).backward()
-        optimizer.step()
+    shared.regress(critic, rollout, targets_T, optimizer, steps=steps)
 
 
 def ratio_interval(a_MK: Tensor, b_MK: Tensor, *, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:

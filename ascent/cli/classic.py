@@ -57,8 +57,7 @@ def maze(
     if not random:
         typer.echo(f"\n{draw_arrows(env.grid, policy_SA)}")
     if figure is not None:
-        from ascent.classic.plots import save
-        from ascent.classic.plots_maze import value_map
+        from ascent.classic.plots import save, value_map
 
         title = f"{'random' if random else 'best'} policy, gamma {gamma:g}"
         typer.echo(f"wrote {save(value_map(env.grid, values, policy_SA, title=title), figure)}")
@@ -87,8 +86,7 @@ def q_learning(
         results.append(result)
         typer.echo(f"seed {seed}: largest |Q - Q*| {error:.2e} after {chosen.steps} steps, {result.seconds:.1f} s")
     if figure is not None:
-        from ascent.classic.plots import save
-        from ascent.classic.plots_maze import table_errors
+        from ascent.classic.plots import save, table_errors
 
         typer.echo(f"wrote {save(table_errors(results, exact.q_SA), figure)}")
 

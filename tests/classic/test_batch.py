@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ascent.classic import ppo, trpo
-from ascent.classic.batch import Settings, gather
+from ascent.classic.batch import Settings, collect_batch
 from ascent.classic.run import start
 
 SMALL = Settings(envs=4, length=64, hidden=(16,))
@@ -10,7 +10,7 @@ SMALL = Settings(envs=4, length=64, hidden=(16,))
 
 def gathered():
     run = start("CartPole-v1", SMALL, seed=0)
-    return run, *gather(run, SMALL)
+    return run, *collect_batch(run, SMALL)
 
 
 def test_what_the_update_compares_against_carries_no_gradient():

@@ -5,10 +5,10 @@ import torch
 from gymnasium import spaces
 
 from ascent.advantages import returns
-from ascent.classic.collect import Environments, ObservationScale, collect_episodes, collect_steps
+from ascent.classic.collect import Environments, ObservationScale, RunningMoments, collect_episodes, collect_steps
 from ascent.classic.policies import build_policy
 from ascent.classic.result import evaluate
-from ascent.classic.run import judge
+from ascent.classic.run import critic_values
 
 CLOCK, BOXED = "tests/Clock-v0", "tests/ClockBox-v0"
 
@@ -71,7 +71,7 @@ def test_pieces_end_where_episodes_do_and_name_the_state_after_their_last_step()
 def test_only_termination_makes_the_future_worthless():
     environments, policy, rng = parts(count=1)
     rollout = collect_steps(policy, environments, 12, rng)
-    values_T, bootstrap_B = judge(Oracle(), rollout)
+    values_T, bootstrap_B = critic_values(Oracle(), rollout)
     assert values_T[:4].tolist() == [0, 1, 2, 3]
     assert bootstrap_B.tolist() == [0, 106, 202]
 
@@ -98,7 +98,7 @@ def test_a_rollout_that_stops_exactly_at_an_ending_has_no_empty_piece():
 def test_gae_on_packed_pieces_equals_a_loop_over_each_environment():
     environments, policy, rng = parts(count=3)
     rollout = collect_steps(policy, environments, 13, rng)
-    values_T, bootstrap_B = judge(Oracle(), rollout)
+    values_T, bootstrap_B = critic_values(Oracle(), rollout)
     found_T = returns.gae(
         rollout.rewards_T, values_T, rollout.loss_mask_T, rollout.segments, bootstrap_B, gamma=0.9, lam=0.8
     ).advantages_T
@@ -193,3 +193,18 @@ def test_bad_counts_are_refused():
         Environments(CLOCK, 0, seed=0)
     with pytest.raises(ValueError, match="at least 1 episode"):
         evaluate(policy, CLOCK, 0, 0)
+
+
+def test_moments_of_pieces_equal_the_moments_of_the_whole():
+    rows = np.random.default_rng(0).normal(3.0, 2.0, (1000, 4))
+    moments = RunningMoments((4,))
+    for piece in np.split(rows, [10, 11, 500]):
+        moments.update(piece)
+    np.testing.assert_allclose(moments.mean, rows.mean(0))
+    np.testing.assert_allclose(moments.variance, rows.var(0))
+
+
+def test_an_entry_that_never_varies_is_left_alone():
+    moments = RunningMoments((1,))
+    moments.update(np.full((5, 1), 7.0))
+    assert moments.std.tolist() == [1.0]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ascent.classic import curves, ppo, variance
-from ascent.classic.batch import gather
+from ascent.classic.batch import collect_batch
 from ascent.classic.descent import FlatAdam
 from ascent.classic.result import Result
 from ascent.classic.run import start
@@ -39,7 +39,7 @@ def test_a_run_without_episodes_cannot_be_drawn():
 def updated():
     settings = ppo.Settings(envs=4, length=128, epochs=8, minibatch=64, lr=3e-3, hidden=(16,))
     run = start("CartPole-v1", settings, seed=0)
-    batch, _ = gather(run, settings)
+    batch, _ = collect_batch(run, settings)
     old = copy.deepcopy(run.policy)
     optimizer = FlatAdam([*run.policy.parameters(), *run.critic.parameters()], lr=3e-3, norm=0.5)
     ppo.improve(run, batch, optimizer, settings, beta=0.0)

@@ -74,7 +74,7 @@ def test_gradients_land_in_the_flat_vector():
     net(rows).sum().backward()
     by_layer = torch.cat([piece.grad.reshape(-1) for layer in net.layers for piece in layer])
     assert torch.equal(net.flat.grad, by_layer) and by_layer.abs().sum() > 0
-    # Finite differences on the flat vector, which the layers must follow because they are views of it.
+    # Finite differences on the flat vector, which the layers must polyak_update because they are views of it.
     for at in range(0, net.flat.numel(), 7):
         moved = []
         for step in (1e-2, -1e-2):
@@ -109,18 +109,18 @@ def test_the_two_losses_are_the_textbook_ones():
 def test_the_slow_copy_follows_by_its_share():
     slow, online = network(seed=0), network(seed=1)
     expected = 0.75 * slow.flat.detach() + 0.25 * online.flat.detach()
-    dqn.follow(slow, online, rate=0.25)
+    dqn.polyak_update(slow, online, rate=0.25)
     assert torch.allclose(slow.flat, expected)
 
 
 def test_a_hard_copy_waits_for_its_turn():
     learner, sample = Learner(network(), Settings(batch=8, target_rate=1.0, target_every=3)), steps(8)
-    start = learner.slow.flat.detach().clone()
+    start = learner.target.flat.detach().clone()
     for _ in range(2):
         learner.update(sample, progress=0.0)
-    assert torch.equal(learner.slow.flat, start)
+    assert torch.equal(learner.target.flat, start)
     learner.update(sample, progress=0.0)
-    assert torch.equal(learner.slow.flat, learner.online.flat) and not torch.equal(learner.slow.flat, start)
+    assert torch.equal(learner.target.flat, learner.online.flat) and not torch.equal(learner.target.flat, start)
 
 
 def test_the_learning_rate_falls_to_its_end():
@@ -196,7 +196,7 @@ def test_inputs_are_divided_by_their_spread_in_both_networks():
     spread[1] = 1.0  # an entry that never varies is left alone
     scaled = rows / spread
     assert (plain.act(rows, None) != plain.act(scaled, None)).any()
-    for net in (learner.online, learner.slow):
+    for net in (learner.online, learner.target):
         assert torch.allclose(net(torch.from_numpy(rows)), plain(torch.from_numpy(scaled)), atol=1e-5)
         assert (net.act(rows, None) == plain.act(scaled, None)).all()
 
@@ -208,7 +208,7 @@ def test_inputs_are_divided_by_their_spread_in_both_networks():
         ({"batch": 0}, "batch=0"),
         ({"learning_rate": -1.0}, "learning_rate=-1.0"),
         ({"loss": "l1"}, "loss='l1'"),
-        ({"target_rate": 1.0, "target_every": 1}, "no slow copy at all"),
+        ({"target_rate": 1.0, "target_every": 1}, "has no target network"),
         ({"target_rate": 0.0}, "target_rate=0.0"),
         ({"steps": 500, "warmup": 1000}, "nothing would be learned"),
         ({"envs": 8, "train_every": 4}, "train_every >= envs"),

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import ascent.classic  # noqa: F401 - registers the maze
-from ascent.classic.maze import AGENT, COLOURS, SMALL, Grid, Maze, draw_arrows, draw_rgb, draw_text
+from ascent.classic.maze import AGENT, COLORS, SMALL, Grid, Maze, draw_arrows, draw_rgb, draw_text
 
 UP, RIGHT, DOWN, LEFT = range(4)
 WIDE = """
@@ -100,8 +100,8 @@ def test_text_and_pixels():
     image = draw_rgb(Grid.parse(SMALL), agent=1, size=20)
     assert image.shape == (40, 60, 3)
     assert tuple(image[10, 30]) == AGENT
-    assert tuple(image[30, 50]) == COLOURS["G"]
-    assert tuple(image[30, 10]) == COLOURS["#"]
+    assert tuple(image[30, 50]) == COLORS["G"]
+    assert tuple(image[30, 10]) == COLORS["#"]
     assert draw_text(Grid.parse(WIDE)) == WIDE.strip()
 
 

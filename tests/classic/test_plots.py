@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from ascent.classic import estimation, plots, plots_maze, q_learning
+from ascent.classic import estimation, plots, q_learning
 from ascent.classic.exact import greedy_policy, optimal_values
 from ascent.classic.figures import FIGURES, draw
 from ascent.classic.maze import Maze
@@ -31,22 +31,22 @@ def test_the_clip_is_flat_on_one_side_only():
 def test_the_value_map_shows_every_value_and_arrow():
     env = Maze()
     best = optimal_values(env.model(), gamma=0.99)
-    axes = plots_maze.value_map(env.grid, best, greedy_policy(best.q_SA), title="best").axes[0]
+    axes = plots.value_map(env.grid, best, greedy_policy(best.q_SA), title="best").axes[0]
     words = {text.get_text() for text in axes.texts}
     assert {"9.80", "9.90", "10.00", "G", "T"} <= words
     arrows = [patch for patch in axes.patches if type(patch).__name__ == "FancyArrow"]
     assert len(arrows) == 3
     with pytest.raises(ValueError, match="one row each"):
-        plots_maze.value_map(env.grid, best, np.ones((2, 4)), title="")
+        plots.value_map(env.grid, best, np.ones((2, 4)), title="")
 
 
 def test_table_errors_draws_the_largest_error():
     exact = optimal_values(Maze().model(), gamma=0.99).q_SA
     run = q_learning.train("ascent/Maze-v0", q_learning.Settings(steps=400), seed=0, log_every=100)
-    drawn = plots_maze.table_errors([run], exact).axes[0].get_lines()[0].get_ydata()
+    drawn = plots.table_errors([run], exact).axes[0].get_lines()[0].get_ydata()
     assert drawn == pytest.approx([np.abs(row["q"] - exact).max() for row in run.history])
     with pytest.raises(ValueError, match="no runs"):
-        plots_maze.table_errors([], exact)
+        plots.table_errors([], exact)
 
 
 def test_spreads_names_every_estimator():

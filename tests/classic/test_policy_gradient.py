@@ -5,7 +5,7 @@ import torch
 from ascent.classic import policy_gradient
 from ascent.classic.collect import Rollout, collect_episodes
 from ascent.classic.policies import build_policy
-from ascent.classic.policy_gradient import WEIGHTS, Evidence, others_mean, policy_loss
+from ascent.classic.policy_gradient import WEIGHTS, CreditInputs, others_mean, policy_loss
 from ascent.classic.result import evaluate
 from ascent.classic.run import Settings, start
 from ascent.maths.segments import Segments
@@ -24,7 +24,7 @@ def two_episodes():
         torch.zeros(2, 2),
         torch.tensor([True, False]),
     )
-    return Evidence(rollout, torch.full((5,), 10.0), torch.tensor([0.0, 7.0]), gamma=0.5, lam=0.5)
+    return CreditInputs(rollout, torch.full((5,), 10.0), torch.tensor([0.0, 7.0]), gamma=0.5, lam=0.5)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_unbiased_weights_estimate_the_exact_gradient_of_the_maze(weight):
         rollout = collect_episodes(policy, env.environments, 250, env.rng)
         cells_T = rollout.observations_TO.argmax(1).tolist()
         values_T = torch.tensor([values[s] for s in cells_T])
-        seen = Evidence(rollout, values_T, torch.zeros(250), gamma=1.0, lam=1.0)
+        seen = CreditInputs(rollout, values_T, torch.zeros(250), gamma=1.0, lam=1.0)
         loss = -policy_loss(policy, rollout, WEIGHTS[weight](seen))
         found.append(torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(policy.parameters()))]))
     found = torch.stack(found).double()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ascent.classic import ppo
-from ascent.classic.batch import gather
+from ascent.classic.batch import collect_batch
 from ascent.classic.descent import FlatAdam
 from ascent.classic.result import evaluate
 from ascent.classic.run import start
@@ -19,7 +19,7 @@ SMALL = ppo.Settings(steps=512, envs=4, length=64, epochs=3, minibatch=64, lr=3e
 
 def prepared(env_id="CartPole-v1", settings=SMALL, seed=0):
     run = start(env_id, settings, seed=seed)
-    return run, gather(run, settings)[0]
+    return run, collect_batch(run, settings)[0]
 
 
 def optimizer_of(run, lr=3e-3):

@@ -1,4 +1,4 @@
-"""The replay memory: a ring of fixed size, uniform sampling, and what it stores."""
+"""The replay buffer: a ring of fixed size, uniform sampling, and what it stores."""
 
 from __future__ import annotations
 
