@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ascent.maths.logprobs import widened
-from ascent.models.fused_logprobs import BUDGET_BYTES, Head
+from ascent.models.fused_logprobs import BUDGET_BYTES, Head, slices
 
 # Tiles of R x V alive at once: logits, log-probs and mixtures of two models, and their gradients.
 LIVE_TILES = 16
@@ -92,7 +92,7 @@ class _MapRows(torch.autograd.Function):
             function,
         )  # save_for_backward keeps the tensors
         output_N = torch.zeros(hidden_ND.shape[0], dtype=widened(hidden_ND[:0]).dtype, device=hidden_ND.device)
-        for rows in _slices(hidden_ND.shape[0], source.rows_per_chunk):
+        for rows in slices(hidden_ND.shape[0], source.rows_per_chunk):
             logits_RV = _scale_logits(
                 _project(hidden_ND[rows], weight_VD, bias_V, source.head), source.head, source.temperature
             )
@@ -108,7 +108,7 @@ class _MapRows(torch.autograd.Function):
         d_hidden_ND = torch.zeros_like(hidden_ND) if needs_hidden else None
         d_weight_VD = torch.zeros(weight_VD.shape, dtype=wide, device=weight_VD.device) if needs_weight else None
         d_bias_V = torch.zeros(weight_VD.shape[0], dtype=wide, device=weight_VD.device) if needs_bias else None
-        for rows in _slices(hidden_ND.shape[0], ctx.source.rows_per_chunk):
+        for rows in slices(hidden_ND.shape[0], ctx.source.rows_per_chunk):
             raw_RV = _project(hidden_ND[rows], weight_VD, bias_V, head).requires_grad_()
             with torch.enable_grad():
                 output_R = ctx.function(rows, _scale_logits(raw_RV, head, ctx.source.temperature))
@@ -137,7 +137,3 @@ def _scale_logits(raw_RV: Tensor, head: Head, temperature: float) -> Tensor:
     if head.softcap is not None:
         logits_RV = head.softcap * torch.tanh(logits_RV / head.softcap)
     return logits_RV if temperature == 1 else logits_RV / temperature
-
-
-def _slices(total: int, step: int) -> list[slice]:
-    return [slice(start, min(start + step, total)) for start in range(0, total, step)]

@@ -108,7 +108,7 @@ class _FusedLogprobs(torch.autograd.Function):
         wide = widened(hidden_ND[:0]).dtype
         logprobs_N = torch.zeros(tokens_N.shape, dtype=wide, device=hidden_ND.device)
         lse_N, mean_N, collision_N = (torch.zeros_like(logprobs_N) for _ in range(3))
-        for rows in _slices(tokens_N.numel(), config.tile[0]):
+        for rows in slices(tokens_N.numel(), config.tile[0]):
             lse_R, mean_R, logit_R, collision_R = _reduce_rows(
                 hidden_ND[rows], weight_VD, bias_V, tokens_N[rows], config
             )
@@ -131,11 +131,11 @@ class _FusedLogprobs(torch.autograd.Function):
         d_bias_V = torch.empty_like(bias_V) if needs_bias else None
         product = ctx.config.kernels.product
         # Columns outside, rows inside: a strip of the weights' gradient is summed in float32 before it is rounded.
-        for columns in _slices(weight_VD.shape[0], ctx.config.tile[1]):
+        for columns in slices(weight_VD.shape[0], ctx.config.tile[1]):
             weight_CD = weight_VD[columns]
             strip_CD = torch.zeros(weight_CD.shape, dtype=wide, device=weight_CD.device) if needs_weight else None
             strip_C = torch.zeros(weight_CD.shape[0], dtype=wide, device=weight_CD.device) if needs_bias else None
-            for rows in _slices(tokens_N.numel(), ctx.config.tile[0]):
+            for rows in slices(tokens_N.numel(), ctx.config.tile[0]):
                 upstream = (d_logprobs_N[rows], d_entropy_N[rows], lse_N[rows], mean_N[rows])
                 tile = (hidden_ND[rows], weight_CD, None if bias_V is None else bias_V[columns])
                 d_RC = _tile_gradient(*tile, tokens_N[rows] - columns.start, *upstream, ctx.config)
@@ -161,7 +161,7 @@ def head_logits(hidden_RD: Tensor, head: Head) -> Tensor:
     return _logits(hidden_RD, head.weight_VD, head.bias_V, config)
 
 
-def _slices(total: int, step: int) -> Iterator[slice]:
+def slices(total: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, total)) for start in range(0, total, step))
 
 
@@ -184,7 +184,7 @@ def _reduce_rows(
     wide = widened(hidden_RD[:0]).dtype
     top_R = torch.full(tokens_R.shape, -torch.inf, dtype=wide, device=hidden_RD.device)
     mass_R, weighted_R, logit_R, squares_R = (torch.zeros_like(top_R) for _ in range(4))
-    for columns in _slices(weight_VD.shape[0], config.tile[1]):
+    for columns in slices(weight_VD.shape[0], config.tile[1]):
         logits_RC = _logits(hidden_RD, weight_VD[columns], None if bias_V is None else bias_V[columns], config)
         in_tile_R = (tokens_R >= columns.start) & (tokens_R < columns.stop)
         local_R = (tokens_R - columns.start).clamp(0, logits_RC.shape[1] - 1)

@@ -6,6 +6,8 @@ masks of its own, cap its logits, or not use transformers' attention interface a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ascent.maths.segments import Segments
-from ascent.models.attention import AttentionCall, attention_context, packed_context
+from ascent.models.attention import AttentionCall, PackedContext, attention_context, packed_context
 from ascent.models.fused_logprobs import Head, fused_logprobs
 from ascent.models.routing import Routes, RoutingRecorder, RoutingReplay, no_expert, routing
 
@@ -38,43 +40,33 @@ def check_config(config: PreTrainedConfig, source: object) -> None:
 @torch.no_grad()
 def check_model(module: PreTrainedModel, head: Head | None) -> None:
     """Check attention layers, windows, independence of packed sequences, and the token head if there is one."""
-    training = module.training
-    module.eval()
-    try:
-        tokens_T = torch.arange(2, 2 + FIRST_LEN + SECOND_LEN, device=module.device) % embedding_rows(module)
-        segments = Segments.from_lengths([FIRST_LEN, SECOND_LEN])
-        hidden_TD, calls = _run(module, tokens_T, segments)
+    with _eval_mode(module):
+        tokens_T = _probe_tokens(module)
+        hidden_TD, calls = _run(module, tokens_T)
         _check_layers(module, calls)
         other_T = tokens_T.clone()
         other_T[:FIRST_LEN] = tokens_T[:FIRST_LEN].flip(0)
-        _check_independence(module, hidden_TD[FIRST_LEN:], _run(module, other_T, segments)[0][FIRST_LEN:])
+        _check_independence(module, hidden_TD[FIRST_LEN:], _run(module, other_T)[0][FIRST_LEN:])
         if head is not None:
-            _check_head(module, hidden_TD, tokens_T, segments, head)
-    finally:
-        module.train(training)
+            _check_head(module, hidden_TD, tokens_T, head)
 
 
 @torch.no_grad()
 def attention_calls(module: PreTrainedModel) -> list[AttentionCall]:
     """The attention call of each layer, in the order in which they run."""
-    training = module.training
-    module.eval()
-    try:
-        tokens_T = torch.arange(2, 2 + FIRST_LEN + SECOND_LEN, device=module.device) % embedding_rows(module)
-        return _run(module, tokens_T, Segments.from_lengths([FIRST_LEN, SECOND_LEN]))[1]
-    finally:
-        module.train(training)
+    with _eval_mode(module):
+        return _run(module, _probe_tokens(module))[1]
 
 
 @torch.no_grad()
 def check_routing(module: PreTrainedModel) -> Routes:
     """The shape of a token's experts; an error if a router cannot be made to choose given experts."""
     name = type(module).__name__
-    tokens_T = torch.arange(2, 2 + FIRST_LEN + SECOND_LEN, device=module.device) % embedding_rows(module)
+    tokens_T = _probe_tokens(module)
 
     def run(context: RoutingRecorder) -> Tensor:
         with routing(context):
-            return _run(module, tokens_T, Segments.from_lengths([FIRST_LEN, SECOND_LEN]))[0]
+            return _run(module, tokens_T)[0]
 
     recorded = RoutingRecorder()
     hidden_TD = run(recorded)
@@ -102,14 +94,32 @@ def embedding_rows(module: PreTrainedModel) -> int:
     return weight.shape[0]
 
 
+@contextmanager
+def _eval_mode(module: PreTrainedModel) -> Iterator[None]:
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
+
+
+def _probe_tokens(module: PreTrainedModel) -> Tensor:
+    return torch.arange(2, 2 + FIRST_LEN + SECOND_LEN, device=module.device) % embedding_rows(module)
+
+
 def _inputs(tokens_T: Tensor) -> dict[str, Tensor]:
     positions_T = torch.cat([torch.arange(FIRST_LEN), torch.arange(SECOND_LEN)]).to(tokens_T.device)
     return {"input_ids": tokens_T[None], "position_ids": positions_T[None]}
 
 
-def _run(module: PreTrainedModel, tokens_T: Tensor, segments: Segments) -> tuple[Tensor, list[AttentionCall]]:
+def _context(tokens_T: Tensor) -> PackedContext:
+    return packed_context(Segments.from_lengths([FIRST_LEN, SECOND_LEN]), tokens_T.device)
+
+
+def _run(module: PreTrainedModel, tokens_T: Tensor) -> tuple[Tensor, list[AttentionCall]]:
     calls: list[AttentionCall] = []
-    with attention_context(replace(packed_context(segments, tokens_T.device), calls=calls)):
+    with attention_context(replace(_context(tokens_T), calls=calls)):
         out = module.base_model(**_inputs(tokens_T), use_cache=False)
     return out.last_hidden_state[0], calls
 
@@ -146,9 +156,9 @@ def _check_independence(module: PreTrainedModel, before_TD: Tensor, after_TD: Te
         )
 
 
-def _check_head(module: PreTrainedModel, hidden_TD: Tensor, tokens_T: Tensor, segments: Segments, head: Head) -> None:
+def _check_head(module: PreTrainedModel, hidden_TD: Tensor, tokens_T: Tensor, head: Head) -> None:
     """Our log-probs must equal those of the model's own logits."""
-    with attention_context(packed_context(segments, tokens_T.device)):
+    with attention_context(_context(tokens_T)):
         logits_TV = module(**_inputs(tokens_T), use_cache=False).logits[0]
     stock_T = logits_TV.float().log_softmax(-1).gather(1, tokens_T[:, None])[:, 0]
     fused_T = fused_logprobs(hidden_TD, tokens_T, head).logprobs_N
