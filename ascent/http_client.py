@@ -317,7 +317,7 @@ def _read_body(response: http.client.HTTPResponse, limit: int) -> bytes:
     too_long = ValueError(f"the reply has more than max_reply_bytes={limit} bytes")
     encoding = response.getheader("Content-Encoding", "identity")
     if ok and encoding.lower() != "identity":
-        raise ValueError(f"the reply is compressed ({encoding[:20]}), which was not asked for")
+        raise ValueError(f"the reply is compressed ({encoding[:20]}), which was not requested")
     if ok and (response.length or 0) > limit:
         raise too_long
     # Into our own buffer: read() reads without end on a chunk of -1 bytes.

@@ -119,7 +119,7 @@ def next_logits(model: LanguageModel, tokens_BL: Tensor, mask_BL: Tensor, cache:
 @contextmanager
 def stock_attention(model: LanguageModel) -> Iterator[None]:
     """Use transformers' own attention inside; ours is restored afterwards."""
-    ours, mode = model.module.config._attn_implementation, model.module.training
+    implementation, mode = model.module.config._attn_implementation, model.module.training
     # transformers' SDPA refuses sinks, and silently ignores soft caps.
     capped = getattr(model.module.config.get_text_config(), "attn_logit_softcapping", None) is not None
     model.module.set_attn_implementation("sdpa" if model.module._supports_sdpa and not capped else "eager")
@@ -127,7 +127,7 @@ def stock_attention(model: LanguageModel) -> Iterator[None]:
     try:
         yield
     finally:
-        model.module.set_attn_implementation(ours)
+        model.module.set_attn_implementation(implementation)
         model.module.train(mode)
 
 

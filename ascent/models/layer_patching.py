@@ -90,7 +90,7 @@ def fast_rotary(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tu
             return stock(q, k, cos, sin)
         if not matches:
             pairs = zip(stock(q, k, cos, sin), rotate(q, k, cos, sin), strict=True)
-            matches.append(all(torch.equal(own, ours) for own, ours in pairs))
+            matches.append(all(torch.equal(expected, rotated) for expected, rotated in pairs))
             return stock(q, k, cos, sin)
         return rotate(q, k, cos, sin)
 

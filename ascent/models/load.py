@@ -72,7 +72,7 @@ def load(
     notes += _match_tokenizer(tokenizer, module)
     if fresh:
         heads.init_head(heads.score_layer(module), seed=seed)
-        notes.append(f"the scalar head is new (drawn from seed {seed})")
+        notes.append(f"the scalar head is new (initialized from seed {seed})")
     if not dropout:
         disable_dropout(module.modules())
     nn.Module.to(module, device)
@@ -162,5 +162,5 @@ def _match_tokenizer(tokenizer: Any, module: PreTrainedModel) -> list[str]:
 def _value_head(folder: Path | str, module: PreTrainedModel, seed: int) -> tuple[nn.Linear, list[str]]:
     size = module.config.get_text_config().hidden_size
     saved = heads.load_value_head(folder, size, torch.float32) if isinstance(folder, Path) else None
-    notes = [] if saved is not None else [f"the value head is new (drawn from seed {seed})"]
+    notes = [] if saved is not None else [f"the value head is new (initialized from seed {seed})"]
     return (saved or heads.scalar_head(size, seed=seed)).to(module.device), notes

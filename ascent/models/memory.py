@@ -45,15 +45,15 @@ class Forecast:
 
     @property
     def total(self) -> int:
-        return self.standing + self.passing + self.reference + self.critic
+        return self.persistent + self.transient + self.reference + self.critic
 
     @property
-    def standing(self) -> int:
+    def persistent(self) -> int:
         """Persistent from step to step."""
         return self.weights + self.masters + self.moments
 
     @property
-    def passing(self) -> int:
+    def transient(self) -> int:
         """Needed only during an update."""
         return self.gradients + self.activations + self.logits
 
@@ -95,11 +95,11 @@ def forecast(
     if dtype not in BYTES:
         raise ValueError(f"dtype={dtype!r} is not supported; use {' or '.join(BYTES)}")
     size = BYTES[dtype]
-    layer, kept = layer_bytes(shape, tokens, size), tokens * shape.hidden * size
+    layer, hidden_bytes = layer_bytes(shape, tokens, size), tokens * shape.hidden * size
     if not training:
-        return Forecast(shape.parameters * size, 0, 0, 0, layer + 2 * kept, budget_bytes, reference * size)
+        return Forecast(shape.parameters * size, 0, 0, 0, layer + 2 * hidden_bytes, budget_bytes, reference * size)
     # With gradient checkpointing each layer keeps its input, and one layer at a time is recomputed.
-    activations = shape.layers * kept + layer if gradient_checkpointing else shape.layers * layer
+    activations = shape.layers * hidden_bytes + layer if gradient_checkpointing else shape.layers * layer
     return Forecast(
         weights=shape.parameters * size,
         gradients=shape.trained * (4 if dtype == "float32" else size + 4),
@@ -113,9 +113,13 @@ def forecast(
 
 def with_critic(policy: Forecast, critic: Forecast) -> Forecast:
     """Two models that are updated one after the other: persistent memory adds up, the rest is the larger of the two."""
-    larger = max(policy, critic, key=lambda each: each.passing)
+    larger = max(policy, critic, key=lambda each: each.transient)
     return replace(
-        policy, gradients=larger.gradients, activations=larger.activations, logits=larger.logits, critic=critic.standing
+        policy,
+        gradients=larger.gradients,
+        activations=larger.activations,
+        logits=larger.logits,
+        critic=critic.persistent,
     )
 
 

@@ -60,7 +60,7 @@ def test_a_separate_critic_is_counted_as_it_is(tmp_path: Path, more: dict[str, A
     (critic,) = training.others
     for kept, learner, module in (
         (said.critic, critic.learner, critic.learner.model.model.module),
-        (said.standing, training.learner, training.model.module),
+        (said.persistent, training.learner, training.model.module),
     ):
         state = {name: each for name, each in learner.optimizer.state().items() if not name.startswith("count.")}
         assert kept == bytes_of(module.parameters()) + bytes_of(state.values())

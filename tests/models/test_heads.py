@@ -46,7 +46,7 @@ def test_a_family_without_a_classifier_is_refused_by_name(family, tmp_path):
 def test_transformers_loads_what_we_save_and_gives_the_same_scores(family, tmp_path):
     create(tmp_path / "base", family=family, **NUMBERS, **FAMILIES[family])
     model = load(tmp_path / "base", head="scalar", seed=5)
-    assert "the scalar head is new (drawn from seed 5)" in model.notes
+    assert "the scalar head is new (initialized from seed 5)" in model.notes
     batch = batch_of(LENGTHS)
     ours_B = model.outputs(batch, WANT)["scores_B"].detach()
     model.save(tmp_path / "saved")
