@@ -1,6 +1,6 @@
-"""What users bring, by name: a built-in, an entry point of another package, or `file.py:NAME` from a file of theirs.
+"""Plugins by name: a built-in, an entry point of another package, or `file.py:NAME` from a file of the user.
 
-Its keyword-only parameters are its options, and what does not fit is refused before anything runs.
+Keyword-only parameters are options, checked before anything runs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def load_names(owner: str, path: Path) -> dict[str, Any]:
             if not isinstance(error, Exception):
                 raise
             raise ValueError(
-                f"{owner}: {path}{_line(error, path)}: {type(error).__name__}: {error}; mend it"
+                f"{owner}: {path}{_line(error, path)}: {type(error).__name__}: {error}; fix it"
             ) from error
     return vars(sys.modules[module_name])
 

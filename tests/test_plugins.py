@@ -22,7 +22,7 @@ def test_two_files_of_one_name_do_not_meet_and_a_changed_one_is_read_again(tmp_p
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\n1 / 0\n", r"broken\.py:2: ZeroDivisionError: division by zero; mend it"),
+        (b"\n1 / 0\n", r"broken\.py:2: ZeroDivisionError: division by zero; fix it"),
         (b"def f():\n    return (\n", r"broken\.py:2: SyntaxError: '\(' was never closed"),
         (b"import no_such_module\n", r"broken\.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
         (b"X = '\xff'\n", r"broken\.py(:1)?: SyntaxError: .*utf-8"),
