@@ -1,4 +1,4 @@
-"""What sequences begin with alike is run once: the same numbers and gradients as if each ran alone."""
+"""Shared prefixes are computed once: the same numbers and gradients as when every sequence runs alone."""
 
 from __future__ import annotations
 
