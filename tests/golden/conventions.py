@@ -103,7 +103,7 @@ def rounding_of_flat_groups(advantages_B: Tensor, rewards_B: Tensor, groups: Gro
     unless few bits are set in it; what is left of it, over eps, is all the peer's answer consists of.
     """
     scored_B = group_baselines.scored(rewards_B)
-    flat_G = groups.spans_nothing(rewards_B, scored_B) & (groups.sum(scored_B) > 1)
+    flat_G = groups.all_equal(rewards_B, scored_B) & (groups.sum(scored_B) > 1)
     flat_B = groups.broadcast(flat_G) & scored_B
     if not bool((advantages_B[flat_B] == 0).all()):
         raise AssertionError(f"an all-equal group must get exactly 0: {advantages_B[flat_B].tolist()}")
