@@ -80,9 +80,7 @@ def load_names(owner: str, path: Path) -> dict[str, Any]:
             del sys.modules[module_name]
             if not isinstance(error, Exception):
                 raise
-            raise ValueError(
-                f"{owner}: {path}{_line(error, path)}: {type(error).__name__}: {error}; fix it"
-            ) from error
+            raise ValueError(f"{owner}: {path}{_line(error, path)}: {type(error).__name__}: {error}; fix it") from error
     return vars(sys.modules[module_name])
 
 

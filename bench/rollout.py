@@ -213,7 +213,8 @@ def measure_on_gpu(shape: str, settings: list[tuple[int, int, int, int]], repeti
             "model": shape, "batch": batch, "group": group, "prompt": prompt, "new": new, "seconds": seconds,
             "tokens_per_second": batch * new / best, "prefill_seconds": prefill, "milliseconds_a_step": step * 1e3,
             "floor_seconds": floor,
-            "shared_pages": stats.peak_shared_blocks, "used_pages": stats.peak_used_blocks, "pool_gib": stats.kv_cache_bytes / 2**30,
+            "shared_pages": stats.peak_shared_blocks, "used_pages": stats.peak_used_blocks,
+            "pool_gib": stats.kv_cache_bytes / 2**30,
         })  # fmt: skip
         speed = f"{batch * new / best:.0f} tokens/s, {best / floor:.1f}x the floor"
         print(f"{shape} batch {batch} group {group} {prompt}+{new}: {speed};", end=" ")

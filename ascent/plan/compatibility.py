@@ -1,4 +1,4 @@
-"""Combinations of keys that cannot work, refused before anything runs. Each check is one function with its own message."""
+"""Combinations of keys that cannot work, refused before anything runs. Each check is a function with its own message."""
 
 from __future__ import annotations
 

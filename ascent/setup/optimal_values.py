@@ -46,7 +46,9 @@ def add_optimal_values(
         values, reference = [], sampler()
         for start in range(0, len(prompts), PROMPTS_PER_CALL):
             some = prompts[start : start + PROMPTS_PER_CALL]
-            stream = generate_stream(reference, some, range(SAMPLES), settings, noise_key=f"optimum/{start}", decode=text)
+            stream = generate_stream(
+                reference, some, range(SAMPLES), settings, noise_key=f"optimum/{start}", decode=text
+            )
             batch = pack_rollouts(score(stream))
             values += optimal_values(batch["rewards_B"], batch["groups"])[::SAMPLES].tolist()
         folder.mkdir(parents=True, exist_ok=True)

@@ -84,7 +84,7 @@ def process_reward(
     if not isinstance(model, str) or not model:
         raise ValueError(f"model={model!r}, but it names the process reward model: a run, a folder or a hub name")
     if aggregate is not None and aggregate not in [*AGGREGATES]:
-        raise ValueError(f"aggregation={aggregate!r}, but it must be one of {names}")
+        raise ValueError(f"aggregate={aggregate!r}, but it must be one of {names}")
     if aggregate is None and not row.places_rewards:
         raise ValueError(
             f"{row.name} learns from one number for an answer, and a process reward model scores every step; say how "
@@ -92,7 +92,7 @@ def process_reward(
         )
     if aggregate is not None and "step_rewards" in row.needs:
         raise ValueError(
-            f"aggregation={aggregate} makes one number of an answer's steps, but {row.name} learns from the steps; "
+            f"aggregate={aggregate} makes one number of an answer's steps, but {row.name} learns from the steps; "
             "remove it, or use an algorithm that takes one number, such as grpo"
         )
     judge = judge_in(model, trust_remote_code=trust_remote_code)

@@ -126,7 +126,9 @@ def outcome(folder: Path) -> dict[str, str]:
     for path in sorted(folder.rglob("*.jsonl")):
         if path.name in ("feedback.jsonl", "feedback.samples.jsonl", "comparisons.jsonl"):
             rows = [json.loads(line) for line in path.read_text().splitlines()]
-            shown = [{k: v for k, v in row.items() if k not in ("time", "timestamp", "models", "model")} for row in rows[1:]]
+            shown = [
+                {k: v for k, v in row.items() if k not in ("time", "timestamp", "models", "model")} for row in rows[1:]
+            ]
             found[str(path.relative_to(folder))] = json.dumps(
                 [[{k: v for k, v in a.items() if k != "model"} for a in row.get("answers", []) if isinstance(a, dict)]
                  or row for row in shown]

@@ -235,9 +235,7 @@ def test_ppo_values_a_token_by_the_steps_that_end_at_or_after_it(tmp_path: Path,
 
 
 def test_one_number_for_rows_that_learn_from_one(tmp_path: Path, prm: str, policy: str) -> None:
-    asked = plan(
-        "grpo", of(prm, aggregation="min", weight=2.0), {"use": "verifier", "weight": 0.0}, model__policy=policy
-    )
+    asked = plan("grpo", of(prm, aggregate="min", weight=2.0), {"use": "verifier", "weight": 0.0}, model__policy=policy)
     training, _ = gathered(tmp_path, asked)
     reward = ProcessReward(ProcessRewardModel(prm), decode)
     for each, steps in zip(training.source.rollouts, reward.score(training.source.rollouts), strict=True):
@@ -348,13 +346,9 @@ def test_the_cut_into_micro_batches_changes_rounding_alone(tmp_path: Path, prm: 
     [
         ("grpo", {}, r"grpo learns from one number for an answer.*aggregate: min, product, mean, last"),
         ("online_dpo", {}, r"online_dpo learns from one number"),
-        (
-            "grpo_process",
-            {"aggregation": "min"},
-            r"aggregation=min makes one number.* grpo_process learns from the steps",
-        ),
-        ("grpo", {"aggregation": "max"}, r"aggregation='max', but it must be one of min, product, mean, last"),
-        ("grpo", {"aggregation": ["min"]}, r"aggregation=\['min'\], but it must be one of"),
+        ("grpo_process", {"aggregate": "min"}, r"aggregate=min makes one number.* grpo_process learns from the steps"),
+        ("grpo", {"aggregate": "max"}, r"aggregate='max', but it must be one of min, product, mean, last"),
+        ("grpo", {"aggregate": ["min"]}, r"aggregate=\['min'\], but it must be one of"),
         ("grpo_process", {"model": ""}, r"model='', but it names the process reward model"),
         ("grpo_process", {"model": 3}, r"model=3, but it names"),
         ("grpo_process", {"model": "no/such/folder/here"}, r"model='no/such/folder/here' does not exist"),
