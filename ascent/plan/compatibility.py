@@ -1,4 +1,4 @@
-"""Combinations of keys that cannot work, refused before anything runs. Each check is a function with its own message."""
+"""Combinations of keys that cannot work, refused before anything runs. Every check is a function with a message."""
 
 from __future__ import annotations
 

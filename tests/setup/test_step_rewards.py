@@ -170,7 +170,7 @@ def test_scores_are_those_of_the_models_own_evaluation(tmp_path: Path) -> None:
     last = read_run(run).metrics[-1]
     assert math.fsum(losses) / len(losses) == pytest.approx(last["eval/loss/total"], abs=1e-5)
     accuracy = sum((value > 0.5) == bool(right) for value, right in pairs) / len(pairs)
-    assert accuracy == pytest.approx(last["eval/preference/accuracy"])
+    assert accuracy == pytest.approx(last["eval/steps/accuracy"])
 
 
 # --- what the rows make of it -------------------------------------------------------------------------------------
