@@ -85,7 +85,7 @@ def saving(stage: str, step: int) -> None:
 
 
 def writing(name: str) -> None:
-    at_call(building, "_replace", 1, lambda path, text: str(path).endswith(name))
+    at_call(building, "replace_file", 1, lambda path, text: str(path).endswith(name))
 
 
 # In this order each is reached by a run that was killed at the one before.

@@ -81,7 +81,7 @@ def test_things_of_ones_own() -> None:
     assert heard(find_env("twenty_questions", things=things)(asked("?", "oak")).reply("is it tall?")) == "yes\n"
     with pytest.raises(ValueError, match="the answer 'fox', but the things are oak, moss"):
         find_env("twenty_questions", things=things)(asked("?", "fox"))
-    with pytest.raises(ValueError, match="'tall' is a thing and a word"):
+    with pytest.raises(ValueError, match="'tall' is a thing and a property"):
         find_env("twenty_questions", things={"tall": ["x"], "oak": ["tall"]})
     with pytest.raises(ValueError, match="at least 2"):
         find_env("twenty_questions", things={"oak": ["tall"]})

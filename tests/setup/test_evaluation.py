@@ -120,8 +120,8 @@ def test_without_demonstrations_the_chosen_answers_are_the_centre(name: str, tmp
         scores = [model.outputs(batch, frozenset({"scores_B"}))["scores_B"] for batch in training.demonstrations]
     assert float(torch.cat(scores).mean()) == pytest.approx(model.normalization.mean, abs=1e-5)
     last = read_run(tmp_path / "rm").metrics[-1]
-    for figure in ("accuracy", "calibration_error", "brier", "length_correlation"):
-        assert f"eval/{figure}" in last
+    for metric in ("accuracy", "calibration_error", "brier", "length_correlation"):
+        assert f"eval/preference/{metric}" in last
     assert 0 <= last["eval/preference/calibration_error"] <= 0.5 and 0 < last["eval/preference/brier"] < 1
     assert not any("judged" in key for key in last)
 
