@@ -146,6 +146,11 @@ def find_metric(name: str) -> MetricInfo | None:
     return found[0] if found else None
 
 
+def is_registered(name: str) -> bool:
+    """Whether the registry has an entry of exactly this name."""
+    return any(each.name == name for each in REGISTRY)
+
+
 def healthy(name: str) -> tuple[float, float]:
     """The healthy range of a metric of the registry."""
     info = find_metric(name)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ascent.config import schema
+from ascent.metrics import is_registered
 from ascent.plan.resolve import Plan
 from ascent.plan.unused_keys import REWARD_MODEL
 from ascent.plugins import check_options
@@ -117,6 +118,12 @@ def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:
                 if twice is not None:
                     way = "use the verifier once, and other names beside it" if stepwise else "give one another `name`"
                     raise ValueError(f"two rewards are called {twice}; {way}")
+                taken = next((name for name in names if is_registered(f"reward/{name}")), None)
+                if taken is not None:
+                    raise ValueError(
+                        f"a reward is called {taken}, but reward/{taken} is another metric (docs/metrics.md); give it "
+                        "another `name`"
+                    )
                 reward = _reward(plan, each.use, options, text)
                 if isinstance(reward, Batch):
                     undo.callback(reward.close)

@@ -239,3 +239,9 @@ def test_a_reward_that_is_refused_closes_those_made_before_it(tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"rewards\[1\]: .*nosuch"):
         rewards_of(plan({"use": f"{tmp_path / 'kept.py'}:held"}, {"use": "nosuch"}))
     assert (tmp_path / "closed").is_file()
+
+
+@pytest.mark.parametrize("name", ["mean", "std", "correct", "failure_frac"])
+def test_a_name_that_would_hide_a_metric_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"a reward is called {name}, but reward/{name} is another metric"):
+        rewards_of(plan({"use": "exact", "name": name}))
