@@ -232,20 +232,19 @@ def _make_questions(plan: _QuestionPlan, file: Path, say: Say) -> tuple[list[Com
 
 def _sample(plan: _QuestionPlan, index: int, model: str, prompts: Sequence[Prompt], samples: Samples, say: Say) -> None:
     """Sample what is not in the file yet. Chunks do not depend on what is there, so completions do not either."""
-    chunks = [prompts[first : first + CHUNK] for first in range(0, len(prompts), CHUNK)]
-    missing = [n for n, chunk in enumerate(chunks) if not all(samples.has(index, prompt) for prompt in chunk)]
+    chunks = [slice(first, first + CHUNK) for first in range(0, len(prompts), CHUNK)]
+    missing = [n for n, chunk in enumerate(chunks) if not all(samples.has(index, each) for each in prompts[chunk])]
     if not missing:
         return
     weights = weights_of(model)
     samples.check_weights(index, model, weights)
-    say(f"sampling {plan.samples} answers of {model} to each of {sum(len(chunks[n]) for n in missing)} prompts")
-    generator = Generator(model, prompts, plan.sampling)
-    try:
-        for number in missing:
-            found = generator(chunks[number], range(plan.samples), occasion=f"collect/{index}/{number}")
-            for prompt, rollouts in zip(chunks[number], found, strict=True):
+    say(
+        f"sampling {plan.samples} answers of {model} to each of {sum(len(prompts[chunks[n]]) for n in missing)} prompts"
+    )
+    with Generator(model, prompts, plan.sampling) as generator:
+        for n in missing:
+            found = generator.groups(range(plan.samples), noise_key=f"collect/{index}/{n}", part=chunks[n])
+            for prompt, rollouts in zip(prompts[chunks[n]], found, strict=True):
                 if not samples.has(index, prompt):
                     answers = [Answer(f"{index}.{r.sample}", model, r.text, r.length) for r in rollouts]
                     samples.put(index, prompt, answers, weights)
-    finally:
-        generator.close()

@@ -165,11 +165,8 @@ def judge_pairings(
 def _answers(
     model: str, prompts: Sequence[Prompt], samples: Sequence[int], settings: SamplingParams, side: str
 ) -> list[list[Rollout]]:
-    generator = Generator(model, prompts, settings)
-    try:
-        return generator(prompts, samples, occasion=f"compare/{side}")
-    finally:
-        generator.close()
+    with Generator(model, prompts, settings) as generator:
+        return generator.groups(samples, noise_key=f"compare/{side}")
 
 
 def _verdicts(pairings: Sequence[Pairing], judge: Judge) -> list[tuple[Verdict | NoVerdict, Verdict | NoVerdict]]:

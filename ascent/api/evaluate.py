@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ascent.data.errors import Policy
 from ascent.data.load import load as load_data
-from ascent.data.render import Renderer
-from ascent.engines.native.engine import NativeEngine
 from ascent.maths.estimates import Estimate, estimate, pass_at, powers_of_two
 from ascent.maths.rouge import rouge_l, words
-from ascent.models.load import load
-from ascent.models.model import max_sequence_length
 from ascent.records import Prompt, Rollout
 from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import Tally
 from ascent.rewards.registry import Batch, Reward, find
-from ascent.rollouts.generate import GREEDY, RenderedPrompt, SamplingParams, generate
-from ascent.setup.environments import as_section, env_session
-from ascent.setup.policy import device
+from ascent.rollouts.generate import GREEDY, SamplingParams
+from ascent.setup.environments import as_section
+from ascent.setup.generation import Generator
 from ascent.tasks.named import is_task, read_name
 
 TASK_PROMPTS = 256  # prompts of a built-in task, where no number is given
@@ -181,35 +177,8 @@ def generate_answers(
     model: str, prompts: Sequence[Prompt], samples: int, settings: SamplingParams, env: Mapping[str, Any] | None = None
 ) -> list[Rollout]:
     """For each prompt the greedy completion, then its samples."""
-    policy = load(model, device=device())
-    policy.eval()
-    renderer = Renderer(policy.tokenizer, train_on="completion", context=max_sequence_length(policy.module.config))
-    session = env_session(env, renderer, settings.max_new_tokens) if env is not None else None
-    first = [prompt if session is None else session.make(prompt).first() for prompt in prompts]
-    rendered = [
-        RenderedPrompt(shown, _render(renderer, shown), prompt) for shown, prompt in zip(first, prompts, strict=True)
-    ]
-    room = settings.max_new_tokens if session is None else session.limits.room(settings.max_new_tokens)
-    longest = max(len(each.tokens) for each in rendered) + room
-    engine = NativeEngine(policy, renderer.stop_ids, max_model_len=longest)
-
-    def text(tokens: Sequence[int]) -> str:
-        return str(policy.tokenizer.decode(list(tokens), skip_special_tokens=True))
-
-    try:
-        params = replace(settings, env=session)
-        return generate(engine, rendered, [GREEDY, *range(samples)], params, noise_key="evaluate", decode=text)
-    finally:
-        engine.close()
-        if session is not None:
-            session.close()
-
-
-def _render(renderer: Renderer, prompt: Prompt) -> tuple[int, ...]:
-    try:
-        return renderer.prompt(prompt.messages)
-    except ValueError as error:
-        raise ValueError(f"{prompt.id}: {error}") from None
+    with Generator(model, prompts, settings, env) as generator:
+        return list(generator.stream([GREEDY, *range(samples)], noise_key="evaluate"))
 
 
 def estimate_metrics(

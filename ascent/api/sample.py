@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ascent.data.render import Renderer
-from ascent.engines.native.engine import NativeEngine
-from ascent.models.load import load
-from ascent.records import Completion, Message, Request
-from ascent.setup.policy import device
+from ascent.records import Message, Prompt
+from ascent.rollouts.generate import GREEDY, SamplingParams
+from ascent.setup.generation import Generator
 
 
 @dataclass(frozen=True)
@@ -50,23 +48,12 @@ def sample(
     """
     if not prompts:
         raise ValueError("sample needs a prompt; give one as an argument, or lines on standard input")
-    policy = load(model, device=device())
-    policy.eval()
-    renderer = Renderer(policy.tokenizer, train_on="completion")
-    requests = [
-        Request(str(n), k, renderer.prompt((Message("user", text),)), max_new_tokens, seed, temperature, top_p, greedy)
-        for n, text in enumerate(prompts)
-        for k in range(samples)
-    ]
-    longest = max(len(request.tokens) for request in requests) + max_new_tokens
-    engine = NativeEngine(policy, renderer.stop_ids, max_model_len=longest)
-    keys = iter([(request.prompt_id, request.sample) for request in requests])
-    ready: dict[tuple[str, int], Completion] = {}
-    key = next(keys, None)
-    for completion in engine.sample(requests):
-        ready[completion.prompt_id, completion.sample] = completion
-        while key in ready:
-            done = ready.pop(key)
-            text = str(policy.tokenizer.decode(list(done.tokens), skip_special_tokens=True))
-            yield SampledText(prompts[int(done.prompt_id)], text, len(done.tokens), done.stop)
-            key = next(keys, None)
+    asked = [Prompt(str(n), (Message("user", text),)) for n, text in enumerate(prompts)]
+    settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
+    numbers = [GREEDY] if greedy else range(samples)
+    repeats = samples if greedy else 1  # of one greedy completion
+    with Generator(model, asked, settings) as generator:
+        for rollout, text in zip(
+            generator.stream(numbers, noise_key="sample"), (text for text in prompts for _ in numbers), strict=True
+        ):
+            yield from [SampledText(text, rollout.text, rollout.length, rollout.turns[-1].completion.stop)] * repeats

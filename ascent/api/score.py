@@ -19,7 +19,8 @@ from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.steps import Answer
 from ascent.setup.data import load_records
-from ascent.setup.reward_models import ProcessRewardModel, judge_in
+from ascent.setup.policy import load_frozen
+from ascent.setup.reward_models import ProcessRewardModel
 from ascent.update.device import to_device
 
 logger = logging.getLogger("ascent.api")
@@ -51,7 +52,7 @@ def score(
         for each in ascent.score("runs/reward_model", "pairs.jsonl"):
             chosen, rejected = each.scores
     """
-    judge = judge_in(model)
+    judge = load_frozen(model, head="scalar")
     if judge.step_format is not None:
         say(f"{model} is a process reward model: one score for each step, the probability that it is right")
         yield from _step_scores(ProcessRewardModel(model, loaded=judge), load_records(data, None, seed=0))

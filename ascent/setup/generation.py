@@ -1,18 +1,21 @@
-"""Generates completions for prompts with the native engine: one model, loaded once, called batch by batch."""
+"""Generates completions with the native engine, outside of training: one model, loaded once."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ascent.data.render import Renderer
 from ascent.engines.native.engine import NativeEngine
-from ascent.models.load import load
 from ascent.models.locate import resolve
+from ascent.models.model import max_sequence_length
 from ascent.records import Prompt, Rollout
-from ascent.rollouts.generate import RenderedPrompt, SamplingParams, generate
-from ascent.setup.policy import device
+from ascent.rollouts.generate import RenderedPrompt, RolloutStream, SamplingParams, generate_stream
+from ascent.setup.environments import env_session
+from ascent.setup.policy import load_frozen
 
 
 def weights_of(model: str) -> str:
@@ -28,34 +31,52 @@ def weights_of(model: str) -> str:
 
 
 class Generator:
-    """A completion depends on (seed, occasion, index in the batch, prompt, sample) and on nothing else in the batch."""
+    """Samples completions of `prompts`, in one turn or with the environment of section `env`.
 
-    def __init__(self, model: str, prompts: Sequence[Prompt], settings: SamplingParams) -> None:
-        policy = load(model, device=device())
-        policy.eval()
+    A completion depends on (seed, noise key, index in the call, prompt, sample) and on nothing else in the call.
+    """
+
+    def __init__(
+        self, model: str, prompts: Sequence[Prompt], settings: SamplingParams, env: Mapping[str, Any] | None = None
+    ) -> None:
+        policy = load_frozen(model)
         self._tokenizer = policy.tokenizer
-        self._renderer = Renderer(policy.tokenizer, train_on="completion")
-        self._settings = settings
-        self._rendered = {prompt.id: RenderedPrompt(prompt, self._render(prompt)) for prompt in prompts}
-        if len(self._rendered) < len(prompts):
-            raise ValueError(f"{len(prompts)} prompts have only {len(self._rendered)} ids; give each an id of its own")
-        longest = max(len(each.tokens) for each in self._rendered.values()) + settings.max_new_tokens
-        self._engine = NativeEngine(policy, self._renderer.stop_ids, max_model_len=longest)
+        context = max_sequence_length(policy.module.config)
+        renderer = Renderer(policy.tokenizer, train_on="completion", context=context)
+        room, self._session = settings.max_new_tokens, None
+        if env is not None:
+            self._session = env_session(env, renderer, room)
+            room = self._session.limits.room(room)
+        self._settings = replace(settings, env=self._session)
+        self._prompts = [self._render(renderer, prompt) for prompt in prompts]
+        longest = max(len(each.tokens) for each in self._prompts) + room
+        self._engine = NativeEngine(policy, renderer.stop_ids, max_model_len=longest)
 
-    def __call__(self, prompts: Sequence[Prompt], samples: Sequence[int], *, occasion: str) -> list[list[Rollout]]:
-        """The completions of every prompt, in the order of `samples`; the sample number GREEDY is decoded greedily."""
-        rendered = [self._rendered[prompt.id] for prompt in prompts]
-        found = generate(self._engine, rendered, samples, self._settings, noise_key=occasion, decode=self._text)
-        return [found[first : first + len(samples)] for first in range(0, len(found), len(samples))]
+    def __enter__(self) -> Generator:
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._engine.close()
+        if self._session is not None:
+            self._session.close()
+
+    def stream(self, samples: Sequence[int], *, noise_key: str, part: slice = slice(None)) -> RolloutStream:
+        """For each prompt of `part` its samples, in order; the sample number GREEDY is decoded greedily."""
+        return generate_stream(
+            self._engine, self._prompts[part], samples, self._settings, noise_key=noise_key, decode=self._text
+        )
+
+    def groups(self, samples: Sequence[int], *, noise_key: str, part: slice = slice(None)) -> list[list[Rollout]]:
+        """The rollouts of `stream`, one list for each prompt."""
+        found = list(self.stream(samples, noise_key=noise_key, part=part))
+        return [found[first : first + len(samples)] for first in range(0, len(found), len(samples))]
 
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    def _render(self, prompt: Prompt) -> tuple[int, ...]:
+    def _render(self, renderer: Renderer, prompt: Prompt) -> RenderedPrompt:
+        shown = prompt if self._session is None else self._session.make(prompt).first()
         try:
-            return self._renderer.prompt(prompt.messages)
+            return RenderedPrompt(shown, renderer.prompt(shown.messages), prompt)
         except ValueError as error:
-            raise ValueError(f"{prompt.id}: {error}") from None
+            raise ValueError(f"{shown.id}: {error}") from None

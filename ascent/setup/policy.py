@@ -68,9 +68,19 @@ def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> ReferenceCa
 def frozen_model(plan: Plan, name: str | Path) -> LanguageModel:
     """A second model that is never trained, loaded as the recipe has the policy loaded."""
     settings = plan.config.model
-    return models.load(
-        name, dtype=settings.dtype, device=device(), seed=plan.config.seed, trust_remote_code=settings.trust_remote_code
-    )
+    return load_frozen(name, dtype=settings.dtype, trust_remote_code=settings.trust_remote_code)
+
+
+def load_frozen(
+    name: str | Path, *, head: models.Heads = "tokens", dtype: str = "float32", trust_remote_code: bool = False
+) -> LanguageModel:
+    """A model that is never trained, on the device of this process."""
+    model = models.load(name, head=head, dtype=dtype, device=device(), trust_remote_code=trust_remote_code)
+    if head == "scalar" and any("new" in note for note in model.notes):
+        raise ValueError(
+            f"{name} has no scalar head, so its scores would be random; train a reward model from it first"
+        )
+    return model
 
 
 def initial(name: str, folder: Path, seed: int) -> str | Path:

@@ -12,26 +12,14 @@ from ascent.data.errors import RowError
 from ascent.data.prepare import Item, Limits, render_record
 from ascent.data.render import Renderer, SteppedAnswer
 from ascent.data.steps import join_steps
-from ascent.models.load import load
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.records import Message, Prompt, Role, UnpairedExample
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.steps import Answer, StepScore
-from ascent.setup.policy import device
+from ascent.setup.policy import load_frozen
 from ascent.update.device import to_device
 
 Conversation = tuple[Sequence[Mapping[str, str]], str]
-
-
-def judge_in(model: str, *, trust_remote_code: bool = False) -> LanguageModel:
-    """A trained model with a scalar head, ready to score."""
-    judge = load(model, head="scalar", device=device(), trust_remote_code=trust_remote_code)
-    judge.eval()
-    if any("new" in note for note in judge.notes):
-        raise ValueError(
-            f"{model} has no scalar head, so its scores would be random; train a reward model from it first"
-        )
-    return judge
 
 
 def longest_answer(model: LanguageModel, budget: int) -> int:
@@ -58,7 +46,7 @@ class RewardModel:
     """Scores (messages, completion) as `ascent score` does; None for what is too long for it."""
 
     def __init__(self, model: str, *, tokens_per_microbatch: int = 16384, trust_remote_code: bool = False) -> None:
-        self._model = judge_in(model, trust_remote_code=trust_remote_code)
+        self._model = load_frozen(model, head="scalar", trust_remote_code=trust_remote_code)
         if self._model.step_format is not None:
             raise ValueError(
                 f"{model} is a process reward model: it scores steps, not whole answers; as a reward it is "
@@ -109,7 +97,7 @@ class ProcessRewardModel:
     """
 
     def __init__(self, model: str, *, tokens_per_microbatch: int = 16384, loaded: LanguageModel | None = None) -> None:
-        self._model = loaded or judge_in(model)
+        self._model = loaded or load_frozen(model, head="scalar")
         found = self._model.step_format
         if found is None:
             raise ValueError(

@@ -11,7 +11,8 @@ from ascent.protocols import Score
 from ascent.records import Prompt, Rollout, StepReward
 from ascent.rewards import Batch, Unscored
 from ascent.rewards.steps import AGGREGATES, Decode, ProcessReward, tokens_at
-from ascent.setup.reward_models import ProcessRewardModel, judge_in
+from ascent.setup.policy import load_frozen
+from ascent.setup.reward_models import ProcessRewardModel
 from ascent.tasks import find_task
 from ascent.tasks.reasoning import Reasoning
 from ascent.tasks.task import Task
@@ -95,5 +96,5 @@ def process_reward(
             f"aggregate={aggregate} makes one number of an answer's steps, but {row.name} learns from the steps; "
             "remove it, or use an algorithm that takes one number, such as grpo"
         )
-    judge = judge_in(model, trust_remote_code=trust_remote_code)
+    judge = load_frozen(model, head="scalar", trust_remote_code=trust_remote_code)
     return ProcessReward(ProcessRewardModel(model, loaded=judge), decode, aggregate)
