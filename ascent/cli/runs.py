@@ -15,16 +15,17 @@ SHOWN = ("loss/total", "reward/mean", "reward/correct", "preference/accuracy")
 def runs(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that holds runs.")] = Path("runs"),
 ) -> None:
-    """List the runs in a folder: state, step, last metrics."""
+    """List the runs in a folder and its subfolders: state, step, metrics."""
     with plain_errors():
         from ascent.runs.folder import list_runs
 
         found = list_runs(folder)
     if not found:
         typer.echo(f"no runs in {folder}")
+    width = max((len(each.name) for each in found), default=0)
     for each in found:
-        numbers = "  ".join(f"{k} {each.latest[k]:.4g}" for k in SHOWN if k in each.latest)
-        typer.echo(f"{each.name:<30} {each.state:<9} step {each.step:<7} {numbers}")
+        numbers = "  ".join([f"{k} {each.latest[k]:.4g}" for k in SHOWN if k in each.latest][:2])
+        typer.echo(f"{each.name:<{width}}  {each.state:<9} step {each.step:<6} {numbers}".rstrip())
 
 
 def show_run(run: Run) -> None:

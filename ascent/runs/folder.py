@@ -18,8 +18,9 @@ lock               the process that writes
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -233,19 +234,29 @@ def read_run(path: Path) -> Run:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """The runs directly inside a folder, by name. The state `damaged` means that `read_run` fails."""
+    """The runs in a folder and its subfolders, named relative to it. The state `damaged` means that `read_run` fails."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; give the folder that holds the run folders")
     found = []
-    for path in sorted(each for each in folder.iterdir() if (each / CONFIG).is_file()):
+    for path in _find_runs(folder):
         try:
             records = jsonl.read(path / METRICS).records
             state, _ = _state(path)
         except ValueError:
             records, state = [], "damaged"
         latest = jsonl.numbers(records[-1]) if records else {}
-        found.append(RunSummary(path.name, path, state, int(latest.get("step", 0)), latest))
+        name = path.name if path == folder else str(path.relative_to(folder))
+        found.append(RunSummary(name, path, state, int(latest.get("step", 0)), latest))
     return found
+
+
+def _find_runs(folder: Path) -> Iterator[Path]:
+    """Run folders in path order. What is inside a run, a hidden folder or a link is not looked at."""
+    for root, names, files in os.walk(folder):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        if CONFIG in files and ENVIRONMENT in files:
+            names.clear()
+            yield Path(root)
 
 
 def _append_within(

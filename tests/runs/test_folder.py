@@ -100,6 +100,15 @@ def test_runs_are_listed_with_their_state_and_last_metrics(tmp_path: Path) -> No
         list_runs(tmp_path / "nowhere")
 
 
+def test_runs_in_subfolders_are_listed_and_folders_inside_a_run_are_not(tmp_path: Path) -> None:
+    for name in ("study/round-1/policy", "study/round-1/policy/inner", "study/b", ".hidden/run", "one"):
+        created(tmp_path / name).close()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.yaml").write_text("another tool's\n")
+    assert [each.name for each in list_runs(tmp_path)] == ["one", "study/b", "study/round-1/policy"]
+    assert [(each.name, each.path) for each in list_runs(tmp_path / "one")] == [("one", tmp_path / "one")]
+
+
 def test_changes_are_kept_as_far_as_the_run_goes_back(tmp_path: Path) -> None:
     """A change for step 6 is history once the run goes on from step 5; taken back to step 3, it has not happened."""
     path = tmp_path / "run"
