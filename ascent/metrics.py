@@ -130,7 +130,9 @@ REGISTRY: tuple[MetricInfo, ...] = (
     _metric("time/prepare", SECONDS, "Packing, log-probs of other models, advantages, cutting into micro-batches."),
     _metric("time/update", SECONDS, "Forward, backward and optimizer."),
     _metric("time/step", SECONDS, "The whole step, without evaluation and checkpoint."),
-    _metric("time/tokens_per_s", "tokens per second", "Tokens in the step's batches by the time of the whole step."),
+    _metric(
+        "time/tokens_per_s", "tokens per second", "Tokens in the step's batches by the time of the whole step.", plot=13
+    ),
 )
 _PATTERNS = [
     (re.compile(re.sub(r"<\w+>", "(.+)", re.escape(each.name).replace(r"\<", "<").replace(r"\>", ">"))), each)

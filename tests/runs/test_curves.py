@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.runs.curves import draw, select_metrics
+from ascent.runs.curves import draw, draw_comparison, merge_curves, select_metrics
 
 
 def test_main_metrics_come_first_and_others_fill_up() -> None:
@@ -38,6 +38,43 @@ def test_a_png_is_drawn_and_holes_are_left_out(tmp_path: Path) -> None:
     assert content.startswith(b"\x89PNG")
     width, height = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
     assert (width, height) == (960, 360)
+
+
+SFT = {
+    "loss/nll": 2.0, "denominator/nll": 46.0, "loss/total": 2.1, "tokens/run": 9.0, "optim/lr": 1e-3,
+    "optim/grad_norm": 3.0, "time/step": 0.1, "time/tokens_per_s": 90.0, "eval/loss/total": 2.2, "eval/tokens/run": 5.0,
+}  # fmt: skip
+
+
+def test_the_panels_of_sft() -> None:
+    """The held-out loss is a second line in the panel of the loss; counters fill no panel."""
+    assert select_metrics([{"step": 1.0, **SFT}]) == ["loss/total", "optim/grad_norm", "optim/lr", "time/tokens_per_s"]
+
+
+def test_all_panels_have_the_same_whole_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **more: (drawn.append(self), save(self, *args, **more)))
+    draw(
+        [{"step": float(n), "loss/total": 1 / n, **({"optim/lr": 1.0} if n == 3 else {})} for n in range(1, 5)],
+        tmp_path / "c.png",
+    )
+    panels = drawn[0].axes
+    assert len(panels) == 2 and panels[0].get_xlim() == panels[1].get_xlim()
+    assert panels[0].get_xlim()[0] <= 1 and panels[0].get_xlim()[1] >= 4
+    assert all(float(tick).is_integer() for axes in panels for tick in axes.get_xticks())
+
+
+def test_runs_of_one_group_are_drawn_as_their_mean(tmp_path: Path) -> None:
+    first = [{"step": 1.0, "eval/loss/total": 2.0}, {"step": 2.0, "eval/loss/total": 1.0}]
+    second = [{"step": 2.0, "eval/loss/total": 3.0}, {"step": 3.0, "eval/loss/total": math.nan}]
+    assert merge_curves([[(1, 2.0), (2, 1.0)], [(2, 3.0)]]) == [(2, [1.0, 3.0])]
+    draw_comparison({"a": [first, second], "b": [first]}, ["eval/loss/total"], tmp_path / "new/c.svg")
+    assert b"<svg" in (tmp_path / "new/c.svg").read_bytes()
+    with pytest.raises(ValueError, match=r"c\.jpeg cannot be drawn; its name must end in \.png, \.svg, \.pdf"):
+        draw_comparison({"a": [first]}, ["eval/loss/total"], tmp_path / "c.jpeg")
 
 
 def test_nothing_to_draw_is_an_error(tmp_path: Path) -> None:
