@@ -8,9 +8,22 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from ascent.data.prepare import Item
+
+
+class Sized(Protocol):
+    """What the split reads of an item."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sized)
 
 
 class PackingStats(NamedTuple):
@@ -29,7 +42,7 @@ class PackingStats(NamedTuple):
         return self.real / self.padded
 
 
-def split_microbatches(items: Sequence[Item], budget: int, *, ranks: int = 1) -> list[list[Item]]:
+def split_microbatches(items: Sequence[S], budget: int, *, ranks: int = 1) -> list[list[S]]:
     """Micro-batches, none empty; their number is a multiple of `ranks`, and rank r takes r, r + ranks, and so on."""
     if len(items) < ranks:
         raise ValueError(f"{len(items)} records for {ranks} ranks; each rank needs at least one: raise data.batch_size")
@@ -54,7 +67,7 @@ def split_microbatches(items: Sequence[Item], budget: int, *, ranks: int = 1) ->
     )
 
 
-def _assign(items: Sequence[Item], count: int) -> list[list[int]]:
+def _assign(items: Sequence[Sized], count: int) -> list[list[int]]:
     """Indices of items in `count` bins, each bin in the order of the items."""
     bins: list[list[int]] = [[] for _ in range(count)]
     heap = [(0, number) for number in range(count)]

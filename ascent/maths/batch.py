@@ -82,13 +82,15 @@ class PackedBatch(TypedDict, total=False):
 
 
 def select(batch: PackedBatch, rows: Sequence[int]) -> PackedBatch:
-    """Some sequences of a batch, in the given order."""
+    """Some sequences of a batch, in the given order, with the pairs among them and their part of inner batches."""
     segments = batch["segments"]
     rows_B = torch.tensor(list(rows))
     starts = segments.offsets.tolist()
     tokens_T = torch.cat([torch.arange(starts[row], starts[row + 1]) for row in rows])
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = _select_pairs(batch, rows_B)
     for name, value in cast(dict[str, Any], batch).items():
+        if name in found:
+            continue
         if name == "segments":
             found[name] = Segments.from_lengths(segments.lengths_B[rows_B])
         elif name == "groups":
@@ -97,9 +99,25 @@ def select(batch: PackedBatch, rows: Sequence[int]) -> PackedBatch:
             found[name] = value[tokens_T]
         elif name.endswith(SEQUENCE_AXIS):
             found[name] = value[rows_B]
+        elif isinstance(value, Mapping):
+            found[name] = select(cast(PackedBatch, value), rows)
         else:
             raise ValueError(f"{name} cannot be split by sequences; its name must end in its axes")
     return cast(PackedBatch, found)
+
+
+def _select_pairs(batch: PackedBatch, rows_B: Tensor) -> dict[str, Any]:
+    """The fields of the pairs whose two sequences are among the rows."""
+    if "chosen_P" not in batch:
+        return {}
+    place_B = torch.full((batch["segments"].count,), -1)
+    place_B[rows_B] = torch.arange(len(rows_B))
+    chosen_P, rejected_P = place_B[batch["chosen_P"]], place_B[batch["rejected_P"]]
+    keep_P = (chosen_P >= 0) & (rejected_P >= 0)
+    if bool(((chosen_P >= 0) != (rejected_P >= 0)).any()):
+        raise ValueError("only one sequence of a pair is selected; select both, or none")
+    others = {name: value[keep_P] for name, value in cast(dict[str, Any], batch).items() if name.endswith("_P")}
+    return others | {"chosen_P": chosen_P[keep_P], "rejected_P": rejected_P[keep_P]}
 
 
 def concat(batches: Sequence[PackedBatch]) -> PackedBatch:

@@ -117,6 +117,31 @@ def sampler_of(plan: Plan, model: LanguageModel, renderer: Renderer, longest: in
     return NativeEngine(model, renderer.stop_ids, max_model_len=longest)
 
 
+def samples_exactly(plan: Plan) -> bool:
+    """Whether the log-probs that the sampler records are the trainer's, bit for bit."""
+    config = plan.config
+    return config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
+
+
+def reference_model(plan: Plan, folder: Path, policy: LanguageModel, longest: int) -> FrozenModel:
+    """The reference of the KL: the recipe's, or the policy as it was loaded."""
+    config = plan.config
+    if config.model.reference is None and policy.adapter is not None:
+        frozen: Any = lora.WithoutAdapter(policy)
+    else:
+        name = initial(config.model.reference or config.model.policy, folder, config.seed)
+        frozen = frozen_model(plan, name)
+        check_same_vocab(frozen, policy, "the reference", "use the model that the policy started from")
+        refuse_shorter("the reference (model.reference)", frozen, policy, longest)
+        if frozen.module.config.vocab_size != policy.module.config.vocab_size:
+            raise ValueError(
+                f"the reference has {frozen.module.config.vocab_size} tokens, the policy "
+                f"{policy.module.config.vocab_size}; their log-probs cannot be compared: use the model that "
+                "the policy started from"
+            )
+    return FrozenModel(frozen, config.rollouts.temperature, policy.device)
+
+
 class RLSetup:
     """The parts of such a run, in the order in which they need each other. Whoever has it must `close` it."""
 
@@ -150,8 +175,8 @@ class RLSetup:
         sampler = sampler_of(plan, self.model, self.renderer, self.longest)
         exits.callback(sampler.close)
         self.learner = self._policy_learner(plan)
-        exact = config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
-        reference = self._reference(plan, folder) if "reference" in row.needs else None
+        exact = samples_exactly(plan)
+        reference = reference_model(plan, folder, self.model, self.longest) if "reference" in row.needs else None
         critic, notes = self._critic(plan, folder, model_folder)
         half = config.model.dtype != "float32"
         asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half)
@@ -214,23 +239,6 @@ class RLSetup:
 
     def text(self, tokens: Sequence[int]) -> str:
         return str(self.model.tokenizer.decode(list(tokens), skip_special_tokens=True))
-
-    def _reference(self, plan: Plan, folder: Path) -> FrozenModel:
-        config = plan.config
-        if config.model.reference is None and self.model.adapter is not None:
-            frozen: Any = lora.WithoutAdapter(self.model)
-        else:
-            name = initial(config.model.reference or config.model.policy, folder, config.seed)
-            frozen = frozen_model(plan, name)
-            check_same_vocab(frozen, self.model, "the reference", "use the model that the policy started from")
-            refuse_shorter("the reference (model.reference)", frozen, self.model, self.longest)
-            if frozen.module.config.vocab_size != self.model.module.config.vocab_size:
-                raise ValueError(
-                    f"the reference has {frozen.module.config.vocab_size} tokens, the policy "
-                    f"{self.model.module.config.vocab_size}; their log-probs cannot be compared: use the model that "
-                    "the policy started from"
-                )
-        return FrozenModel(frozen, config.rollouts.temperature, self.model.device)
 
     def _teacher(self, plan: Plan, folder: Path) -> FrozenModel | None:
         if "teacher" not in plan.row.needs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from ascent.maths import batch as batches
@@ -28,6 +29,35 @@ def test_pairs_point_at_their_sequences() -> None:
     ]
     found = batches.concat(pieces)
     assert (found["chosen_P"].tolist(), found["rejected_P"].tolist()) == ([1, 2], [0, 3])
+
+
+def pairs() -> batches.PackedBatch:
+    return {
+        "segments": Segments.from_lengths([1, 2, 1, 3]),
+        "tokens_T": torch.arange(7),
+        "chosen_P": torch.tensor([0, 3]),
+        "rejected_P": torch.tensor([1, 2]),
+        "margins_P": torch.tensor([0.5, 2.0]),
+    }
+
+
+def test_a_selected_pair_points_at_its_sequences() -> None:
+    found = batches.select(pairs(), [3, 2])
+    assert found["tokens_T"].tolist() == [4, 5, 6, 3]
+    assert (found["chosen_P"].tolist(), found["rejected_P"].tolist()) == ([0], [1])
+    assert found["margins_P"].tolist() == [2.0]
+
+
+def test_a_pair_is_not_torn_apart() -> None:
+    with pytest.raises(ValueError, match="only one sequence of a pair is selected; select both"):
+        batches.select(pairs(), [0, 2, 3])
+
+
+def test_inner_batches_are_selected_too() -> None:
+    inner = batches.PackedBatch(segments=Segments.from_lengths([1, 2]), tokens_T=torch.tensor([7, 8, 9]))
+    batch = batches.PackedBatch(segments=Segments.from_lengths([1, 1]), tokens_T=torch.tensor([1, 2]), mismatched=inner)
+    found = batches.select(batch, [1])
+    assert found["tokens_T"].tolist() == [2] and found["mismatched"]["tokens_T"].tolist() == [8, 9]
 
 
 def test_groups_of_two_pieces_are_one_where_their_uids_are_equal() -> None:
