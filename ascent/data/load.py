@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from ascent.data.columns import Columns
 from ascent.data.convert import CONVERSIONS, convert, detect_schema
 from ascent.data.errors import Place, Policy, Report, RowError
 from ascent.data.rows import Row
-from ascent.data.schemas import Record, RecordKind, Schema
+from ascent.data.schemas import SCHEMAS, Record, RecordKind, Schema
+from ascent.records import Prompt
 
 SAMPLE_ROWS = 100  # rows from which the schema is detected
 # `ascent collect` writes a reason into this column of rows that are not for training, such as ties.
@@ -54,6 +55,7 @@ def load(name: str, want: RecordKind | None = None, *, invalid_rows: Policy = "f
             report.finish(0)
         raise ValueError(f"{name} holds no rows; there is nothing to read")
     schema = _detect(name, head, want, report, schemas)
+    benchmark = schema not in SCHEMAS
     records: list[Record] = []
     places: list[Place] = []
     unread: Counter[str] = Counter()
@@ -65,13 +67,18 @@ def load(name: str, want: RecordKind | None = None, *, invalid_rows: Policy = "f
             report.add(row.place, error)
             continue
         for converted in convert(record, schema.kind, want):
-            records.append(converted)
+            records.append(_with_columns(converted, row, benchmark) if isinstance(converted, Prompt) else converted)
             places.append(row.place)
     report.finish(len(records))
     kind = want or schema.kind
     remarks = (CONVERSIONS[schema.kind, kind][1],) if kind != schema.kind else ()
     unused = () if kind == "prompts" else tuple(sorted(unread))
     return LoadResult(name, tuple(records), tuple(places), report, kind, schema.name, unused, remarks)
+
+
+def _with_columns(prompt: Prompt, row: Row, benchmark: bool) -> Prompt:
+    """A prompt with its row, for rewards that take columns; a benchmark's answer is the one it is read as."""
+    return replace(prompt, columns={**row.fields, "answer": prompt.answer} if benchmark else row.fields)
 
 
 def _skip_set_aside(stream: Iterator[Row], report: Report) -> Iterator[Row]:

@@ -31,12 +31,14 @@ class Message:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt. `answer` and `info` are for the reward; the policy never sees them."""
+    """A prompt. `answer`, `info` and `columns` (the row it was read from) are for the reward; the policy never sees
+    them."""
 
     id: str
     messages: tuple[Message, ...]
     answer: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         not_empty(f"Prompt {self.id!r}.messages", self.messages, "give at least one message")

@@ -10,24 +10,39 @@ After MAX_ABANDONED of them the run stops, since each holds a thread and perhaps
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from ascent.records import Rollout
-from ascent.rewards.outcome import OnError, Outcome, RewardFailed, Tally, Unscored, check_score, failed_outcome
-from ascent.rewards.registry import Batch, Reward
+from ascent.rewards.outcome import (
+    OnError,
+    Outcome,
+    RewardFailed,
+    Tally,
+    Unscored,
+    check_score,
+    failed_outcome,
+    place_of,
+    shorten,
+    with_expectation,
+)
+from ascent.rewards.registry import (
+    MAX_COROUTINES,
+    MAX_THREADS,
+    Batch,
+    FunctionOfColumns,
+    Reward,
+    is_async,
+    signature_taken,
+)
 from ascent.sandbox.timeouts import BackgroundCall, error_summary
 
 MAX_ABANDONED = 32
-# Plain functions in parallel: enough to hide waiting, few enough that computing ones do not time each other out.
-MAX_THREADS = 4
-# Coroutines only wait.
-MAX_COROUTINES = 64
+MAX_SHOWN = 400  # characters of a failed call's arguments
 # A coroutine that blocks its event loop delays its own time-out.
 GRACE_SECONDS = 1.0
 
@@ -114,9 +129,9 @@ class _RewardQueue:
         self._error: BaseException | None = None
         self._jobs: queue.SimpleQueue[dict[int, Rollout] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._max_threads = reward.concurrency if isinstance(reward, Batch) else MAX_THREADS
-        if not isinstance(reward, Batch) and _is_async(reward):
-            self._max_threads = MAX_COROUTINES
+        self._max_threads = MAX_COROUTINES if is_async(reward) else MAX_THREADS
+        if isinstance(reward, Batch):
+            self._max_threads = reward.concurrency
 
     def add(self, index: int, rollout: Rollout | None) -> None:
         first = index - index % self._size
@@ -156,22 +171,38 @@ class _RewardQueue:
 
 
 def _outcomes(name: str, reward: Reward, rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
-    if isinstance(reward, Batch):
-        return _batch(name, reward, rollouts, timeout)
-    (rollout,) = rollouts
-    if _is_async(reward):
-        return [_coroutine(name, reward, rollout, timeout)]
-    box = BackgroundCall(functools.partial(reward, rollout), name=f"reward-{name}")
-    return [_failure(box, name, timeout) or check_score(box.value, rollout)]
+    """One call. A coroutine is awaited, whoever returns it."""
 
+    def call() -> Any:
+        return _await(reward.score(rollouts) if isinstance(reward, Batch) else reward(rollouts[0]), timeout)
 
-def _batch(name: str, reward: Batch, rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
-    box = BackgroundCall(lambda: reward.score(rollouts), name=f"reward-{name}")
-    failure = _failure(box, name, timeout)
+    box = BackgroundCall(call, name=f"reward-{name}")
+    failure = None
+    if not box.wait(timeout + (GRACE_SECONDS if is_async(reward) else 0.0)):
+        _abandon(name)
+        failure = failed_outcome("timeout", "no score in time")
+    elif isinstance(box.error, Unscored):
+        failure = failed_outcome(box.error.kind, box.error.detail)
+    elif box.error is not None:
+        failure = failed_outcome("raised", describe_error(box.error, reward, rollouts))
     if failure is not None:
         return [failure] * len(rollouts)
-    scores = box.value
-    if isinstance(scores, str | bytes) or not isinstance(scores, Sequence):
+    found = _of_batch(box.value, rollouts) if isinstance(reward, Batch) else [check_score(box.value, rollouts[0])]
+    taken = signature_taken(reward)
+    return [with_expectation(each, taken.returns) if taken is not None else each for each in found]
+
+
+def _await(value: Any, timeout: float) -> Any:
+    if not inspect.isawaitable(value):
+        return value
+    try:
+        return asyncio.run(asyncio.wait_for(value, timeout))
+    except TimeoutError:
+        raise Unscored("timeout", f"no score within {timeout:g} s") from None
+
+
+def _of_batch(scores: Any, rollouts: Sequence[Rollout]) -> list[Outcome]:
+    if isinstance(scores, str | bytes | Mapping) or not isinstance(scores, Sequence):
         return [failed_outcome("wrong_type", f"a batch returned a {type(scores).__name__}, not a list")] * len(rollouts)
     if len(scores) != len(rollouts):
         detail = f"a batch returned {len(scores)} scores for {len(rollouts)} rollouts"
@@ -179,27 +210,15 @@ def _batch(name: str, reward: Batch, rollouts: Sequence[Rollout], timeout: float
     return [check_score(score, rollout) for score, rollout in zip(scores, rollouts, strict=True)]
 
 
-def _coroutine(name: str, reward: Callable[[Rollout], Any], rollout: Rollout, timeout: float) -> Outcome:
-    box = BackgroundCall(lambda: asyncio.run(asyncio.wait_for(reward(rollout), timeout)), name=f"reward-{name}")
-    failure = _failure(box, name, timeout + GRACE_SECONDS)
-    if isinstance(box.error, TimeoutError):
-        return failed_outcome("timeout", f"no score within {timeout:g} s")
-    return failure or check_score(box.value, rollout)
-
-
-def _is_async(reward: Callable[..., Any]) -> bool:
-    target = reward.func if isinstance(reward, functools.partial) else reward
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
-
-
-def _failure(box: BackgroundCall, name: str, timeout: float) -> Outcome | None:
-    """None if the call returned a value."""
-    if not box.wait(timeout):
-        _abandon(name)
-        return failed_outcome("timeout", "no score in time")
-    if isinstance(box.error, Unscored):
-        return failed_outcome(box.error.kind, box.error.detail)
-    return failed_outcome("raised", error_summary(box.error)) if box.error is not None else None
+def describe_error(error: BaseException, reward: Reward, rollouts: Sequence[Rollout]) -> str:
+    """An exception with its place in the reward's file and the arguments of the call, shortened."""
+    if isinstance(reward, FunctionOfColumns):
+        arguments = reward.call.arguments(rollouts)
+    else:
+        owner = "rollouts[0]" if isinstance(reward, Batch) else "rollout"
+        arguments = {f"{owner}.text": rollouts[0].text, f"{owner}.prompt.answer": rollouts[0].prompt.answer}
+    shown = ", ".join(f"{name}={shorten(value)}" for name, value in arguments.items())
+    return f"{error_summary(error)}{place_of(error)}; called with {shown[:MAX_SHOWN]}"
 
 
 _abandoned: dict[str, int] = {}

@@ -26,13 +26,15 @@ class Gate:
 
 @dataclass(frozen=True)
 class Term:
-    """One reward in the total. `part_weights` multiply `weight`; a part with weight 0 is only reported."""
+    """One reward in the total. `part_weights` (`other_weight` for parts not listed) multiply `weight`; a part with
+    weight 0 is only reported."""
 
     name: str
     weight: float = 1.0
     part_weights: Mapping[str, float] = field(default_factory=dict)
     gate: Gate | None = None
     clip: tuple[float, float] | None = None
+    other_weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
@@ -45,10 +47,12 @@ class Term:
     @classmethod
     def of(cls, name: str, reward: Reward, *, weight: float = 1.0) -> Term:
         """A term with the reward's default weights."""
-        return cls(name, weight, reward.weights if isinstance(reward, Batch) else {})
+        if not isinstance(reward, Batch):
+            return cls(name, weight)
+        return cls(name, weight, reward.weights, other_weight=reward.other_weight)
 
     def weight_of(self, part: str) -> float:
-        return self.weight * self.part_weights.get(part, 1.0)
+        return self.weight * self.part_weights.get(part, self.other_weight)
 
     def full_name(self, part: str) -> str:
         return f"{self.name}/{part}" if part else self.name

@@ -16,17 +16,22 @@ kind is then counted like the names above.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
+import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from ascent.records import Rollout, StepReward
 
 # Bugs of the reward's code: by default these stop a run.
 BUGS = frozenset({"infinite", "wrong_type", "wrong_count"})
+# Where code comes from that is not the user's: this package, the standard library.
+NOT_OWN = (str(Path(__file__).parents[1]), str(Path(traceback.__file__).parent), "<frozen")
 OnError = Literal["bugs", "failures", "never"]
 
 
@@ -69,6 +74,10 @@ def check_score(score: Any, rollout: Rollout) -> Outcome:
         return failed_outcome("none", "returned None")
     if isinstance(score, Unscored):
         return failed_outcome(score.kind, score.detail)
+    if inspect.iscoroutine(score):
+        score.close()  # or Python warns about it at some later time
+        return failed_outcome("wrong_type", "returned a coroutine that was never awaited; await it in an `async def`")
+    score = _plain_number(score)
     if isinstance(score, bool | int | float):
         problem = _problem(score)
         return failed_outcome(*problem) if problem else Outcome({"": float(score)})
@@ -79,6 +88,33 @@ def check_score(score: Any, rollout: Rollout) -> Outcome:
     return failed_outcome(
         "wrong_type", f"returned {_shown(score)}; a score is a number, named parts, StepRewards or None"
     )
+
+
+def _plain_number(value: Any) -> Any:
+    """A number of numpy or torch as Python's."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+
+
+def with_expectation(result: Outcome, returns: str) -> Outcome:
+    """An outcome that says what was expected, where the return value is at fault."""
+    if result.failure is None or result.failure.kind not in ("none", "wrong_type", "wrong_count"):
+        return result
+    return failed_outcome(result.failure.kind, f"{result.failure.detail}; {returns}")
+
+
+def place_of(error: BaseException) -> str:
+    """` at FILE:LINE, in NAME`: the innermost line of the user's own code, or of any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame for frame in frames if not frame.filename.startswith(NOT_OWN) and "site-packages" not in frame.filename
+    ]
+    frame = next(reversed(own or frames), None)
+    return "" if frame is None else f" at {frame.filename}:{frame.lineno}, in {frame.name}"
+
+
+def shorten(value: Any, most: int = 60) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
 def _problem(value: float) -> tuple[str, str] | None:
@@ -99,6 +135,7 @@ def _of_parts(score: Mapping[Any, Any]) -> Outcome:
         if value is None:
             parts[name] = None
             continue
+        value = _plain_number(value)
         if not isinstance(value, bool | int | float):
             return failed_outcome("wrong_type", f"returned {_shown(value)} as its part {name!r}")
         problem = _problem(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ascent.protocols import Sampler
 from ascent.records import Prompt, Request, Rollout, Turn
@@ -105,7 +105,7 @@ def generate_stream(
     for index, each in enumerate(prompts):
         # The index keeps two occurrences of one prompt in a step apart: they are two groups.
         name = f"{noise_key}/{index}/{each.prompt.id}"
-        prompt = Prompt(name, each.prompt.messages, each.prompt.answer, each.prompt.info)
+        prompt = replace(each.prompt, id=name)
         for sample in samples:
             request = Request(
                 name, sample, each.tokens, params.max_new_tokens, params.seed, params.temperature, params.top_p,

@@ -25,6 +25,7 @@ class RewardPipeline:
     rewards: Mapping[str, Reward]
     rules: Mapping[str, CallOptions]
     combination: Combination
+    notes: tuple[str, ...] = ()
 
     def close(self) -> None:
         """Close every reward, even if one fails."""
@@ -39,11 +40,12 @@ class Scorer:
 
     def __init__(self, pipeline: RewardPipeline, tally: Tally) -> None:
         self._pipeline, self._tally = pipeline, tally
+        self.notes = pipeline.notes
         self._strict = {name for name, rule in pipeline.rules.items() if rule.on_error != "never"}
 
     def __call__(self, rollouts: RolloutStream) -> list[Rollout]:
         found = score(self._pipeline, rollouts, self._tally)
-        check_scored_fraction(found, self._strict)
+        check_scored_fraction(found, self._strict, self._tally.examples)
         return found
 
     def problem(self, prompt: Prompt) -> str | None:
@@ -84,8 +86,13 @@ def score(pipeline: RewardPipeline, rollouts: RolloutStream, tally: Tally) -> li
     return scored
 
 
-def check_scored_fraction(rollouts: Sequence[Rollout], strict: Set[str]) -> None:
-    """RewardFailed if more than half of a batch is unscored (docs/decisions/0007). Only `strict` rewards count."""
+def check_scored_fraction(
+    rollouts: Sequence[Rollout], strict: Set[str], examples: Mapping[tuple[str, str], str]
+) -> None:
+    """RewardFailed if more than half of a batch is unscored (docs/decisions/0007). Only `strict` rewards count.
+
+    `examples` are the first failures, by reward and kind.
+    """
     reasons: Counter[str] = Counter()
     unscored = 0
     for each in [each for each in rollouts if not each.scored]:
@@ -95,7 +102,10 @@ def check_scored_fraction(rollouts: Sequence[Rollout], strict: Set[str]) -> None
         reasons.update(f"{name}: {kind}" for name, kind in why)
     if 2 * unscored > len(rollouts):
         counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        name, _, kind = reasons.most_common(1)[0][0].partition(": ")
+        first = examples.get((name, kind))
         raise RewardFailed(
-            f"{unscored} of {len(rollouts)} rollouts could not be scored ({counts}); fix what failed, or "
-            "set `on_error: never` for the reward to go on with what is scored"
+            f"{unscored} of {len(rollouts)} rollouts could not be scored ({counts}); "
+            + (f"the first was {first}; " if first else "")
+            + "fix what failed, or set `on_error: never` for the reward to go on with what is scored"
         )

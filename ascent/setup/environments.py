@@ -76,4 +76,5 @@ def open_environment(records: LoadResult, session: EnvSession | None) -> tuple[L
     renamed = next((each.id for each, prompt in zip(first, prompts, strict=True) if each.id != prompt.id), None)
     if renamed is not None:
         raise ValueError(f"an environment renamed its prompt to {renamed!r}; first() keeps the prompt's id")
+    first = tuple(replace(each, columns=prompt.columns) for each, prompt in zip(first, prompts, strict=True))
     return replace(records, records=first), made_from

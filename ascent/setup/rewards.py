@@ -20,7 +20,7 @@ from ascent.rewards.calls import CallOptions
 from ascent.rewards.combine import Combination, Gate, Term
 from ascent.rewards.model_reward import ModelReward
 from ascent.rewards.outcome import Tally
-from ascent.rewards.registry import Reward
+from ascent.rewards.registry import BUILT_IN, Reward, signature_taken
 from ascent.rewards.steps import Decode
 from ascent.rollouts.score import ENV, RewardPipeline, Scorer
 from ascent.setup.reward_models import RewardModel
@@ -100,6 +100,7 @@ def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:
     found: dict[str, Reward] = {}
     rules: dict[str, CallOptions] = {}
     terms: list[Term] = []
+    notes: list[str] = []
     with ExitStack() as undo:  # a reward that is refused closes those made before it
         for place, each in enumerate(_listed(plan)):
             options = each.options
@@ -118,11 +119,11 @@ def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:
                 if twice is not None:
                     way = "use the verifier once, and other names beside it" if stepwise else "give one another `name`"
                     raise ValueError(f"two rewards are called {twice}; {way}")
-                taken = next((name for name in names if is_registered(f"reward/{name}")), None)
-                if taken is not None:
+                metric = next((name for name in names if is_registered(f"reward/{name}")), None)
+                if metric is not None:
                     raise ValueError(
-                        f"a reward is called {taken}, but reward/{taken} is another metric (docs/metrics.md); give it "
-                        "another `name`"
+                        f"a reward is called {metric}, but reward/{metric} is another metric (docs/metrics.md); give "
+                        "it another `name`"
                     )
                 reward = _reward(plan, each.use, options, text)
                 if isinstance(reward, Batch):
@@ -132,12 +133,15 @@ def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:
                     terms += [Term(STEPS, each.weight), Term(VERIFIER, 0.0)]
                 else:
                     found[names[0]] = reward
+                    taken = signature_taken(reward)
+                    if taken is not None and each.use not in BUILT_IN:
+                        notes.append(f"reward {names[0]}: called with {taken}")
                     terms.append(_term(names[0], reward, each.weight, own))
                 rules |= dict.fromkeys(names, rule)
             except ValueError as error:
                 raise ValueError(f"rewards[{place}]: {error}") from error
         undo.pop_all()
-    return RewardPipeline(found, rules, Combination(tuple(terms)))
+    return RewardPipeline(found, rules, Combination(tuple(terms)), tuple(notes))
 
 
 def _listed(plan: Plan) -> Sequence[schema.Reward]:

@@ -200,6 +200,7 @@ class RLSetup:
         self.evaluate = Evaluation(heldout, sampler, score, self.settings, self.text) if heldout else None
         self.notes = (
             *self.model.notes,
+            *score.notes,
             f"{len(train)} prompts from {config.data.train}",
             f"log-probs of the sampling policy: {'as recorded' if exact else 'computed again by the trainer'}",
             *notes,
