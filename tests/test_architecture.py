@@ -81,6 +81,7 @@ OUTSIDE_OF_FILES = {
     "rewards/checker.py": {"math_verify"},
     "tasks/reasoning.py": {"reasoning_gym"},
     "cli/doctor.py": {"torch"},  # it reports on torch
+    "cli/startup.py": {"torch", "transformers"},  # it shortens the import of transformers
 }
 
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}

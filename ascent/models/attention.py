@@ -12,16 +12,16 @@ keys.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from functools import cache, partial
 from inspect import signature
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 from ascent.maths.segments import Segments
@@ -29,8 +29,6 @@ from ascent.models.shared_prefix import GatherIndex, SharedPrefixes, gather, gat
 
 NAME = "ascent"
 LARGEST_FLASH_HEAD = 256
-# The flash kernel always supports grouped-query attention; from torch 2.12 on it must be enabled.
-GROUPED_HEADS: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
 
 # Arguments of models that do not change the result of attention.
 IGNORED = frozenset(
@@ -237,9 +235,18 @@ def _flash(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, 
     k_TKD, v_TKD = (gather(x.contiguous(), context.flash_keys) for x in (k_TKD, v_TKD))
     tensors = (q_THD.contiguous(), k_TKD, v_TKD, context.offsets, context.key_offsets)
     max_queries = max(queries for _, queries, _ in context.groups)
-    out_THD = varlen_attn(*tensors, max_queries, max_len, scale=call.scaling, window_size=(left, 0), **GROUPED_HEADS)
+    out_THD = _flash_kernel()(*tensors, max_queries, max_len, scale=call.scaling, window_size=(left, 0))
     assert isinstance(out_THD, Tensor)
     return out_THD
+
+
+@cache
+def _flash_kernel() -> Callable[..., object]:
+    """Imported on first use: it loads torch's compiler, which takes half a second and which a CPU does without."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    # The kernel always supports grouped-query attention; from torch 2.12 on it must be enabled.
+    return partial(varlen_attn, enable_gqa=True) if "enable_gqa" in signature(varlen_attn).parameters else varlen_attn
 
 
 def _sdpa(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall) -> Tensor:
