@@ -25,6 +25,7 @@ from ascent.cli import (
     train,
 )
 from ascent.cli.help import SectionedGroup, add, examples
+from ascent.cli.startup import shorten_imports
 
 
 class AscentGroup(SectionedGroup):
@@ -117,6 +118,7 @@ def options(
 
 def run() -> None:
     """Entry point. ValueError and OSError are the user's: one line for each problem, exit status 2, no traceback."""
+    shorten_imports()
     try:
         app()
     except (ValueError, OSError) as error:
