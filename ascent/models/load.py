@@ -101,8 +101,9 @@ def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTraine
         )
         raise ValueError(f"model {str(folder)!r} cannot be loaded: {first_line(error)}; {fix}") from error
     check_config(config, folder)
-    # Remote code is not in transformers' tables.
-    if type(config) not in (AUTO[head]._model_mapping or {}) and not trust_remote_code:
+    # Remote code is not in transformers' tables. The truth value of a table would import every class in it.
+    table: Any = AUTO[head]._model_mapping
+    if type(config) not in table and not trust_remote_code:
         kind = "causal language model" if head != "scalar" else "sequence classifier"
         raise ValueError(
             f"{folder} is a {config.model_type}, for which transformers has no {kind}; use a decoder-only model"
