@@ -76,6 +76,7 @@ OUTSIDE_OF_FILES = {
     "engines/native/sampling_triton.py": {"triton"},
     "models/locate.py": {"huggingface_hub", "httpx"},
     "models/norm_cuda.py": {"triton"},
+    "models/quantize.py": {"bitsandbytes"},
     "models/paged_attention_cuda.py": {"triton"},
     "models/rotary_cuda.py": {"triton"},
     "rewards/checker.py": {"math_verify"},

@@ -15,6 +15,7 @@ from ascent.api.train import Overrides, Recipe, assemble, plan_of
 from ascent.maths.batch import PackedBatch
 from ascent.models.memory import Forecast, forecast, shape_of, with_critic
 from ascent.models.model import LanguageModel
+from ascent.models.quantize import num_parameters
 from ascent.plan.resolve import Plan
 from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import Critic
@@ -110,8 +111,9 @@ def memory_of(plan: Plan, training: Training) -> Forecast:
 
 
 def _forecast(plan: Plan, model: LanguageModel, tokens: int, budget_bytes: int, reference: int = 0) -> Forecast:
+    parameters, quantized = num_parameters(model.module)
     return forecast(
-        shape_of(model.module.config, _count(model.module), sum(each.numel() for each in model.parameters())),
+        shape_of(model.module.config, parameters, sum(each.numel() for each in model.parameters()), quantized),
         tokens=tokens,
         dtype=plan.config.model.dtype,
         gradient_checkpointing=plan.config.model.gradient_checkpointing,

@@ -20,10 +20,14 @@ def copy_writer(folder: Path) -> Writer:
     return write
 
 
-def export(write_model: Writer, target: Path) -> Path:
-    """Write the model to a temporary folder, check it, sync it and rename it."""
+def check_free(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CheckpointError(f"{target} exists and is not an empty folder; export to another place or delete it first")
+
+
+def export(write_model: Writer, target: Path) -> Path:
+    """Write the model to a temporary folder, check it, sync it and rename it."""
+    check_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     writing = target.parent / f".{target.name}.writing"
     if writing.exists():

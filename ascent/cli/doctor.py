@@ -15,7 +15,7 @@ CORE = (
     *("torch", "transformers", "tokenizers", "safetensors", "datasets"),
     *("pydantic", "yaml", "typer", "rich", "numpy", "matplotlib"),
 )
-EXTRAS = {"classic": ("gymnasium",), "lora": ("peft",), "track": ("tensorboard", "wandb")}
+EXTRAS = {"classic": ("gymnasium",), "lora": ("peft",), "qlora": ("bitsandbytes",), "track": ("tensorboard", "wandb")}
 ROOM_GIB = 20
 
 

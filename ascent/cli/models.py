@@ -13,12 +13,18 @@ import typer
 from ascent.cli.options import MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors, say
 
 
-def export(model: Model, target: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")]) -> None:
+def export(
+    model: Model,
+    target: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")],
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the base's own code to merge an adapter.")
+    ] = False,
+) -> None:
     """Write a run's newest model as a plain Hugging Face folder."""
     with plain_errors():
         from ascent.api.export import export
 
-        typer.echo(f"written to {export(model, target)}")
+        typer.echo(f"written to {export(model, target, trust_remote_code=trust_remote_code)}")
 
 
 def score(

@@ -35,6 +35,7 @@ ON_RESUME: dict[str, str] = {
     "model.routing_replay": "",
     "model.lora": _STATE,
     "model.lora_alpha": "the saved adapter was trained at the old scale",
+    "model.quantize": "the saved adapter was trained on the old base weights",
     "model.trust_remote_code": "",
     "data.mix": "the saved position in the data belongs to the old mixture",
     "data.on_policy_fraction": "",

@@ -148,6 +148,9 @@ class Data(Section):
     mix: tuple[MixEntry, ...] = Field(
         (), description="Further training datasets with their shares; train gives the rest."
     )
+    quantize: Literal["nf4"] | None = Field(
+        None, description="Store the frozen linear layers under LoRA in 4 bits (QLoRA); null: in dtype."
+    )
     evaluate: str | None = Field(None, description="Evaluation dataset, as for train; null: no evaluation.")
     pretraining: str | None = Field(None, description="Pretraining text for the PPO-ptx loss, as for train.")
     centering_data: str | None = Field(

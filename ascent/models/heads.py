@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-VALUE_HEAD_FILE, SCORE_FILE = "value_head.safetensors", "score.safetensors"
+VALUE_HEAD_FILE = "value_head.safetensors"
 NORMALIZATION, STEPS = "score_normalization", "process_reward_model"
 
 
@@ -105,7 +105,7 @@ def score_layer(module: nn.Module) -> nn.Linear:
 
 
 def save_head(head: nn.Linear, file: Path) -> None:
-    """Save a head without its model: a value head, or the trained score head of a LoRA model."""
+    """Save a value head, without its model."""
     save_file({"score.weight": head.weight.detach().contiguous().cpu()}, file)
 
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ascent.models import attention, routing
+from ascent.models import attention, quantize, routing
 
 ROTARY = "apply_rotary_pos_emb"  # its name in every architecture
 StockForward = Callable[[Any, Tensor], Tensor]  # a module class's stock forward: (module, input) -> output
@@ -110,11 +110,11 @@ def patch_layers(module: PreTrainedModel, kernels: str = "fast") -> PatchedLayer
     # never faster, and with another order of summation, so a row's bits would depend on its batch.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     module.set_attn_implementation(attention.NAME)
-    counts = {"linear": 0, "norm": 0, "router": 0}
+    counts = {"linear": 0, "quantized": 0, "norm": 0, "router": 0}
     unpatched = []
     for name, part in module.named_modules():
         kind = _kind(part)
-        if kind not in ("linear", "norm"):
+        if kind in (None, "router"):
             unpatched += [
                 f"{name}.{own}" for own, weight in part.named_parameters(recurse=False) if _matrix(part, weight)
             ]
@@ -127,7 +127,7 @@ def patch_layers(module: PreTrainedModel, kernels: str = "fast") -> PatchedLayer
         modeling = sys.modules[source]
         if callable(rotary := getattr(modeling, ROTARY, None)):
             setattr(modeling, ROTARY, fast_rotary(getattr(rotary, "stock", rotary)))
-    return PatchedLayers(kernels, counts["linear"], counts["norm"], tuple(unpatched))
+    return PatchedLayers(kernels, counts["linear"] + counts["quantized"], counts["norm"], tuple(unpatched))
 
 
 def _stock_class(part: nn.Module) -> type[nn.Module]:
@@ -140,6 +140,8 @@ def _kind(part: nn.Module) -> str | None:
     stock = _stock_class(part)
     if stock is nn.Linear:
         return "linear"
+    if quantize.is_quantized(part):
+        return "quantized"
     # Every architecture brings its own class; all are called something like LlamaRMSNorm, LayerNorm, MixtralTopKRouter.
     if stock.__name__.endswith("Router"):
         return "router"
@@ -158,6 +160,9 @@ def _patched_class(stock: type[nn.Module], kind: str) -> type[nn.Module]:
         out: Tensor = self.kernels.linear(input, self.weight, self.bias)
         return out
 
+    def quantized(self: Any, x: Tensor) -> Tensor:
+        return quantize.linear(self, x)
+
     def norm(self: Any, hidden_states: Tensor) -> Tensor:
         out: Tensor = self.kernels.norm(stock.forward, self, hidden_states)
         return out
@@ -165,5 +170,5 @@ def _patched_class(stock: type[nn.Module], kind: str) -> type[nn.Module]:
     def router(self: Any, *args: Any, **options: Any) -> Any:
         return routing.route(partial(stock.forward, self, *args, **options), self.router_index, stock.__name__)
 
-    forward = {"linear": linear, "norm": norm, "router": router}[kind]
+    forward = {"linear": linear, "quantized": quantized, "norm": norm, "router": router}[kind]
     return type(f"Patched{stock.__name__}", (stock,), {"forward": forward, "stock": stock, "__module__": __name__})

@@ -21,7 +21,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ascent.models import attention, heads, layer_patching
+from ascent.models import adapters, attention, heads, layer_patching
+from ascent.models import quantize as quantizing
 from ascent.models.dropout import disable_config_dropout, disable_dropout
 from ascent.models.fused_logprobs import BUDGET_BYTES, CUDA_BUDGET_BYTES
 from ascent.models.hf_logging import quiet_transformers
@@ -49,33 +50,45 @@ def load(
     trust_remote_code: bool = False,
     budget_bytes: int | None = None,
     routing_replay: bool = False,
+    quantize: str | None = None,
 ) -> LanguageModel:
-    """Load a folder, one of our runs, or a hub name.
+    """Load a folder, one of our runs, or a hub name. A LoRA adapter is merged into its base.
 
     `head`: tokens (a policy), scalar (a reward model or critic) or both (a policy whose trunk carries a critic).
     `dropout` keeps the model's dropout; otherwise every rate is set to 0. `gradient_checkpointing` saves memory by
     recomputing each layer in the backward pass. `seed` initializes the scalar head if the folder has none.
     `budget_bytes` is the memory for logits: 128 MiB, or 512 MiB on CUDA, by default. `routing_replay` replays the
-    experts that the native engine recorded.
+    experts that the native engine recorded. `quantize="nf4"` stores the linear layers in 4 bits, frozen: attach LoRA to
+    train such a model.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r} is not supported; use {' or '.join(DTYPES)}")
     if head not in AUTO:
         raise ValueError(f"head={head!r} does not exist; use one of {', '.join(AUTO)}")
-    folder = check_hub(resolve(source))
+    found = resolve(source)
+    folder, origin = check_hub(found), str(found.absolute() if isinstance(found, Path) else found)
     notes = [f"model {source} is {folder}"] if str(folder) != str(Path(source).expanduser()) else []
-    config = _config(folder, head, trust_remote_code)
+    base = check_hub(adapters.chain(folder)[-1])
+    if quantize is not None and base != folder:
+        raise ValueError(f"quantize={quantize!r}: {folder} is a LoRA adapter; export it first and quantize the result")
+    config = _config(base, head, trust_remote_code)
+    if base != folder and isinstance(folder, Path):
+        adapters.update_config(config, folder)
     if not dropout:
         notes += disable_config_dropout(config)
-    tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
-    module, fresh = _weights(folder, config, head, DTYPES[dtype], trust_remote_code)
+    has_tokenizer = isinstance(folder, Path) and (folder / "tokenizer_config.json").is_file()
+    tokenizer = load_tokenizer(folder if has_tokenizer else base, trust_remote_code=trust_remote_code)
+    options = {"dtype": DTYPES[dtype], "trust_remote_code": trust_remote_code}
+    module, fresh = _module(folder, config, head, options, quantize, device)
+    notes += [] if quantize is None else [quantizing.note(module, quantize)]
     notes += _match_tokenizer(tokenizer, module)
     if fresh:
         heads.init_head(heads.score_layer(module), seed=seed)
         notes.append(f"the scalar head is new (initialized from seed {seed})")
     if not dropout:
         disable_dropout(module.modules())
-    nn.Module.to(module, device)
+    if quantize is None:
+        nn.Module.to(module, device)
     layer_patching.patch_layers(module)
     check_model(module, None if head == "scalar" else output_head(module))
     routes = check_routing(module.eval()) if routing_replay else None
@@ -87,7 +100,9 @@ def load(
         logger.info(note)
     module.train(dropout or gradient_checkpointing)
     budget = budget_bytes or (CUDA_BUDGET_BYTES if module.device.type == "cuda" else BUDGET_BYTES)
-    return LanguageModel(module, tokenizer, value_head, None, budget, gradient_checkpointing, tuple(notes), routes)
+    return LanguageModel(
+        module, tokenizer, value_head, None, budget, gradient_checkpointing, tuple(notes), routes, origin
+    )
 
 
 def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTrainedConfig:
@@ -113,8 +128,36 @@ def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTraine
     return config
 
 
+def _module(
+    folder: Path | str,
+    config: PreTrainedConfig,
+    head: str,
+    options: dict[str, Any],
+    quantize: str | None,
+    device: str | torch.device,
+) -> tuple[PreTrainedModel, bool]:
+    """The module, dense or quantized, and whether its scalar head is random. An adapter is merged into its base."""
+    base = adapters.base_of(folder)
+    if base is None:
+        if quantize is not None:
+            quantization = quantizing.quantization(quantize, options["dtype"])
+            # With a device map, each tensor is quantized there as it is read.
+            options = {**options, "quantization_config": quantization, "device_map": {"": device}}
+        return _weights(folder, config, head, options)
+    assert isinstance(folder, Path)
+    scored = adapters.has_score(folder)
+    if scored and head != "scalar":
+        raise ValueError(f"{folder} is the adapter of a reward model or critic, which has no token head; load another")
+    trained_on = adapters.training_of(folder)["quantize"]
+    module, fresh = _module(check_hub(base), config, head, options, trained_on, device)
+    if trained_on is not None:
+        with quiet_transformers():
+            module = module.dequantize(options["dtype"])
+    return adapters.merge(module, folder), fresh and not scored
+
+
 def _weights(
-    folder: Path | str, config: PreTrainedConfig, head: str, dtype: torch.dtype, trust_remote_code: bool
+    folder: Path | str, config: PreTrainedConfig, head: str, options: dict[str, Any]
 ) -> tuple[PreTrainedModel, bool]:
     """The module, and whether its scalar head is missing from the folder (it is then random)."""
     try:
@@ -123,12 +166,11 @@ def _weights(
             module, report = AUTO[head].from_pretrained(
                 folder,
                 config=config,
-                dtype=dtype,
                 attn_implementation=attention.NAME,
                 use_safetensors=True,
-                trust_remote_code=trust_remote_code,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
+                **options,
             )
     except (OSError, SafetensorError) as error:
         raise ValueError(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 STEP = re.compile(r"(?:step[-_]?)?(\d+)")
+ADAPTER_CONFIG = "adapter_config.json"  # the mark of a LoRA adapter's folder
 SECONDS = 10.0  # timeout of the hub
 
 
@@ -63,12 +64,8 @@ def _model_in(folder: Path) -> Path:
     steps = [(int(found[1]), path) for path in folder.glob("checkpoints/*") if (found := STEP.fullmatch(path.name))]
     newest_first = [path / "model" for _, path in sorted(steps, reverse=True)]
     for candidate in (folder, *newest_first, folder / "model"):
-        if (candidate / "config.json").is_file():
+        if (candidate / "config.json").is_file() or (candidate / ADAPTER_CONFIG).is_file():
             return candidate
-    if (folder / "adapter_config.json").is_file():
-        raise ValueError(
-            f"{folder} holds a LoRA adapter without its model; load the base model, or save the merged model first"
-        )
     raise ValueError(
         f"{folder} holds no model: no config.json in it, in its model/ or in any checkpoints/<step>/model/; "
         "give a Hugging Face model folder or a run folder that has saved at least once"

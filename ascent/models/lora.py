@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ascent.models import heads, layer_patching
+from ascent.models import adapters, heads, layer_patching
 from ascent.models.forward import Batch
-from ascent.models.model import ADAPTER, LanguageModel
+from ascent.models.model import LanguageModel
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -96,30 +95,10 @@ class WithoutAdapter:
 def restore(model: LanguageModel, folder: str | Path) -> None:
     """Load the adapter and the heads that `save` wrote into `folder`, bit by bit.
 
-    The merged weights of that folder cannot be split into base and adapter again. The caller must load the base weights
-    that the adapter was trained on.
+    The caller must have loaded the base weights that the adapter was trained on.
     """
     if model.adapter is None:
         raise ValueError("the model has no LoRA adapter to restore; attach one of the same rank first")
-    from peft import get_peft_model_state_dict, set_peft_model_state_dict
-
-    file = Path(folder) / ADAPTER / "adapter_model.safetensors"
-    if not file.exists():
-        raise ValueError(f"{folder} holds no LoRA adapter ({ADAPTER}/{file.name}); it was saved without LoRA")
-    saved = load_file(file)
-    here = get_peft_model_state_dict(model.adapter)
-    wrong = [name for name in {**here, **saved} if _shape(here, name) != _shape(saved, name)]
-    if wrong:
-        raise ValueError(
-            f"{file} does not fit this adapter in {len(wrong)} weights, first {wrong[0]}: {_shape(saved, wrong[0])} "
-            f"there, {_shape(here, wrong[0])} here; use the rank and the model it was saved with"
-        )
-    set_peft_model_state_dict(model.adapter, saved)
-    if model.module.get_output_embeddings() is None:
-        heads.copy_head(Path(folder) / ADAPTER / heads.SCORE_FILE, heads.score_layer(model.module))
+    adapters.load_weights(model.adapter, Path(folder))
     if model.value_head is not None:
         heads.copy_head(Path(folder) / heads.VALUE_HEAD_FILE, model.value_head)
-
-
-def _shape(weights: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
-    return tuple(weights[name].shape) if name in weights else None

@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig
 from ascent.models.fused_logprobs import BUDGET_BYTES
 
 BYTES = {"float32": 4, "bfloat16": 2}
+QUANTIZED_BYTES = (4 + 8 / 64 + 32 / (64 * 256)) / 8  # NF4: a scale for 64 weights, in 8 bits, and one for 256 scales
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class Shape:
     heads: int
     key_value_heads: int
     head_size: int
+    quantized: int = 0  # of the parameters, stored in 4 bits
+
+    def weight_bytes(self, size: int) -> int:
+        return (self.parameters - self.quantized) * size + int(self.quantized * QUANTIZED_BYTES)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Forecast:
         return self.gradients + self.activations + self.logits
 
 
-def shape_of(config: PreTrainedConfig, parameters: int, trained: int | None = None) -> Shape:
+def shape_of(config: PreTrainedConfig, parameters: int, trained: int | None = None, quantized: int = 0) -> Shape:
     """Read the sizes from a config; `trained` is smaller than `parameters` with LoRA."""
     text = config.get_text_config()
     heads = text.num_attention_heads
@@ -71,6 +76,7 @@ def shape_of(config: PreTrainedConfig, parameters: int, trained: int | None = No
         heads=heads,
         key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
         head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        quantized=quantized,
     )
 
 
@@ -97,11 +103,11 @@ def forecast(
     size = BYTES[dtype]
     layer, hidden_bytes = layer_bytes(shape, tokens, size), tokens * shape.hidden * size
     if not training:
-        return Forecast(shape.parameters * size, 0, 0, 0, layer + 2 * hidden_bytes, budget_bytes, reference * size)
+        return Forecast(shape.weight_bytes(size), 0, 0, 0, layer + 2 * hidden_bytes, budget_bytes, reference * size)
     # With gradient checkpointing each layer keeps its input, and one layer at a time is recomputed.
     activations = shape.layers * hidden_bytes + layer if gradient_checkpointing else shape.layers * layer
     return Forecast(
-        weights=shape.parameters * size,
+        weights=shape.weight_bytes(size),
         gradients=shape.trained * (4 if dtype == "float32" else size + 4),
         masters=0 if dtype == "float32" else shape.trained * 4,
         moments=shape.trained * 8,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ascent.models import forward, heads
+from ascent.models import adapters, forward, heads
 from ascent.models.fused_logprobs import BUDGET_BYTES, Head
 from ascent.models.hf_logging import quiet_transformers
 from ascent.models.layer_patching import FAST
@@ -24,7 +24,6 @@ TOKEN_OUTPUTS = frozenset({"logprobs_T", "entropy_T", "log_collision_T"})
 LOGITS = frozenset({"logits_TV"})  # a `ChunkedLogits`, not a tensor: the matrix of all logits never exists
 SCALAR_OUTPUTS = frozenset({"scores_B", "values_T", "step_logits_TC"})
 WANTS = TOKEN_OUTPUTS | LOGITS | SCALAR_OUTPUTS
-ADAPTER = "adapter"  # the folder of the unmerged LoRA adapter in a saved model
 
 
 @dataclass
@@ -34,7 +33,7 @@ class LanguageModel:
     `module` is a causal model or a sequence classifier with one label; `value_head` is the second head of a causal
     model whose trunk also serves a critic. With LoRA the layers inside `module` carry the adapter, and `adapter` can
     switch it off. `notes` says what was decided while loading, one sentence each. `routes` is set if the experts
-    recorded while sampling are replayed in training.
+    recorded while sampling are replayed in training. `origin` is the folder or hub name that it was loaded from.
     """
 
     module: PreTrainedModel
@@ -45,6 +44,7 @@ class LanguageModel:
     gradient_checkpointing: bool = False
     notes: tuple[str, ...] = ()
     routes: Routes | None = None
+    origin: str = ""
 
     def __post_init__(self) -> None:
         if self.gradient_checkpointing:
@@ -170,34 +170,19 @@ class LanguageModel:
         return self.module.device
 
     def save(self, folder: str | Path) -> None:
-        """Write a Hugging Face folder that loads without Ascent. LoRA is merged, and also saved as an adapter."""
+        """Write a Hugging Face folder that loads without Ascent; with LoRA, the adapter in peft's layout.
+
+        The base of an adapter is named, not copied. `load` merges both.
+        """
         folder = Path(folder)
-        state = None
-        if self.adapter is not None:
-            state = _merged_state(self.module)
-            self.adapter.save_pretrained(str(folder / ADAPTER))
-            if self.module.get_output_embeddings() is None:
-                heads.save_head(heads.score_layer(self.module), folder / ADAPTER / heads.SCORE_FILE)
         with quiet_transformers():
-            self.module.save_pretrained(folder, state_dict=state)
+            if self.adapter is not None:
+                adapters.save(self.adapter, folder, self.origin)
+            else:
+                self.module.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         if self.value_head is not None:
             heads.save_head(self.value_head, folder / heads.VALUE_HEAD_FILE)
-
-
-def _merged_state(module: PreTrainedModel) -> dict[str, Tensor]:
-    """The weights of the plain model that equals this one with its LoRA adapter."""
-    from peft.tuners.lora import LoraLayer
-
-    layers: dict[str, Any] = {name: part for name, part in module.named_modules() if isinstance(part, LoraLayer)}
-    deltas = {
-        f"{name}.base_layer.weight": layer.get_delta_weight(layer.active_adapters[0]) for name, layer in layers.items()
-    }
-    return {
-        name.replace(".base_layer.", "."): weight + deltas[name].to(weight.dtype) if name in deltas else weight
-        for name, weight in module.state_dict().items()
-        if ".lora_" not in name
-    }
 
 
 def output_head(module: PreTrainedModel) -> Head:

@@ -15,6 +15,11 @@ from ascent.plan.unused_keys import REWARD_MODEL
 def check_compatibility(config: Config, row: Row) -> None:
     """ValueError with the first combination in `config` and `row` that cannot work."""
     check_cells(row)
+    if config.model.quantize is not None and config.model.lora is None:
+        raise ValueError(
+            f"model.quantize={config.model.quantize} freezes the weights, so without LoRA nothing could be trained; "
+            "set model.lora (16, say), or model.quantize=null"
+        )
     _mix_leaves_room_for_train(config)
     _every_checkpoint_has_a_score(config)
     if row.samples:

@@ -63,6 +63,7 @@ def critic_of(plan: Plan, folder: Path, policy: LanguageModel, saved: Path | Non
         gradient_checkpointing=settings.gradient_checkpointing,
         seed=seed,
         trust_remote_code=settings.trust_remote_code,
+        quantize=settings.quantize,
     )
     model.step_format = None  # one that judged steps learns values from now on
     check_same_vocab(model, policy, f"the critic ({key} {name})", "name another model as model.critic_from")

@@ -22,7 +22,8 @@ from ascent.data.load import files_of
 from ascent.data.schemas import RecordKind
 from ascent.envs.registry import BUILT_IN as ENVS
 from ascent.envs.tools import BUILT_IN as TOOLS
-from ascent.models.locate import SECONDS, check_hub, resolve
+from ascent.models.adapters import chain
+from ascent.models.locate import ADAPTER_CONFIG, SECONDS, check_hub, resolve
 from ascent.plan.resolve import Plan
 from ascent.plan.unused_keys import REWARD_MODEL
 from ascent.rewards.registry import BUILT_IN as REWARDS
@@ -147,7 +148,10 @@ def _chosen(key: str, value: str, values: Mapping[str, Any]) -> Iterator[InputNa
 
 def _is_model(value: str) -> bool:
     folder = os.path.expanduser(value)
-    return os.path.isfile(os.path.join(folder, "config.json")) or os.path.isdir(os.path.join(folder, "checkpoints"))
+    marks = ("config.json", ADAPTER_CONFIG)
+    return any(os.path.isfile(os.path.join(folder, each)) for each in marks) or os.path.isdir(
+        os.path.join(folder, "checkpoints")
+    )
 
 
 def _code(key: str, use: str, kind: str) -> InputName:
@@ -186,9 +190,14 @@ class FingerprintReader:
             place = resolve(each.name)
         if isinstance(place, str):
             return _of_the_hub(each, before)
-        return self._of_files(each, place, {
-            path.name: path for path in sorted(place.iterdir()) if path.suffix in OF_A_MODEL and path.is_file()
-        })  # fmt: skip
+        files = {
+            f"{'base/' * depth}{path.name}": path
+            for depth, folder in enumerate(chain(place))
+            if isinstance(folder, Path)
+            for path in sorted(folder.iterdir())
+            if path.suffix in OF_A_MODEL and path.is_file()
+        }
+        return self._of_files(each, place, files)
 
     def _data(self, each: InputName) -> Input:
         if not is_task(each.name):

@@ -10,6 +10,7 @@ from typing import Any
 
 from ascent.data.render import Renderer
 from ascent.engines.native.engine import NativeEngine
+from ascent.models.adapters import chain
 from ascent.models.locate import resolve
 from ascent.models.model import max_sequence_length
 from ascent.records import Prompt, Rollout
@@ -24,7 +25,8 @@ def weights_of(model: str) -> str:
     if not isinstance(folder, Path):
         return folder
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
+    folders = [each for each in chain(folder) if isinstance(each, Path)]
+    for path in (path for each in folders for path in sorted(each.glob("*.safetensors"))):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]

@@ -37,6 +37,7 @@ def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> L
         seed=config.seed,
         trust_remote_code=settings.trust_remote_code,
         routing_replay=settings.routing_replay,
+        quantize=settings.quantize,
     )
     model.normalization = None  # what a reward model had learnt before says nothing of what it will have learnt
     model.step_format = StepFormat(config.data.step_separator) if "step_head" in plan.row.needs else None

@@ -15,6 +15,7 @@ from ascent.api.train import resume_run, train_plan
 from ascent.config.load import merge_configs, nest_keys
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
+from tests.setup.runs import weights_of
 from tests.setup.world import INPUTS, KINDS, furnished, other
 
 pytestmark = pytest.mark.slow
@@ -41,7 +42,7 @@ def killed(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
         if kind not in known:
             folder = tmp_path_factory.mktemp("killed") / "run"
             train_plan(resolve(validate(nest_keys(KINDS[kind](world)))), folder, say=quiet)
-            final = (folder / "checkpoints/2/model/model.safetensors").read_bytes()
+            final = weights_of(folder, 2)
             shutil.rmtree(folder / "checkpoints/2")
             (folder / "outcome.json").unlink()
             known[kind] = folder, final
@@ -78,7 +79,7 @@ def changed(world: Path) -> Iterator[Callable[[str], Path]]:
 def test_nothing_changed_and_the_run_ends_in_the_same_weights(kind: str, killed: Any, copied: Any, world: Path) -> None:
     folder, said = copied(kind), []
     assert resume_run(folder, say=said.append) == 2
-    assert (folder / "checkpoints/2/model/model.safetensors").read_bytes() == killed(kind)[1]
+    assert weights_of(folder, 2) == killed(kind)[1]
     assert not (folder / "changes.jsonl").exists()
     assert not any("from step" in line for line in said)
 
@@ -124,7 +125,7 @@ def test_accepted_changes_count_from_the_next_step_and_are_written_down(copied: 
     (line,) = [json.loads(line) for line in (folder / "changes.jsonl").read_text().splitlines()]
     assert (line["step"], line["key"], line["input"]) == (2, "data.train", True)
     assert line["was"]["content"] != line["now"]["content"]
-    assert (folder / "checkpoints/2/model/model.safetensors").read_bytes() != killed("grpo")[1]
+    assert weights_of(folder, 2) != killed("grpo")[1]
     shutil.rmtree(folder / "checkpoints/2")  # from step 2 on it is the run's own: nothing is to be accepted again
     again: list[str] = []
     assert resume_run(folder, say=again.append) == 2
@@ -146,7 +147,7 @@ def test_what_only_a_start_needs_is_not_looked_at_later(copied: Any, killed: Any
     folder = copied("sft")
     path = changed("policy/model.safetensors")
     assert resume_run(folder, say=quiet) == 2
-    assert (folder / "checkpoints/2/model/model.safetensors").read_bytes() == killed("sft")[1]
+    assert weights_of(folder, 2) == killed("sft")[1]
     shutil.rmtree(folder / "checkpoints")  # now it starts again
     with pytest.raises(ValueError, match=rf"model.policy {path.parent} has another content \(model.safetensors "):
         resume_run(folder, say=quiet)
@@ -177,10 +178,10 @@ def test_a_run_as_policy_is_held_to_the_checkpoint_that_it_was(world: Path, tmp_
     assert yaml.safe_load((tmp_path / "whole/config.yaml").read_text())["model"]["policy"] == str(tmp_path / "sft")
     _edit(tmp_path / "sft", {"run.steps": 3})
     resume_run(tmp_path / "sft", say=quiet)
-    final = (tmp_path / "whole/checkpoints/2/model/model.safetensors").read_bytes()
+    final = weights_of(tmp_path / "whole", 2)
     shutil.rmtree(tmp_path / "whole/checkpoints/2")
     resume_run(tmp_path / "whole", say=quiet)
-    assert (tmp_path / "whole/checkpoints/2/model/model.safetensors").read_bytes() == final
+    assert weights_of(tmp_path / "whole", 2) == final
     shutil.rmtree(tmp_path / "whole/checkpoints/2")
     shutil.rmtree(held.parent)
     with pytest.raises(ValueError, match=rf"has another content .* at {tmp_path}/sft/checkpoints/3/model, which was "):
@@ -215,7 +216,7 @@ def test_an_edit_of_the_recipe_is_reported_recorded_and_has_an_effect(
     assert words in said
     lines = [json.loads(line) for line in (folder / "changes.jsonl").read_text().splitlines()]
     assert all(line["step"] == 2 for line in lines) and {line["key"] for line in lines} >= {words.split()[0]}
-    other_bits = (folder / "checkpoints/2/model/model.safetensors").read_bytes() != killed(kind)[1]
+    other_bits = weights_of(folder, 2) != killed(kind)[1]
     assert other_bits == ("run.steps" not in edit)
     shutil.rmtree(folder / f"checkpoints/{3 if 'run.steps' in edit else 2}")
     again: list[str] = []
@@ -267,7 +268,7 @@ def test_a_name_that_stands_for_the_same_content_is_no_other_input(copied: Any, 
     said: list[str] = []
     assert resume_run(folder, say=said.append) == 2
     assert any(line.startswith("data.train ") and line.endswith("from step 2 on") for line in said)
-    assert (folder / "checkpoints/2/model/model.safetensors").read_bytes() == killed("grpo")[1]
+    assert weights_of(folder, 2) == killed("grpo")[1]
 
 
 def test_a_run_without_its_inputs_written_down_is_refused(copied: Any) -> None:

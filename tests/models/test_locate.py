@@ -84,10 +84,17 @@ def test_what_holds_no_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no model"):
         resolve(tmp_path)
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(ValueError, match="a LoRA adapter without its model"):
-        resolve(tmp_path)
     with pytest.raises(ValueError, match="is a file"):
         resolve(tmp_path / "adapter_config.json")
+
+
+def test_an_adapter_is_a_model_whose_base_is_elsewhere(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.bin").write_text("")
+    with pytest.raises(ValueError, match=r"adapter_model\.bin; only safetensors are loaded"):
+        resolve(tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_text("")
+    assert resolve(tmp_path) == tmp_path
 
 
 def test_pickles_are_refused_and_safetensors_beside_them_are_fine(tmp_path):

@@ -1,4 +1,4 @@
-"""LoRA: off it is the base model, bit for bit; on it alone is trained; saved it is a plain model."""
+"""LoRA: off it is the base model, bit for bit; on it alone is trained; a saved adapter is restored."""
 
 import builtins
 
@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM
 from ascent.models.load import load
 from ascent.models.lora import adapter_off, attach, restore
 from ascent.models.tiny import create
-from tests.models.packing import batch_of, one_by_one
+from tests.models.adapted import logprobs, trained
+from tests.models.packing import batch_of
 
 pytest.importorskip("peft")
 
@@ -20,23 +21,6 @@ NUMBERS = {"hidden": 32, "layers": 2, "initializer_range": 0.25}
 @pytest.fixture
 def folder(tmp_path):
     return create(tmp_path / "base", **NUMBERS)
-
-
-def logprobs(model):
-    return model.outputs(batch_of(), WANT)["logprobs_T"].detach()
-
-
-def trained(folder, **numbers):
-    """An adapter after one large step, so that it does something."""
-    model = attach(load(folder, **numbers), rank=4)
-    want = model.offers & {"logprobs_T", "scores_B"}
-    for _ in range(2):
-        loss = torch.stack([x.nansum() for x in model.outputs(batch_of(), want).values()]).sum()
-        grads = torch.autograd.grad(loss, list(model.parameters()))
-        with torch.no_grad():
-            for weight, grad in zip(model.parameters(), grads, strict=True):
-                weight += 0.05 * grad / (grad.norm() + 1e-6)
-    return model
 
 
 def test_a_fresh_adapter_changes_nothing(folder):
@@ -74,18 +58,6 @@ def test_every_linear_layer_but_the_head_carries_one(folder):
     assert len(layers) == 2 * 7
     one = attach(load(folder), targets=["q_proj"])
     assert {name.split(".")[-4] for name, _ in one.named_parameters()} == {"q_proj"}
-
-
-def test_saved_it_is_a_plain_model(folder, tmp_path):
-    model = trained(folder)
-    before = {name: each.clone() for name, each in model.module.state_dict().items()}
-    model.save(tmp_path / "saved")
-    assert all(torch.equal(before[name], each) for name, each in model.module.state_dict().items())
-    stock = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", attn_implementation="eager").eval()
-    theirs_T, _ = one_by_one(stock, batch_of())
-    torch.testing.assert_close(theirs_T.detach(), logprobs(model), rtol=0, atol=1e-5)
-    assert (tmp_path / "saved" / "adapter" / "adapter_model.safetensors").exists()
-    torch.testing.assert_close(logprobs(load(tmp_path / "saved")), logprobs(model), rtol=0, atol=1e-5)
 
 
 def test_a_reward_model_trains_its_head_too(folder):

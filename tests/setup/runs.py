@@ -39,4 +39,6 @@ def tiny_recipe(folder: Path, **changes: Any) -> str:
 
 
 def weights_of(run: Path, step: int) -> bytes:
-    return (run / "checkpoints" / str(step) / "model" / "model.safetensors").read_bytes()
+    """The weights in a checkpoint; with LoRA, those of the adapter."""
+    (file,) = (run / "checkpoints" / str(step) / "model").glob("*model.safetensors")
+    return file.read_bytes()

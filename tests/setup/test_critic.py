@@ -174,9 +174,10 @@ def test_it_is_saved_and_restored_to_the_same_bits(more: dict[str, Any], tmp_pat
     train_plan(plan(**more), folder, say=quiet)
     last = folder / "checkpoints/3"
     files = json.loads((last / "manifest.json").read_text())["files"]
-    assert {"critic/model.safetensors", "critic/config.json", "model/model.safetensors"} <= set(files)
+    weights = "adapter_model.safetensors" if more else "model.safetensors"
+    assert {f"critic/{weights}", f"model/{weights}"} <= set(files)
     moved = [json.loads((folder / f"checkpoints/{n}/manifest.json").read_text())["files"] for n in (1, 2)]
-    assert moved[0]["critic/model.safetensors"] != moved[1]["critic/model.safetensors"]
+    assert moved[0][f"critic/{weights}"] != moved[1][f"critic/{weights}"]
     shutil.rmtree(last)
     resume_run(folder, say=quiet)
     assert json.loads((last / "manifest.json").read_text())["files"] == files

@@ -16,6 +16,8 @@ from huggingface_hub import constants
 
 from ascent.config.load import nest_keys
 from ascent.config.validate import validate
+from ascent.models.load import load
+from ascent.models.lora import attach
 from ascent.models.tiny import create
 from ascent.plan.resolve import Plan, resolve
 from ascent.setup import data
@@ -151,6 +153,18 @@ def test_a_process_reward_model_is_an_input_by_its_option(tmp_path: Path) -> Non
     made = plan(rewards=[{"use": "process_reward_model", "model": str(folder)}])
     first = found(made, tmp_path)
     assert "model.safetensors" in first["rewards[0].model"].content
+
+
+def test_of_an_adapter_the_base_is_read_too(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    base = create(tmp_path / "base")
+    attach(load(base), rank=2).save(tmp_path / "adapter")
+    reader = FingerprintReader(tmp_path, 0)
+    before = reader(InputName("model.policy", str(tmp_path / "adapter"), "model"))
+    assert {"adapter_model.safetensors", "base/model.safetensors"} <= before.content.keys()
+    other(base / "model.safetensors")
+    after = FingerprintReader(tmp_path, 0)(InputName("model.policy", str(tmp_path / "adapter"), "model"))
+    assert "has another content (base/model.safetensors " in difference(before, after)
 
 
 @pytest.mark.parametrize(

@@ -274,9 +274,12 @@ def test_a_prompt_that_came_along_is_computed_anew_after_an_update(folders: dict
     assert engine.stats().used_blocks == 0
 
 
-def test_lora_is_sampled_in_place(folders: dict[str, Path]) -> None:
-    bare = load(folders["llama"])
-    adapted = attach(load(folders["llama"]), rank=4, seed=0)
+@pytest.mark.parametrize("quantize", [None, "nf4"])
+def test_lora_is_sampled_in_place(folders: dict[str, Path], quantize: str | None) -> None:
+    if quantize is not None:
+        pytest.importorskip("bitsandbytes")
+    bare = load(folders["llama"], quantize=quantize)
+    adapted = attach(load(folders["llama"], quantize=quantize), rank=4, seed=0)
     with torch.no_grad():
         for weight in adapted.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) * 0.3)
