@@ -10,6 +10,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ascent.models.hf_logging import quiet_transformers
+
 # Padding and reserved tokens of common models; used only if they are not the end token.
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "<|vision_pad|>")
 SPARE = ("<|reserved_special_token_0|>", "<unused0>", "<unk>", "<|unk|>", "[UNK]")
@@ -17,7 +19,8 @@ SPARE = ("<|reserved_special_token_0|>", "<unused0>", "<unk>", "<|unk|>", "[UNK]
 
 def load_tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(
             f"no tokenizer can be loaded from {folder}: {first_line(error)}; save the tokenizer beside the model "
