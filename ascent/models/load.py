@@ -19,6 +19,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
 from ascent.models import adapters, attention, heads, layer_patching
@@ -68,16 +69,9 @@ def load(
     found = resolve(source)
     folder, origin = check_hub(found), str(found.absolute() if isinstance(found, Path) else found)
     notes = [f"model {source} is {folder}"] if str(folder) != str(Path(source).expanduser()) else []
-    base = check_hub(adapters.chain(folder)[-1])
-    if quantize is not None and base != folder:
-        raise ValueError(f"quantize={quantize!r}: {folder} is a LoRA adapter; export it first and quantize the result")
-    config = _config(base, head, trust_remote_code)
-    if base != folder and isinstance(folder, Path):
-        adapters.update_config(config, folder)
+    config, tokenizer = _config_and_tokenizer(folder, head, trust_remote_code)
     if not dropout:
         notes += disable_config_dropout(config)
-    has_tokenizer = isinstance(folder, Path) and (folder / "tokenizer_config.json").is_file()
-    tokenizer = load_tokenizer(folder if has_tokenizer else base, trust_remote_code=trust_remote_code)
     options = {"dtype": DTYPES[dtype], "trust_remote_code": trust_remote_code}
     module, fresh = _module(folder, config, head, options, quantize, device)
     notes += [] if quantize is None else [quantizing.note(module, quantize)]
@@ -103,6 +97,18 @@ def load(
     return LanguageModel(
         module, tokenizer, value_head, None, budget, gradient_checkpointing, tuple(notes), routes, origin
     )
+
+
+def _config_and_tokenizer(
+    folder: Path | str, head: str, trust_remote_code: bool
+) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    """Those of the folder; what an adapter's folder does not hold is its base's."""
+    base = check_hub(adapters.chain(folder)[-1])
+    config = _config(base, head, trust_remote_code)
+    if base != folder and isinstance(folder, Path):
+        adapters.update_config(config, folder)
+    own = isinstance(folder, Path) and (folder / "tokenizer_config.json").is_file()
+    return config, load_tokenizer(folder if own else base, trust_remote_code=trust_remote_code)
 
 
 def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTrainedConfig:
@@ -145,6 +151,8 @@ def _module(
             options = {**options, "quantization_config": quantization, "device_map": {"": device}}
         return _weights(folder, config, head, options)
     assert isinstance(folder, Path)
+    if quantize is not None:
+        raise ValueError(f"quantize={quantize!r}: {folder} is a LoRA adapter; export it first and quantize the result")
     scored = adapters.has_score(folder)
     if scored and head != "scalar":
         raise ValueError(f"{folder} is the adapter of a reward model or critic, which has no token head; load another")
