@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -78,6 +79,8 @@ def _part_of_transformers() -> Iterator[None]:
         yield
         utils = importlib.import_module("transformers.utils")
         utils.is_torch_distributed_available()  # the first answer is cached
+        if "TRANSFORMERS_VERBOSITY" not in os.environ:
+            utils.logging.set_verbosity_error()  # warnings about settings that only transformers' own code has
     finally:
         torch.distributed.is_available, importlib.metadata.packages_distributions = available, packages
     _read_once(utils)
