@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ascent.algorithms import TABLE as TABLE
     from ascent.algorithms import Row as Row
+    from ascent.api.advantages import add_advantages as add_advantages
+    from ascent.api.batches import batches as batches
+    from ascent.api.batches import load_data as load_data
     from ascent.api.check import check as check
     from ascent.api.collect import collect as collect
     from ascent.api.compare import compare as compare
     from ascent.api.evaluate import evaluate as evaluate
     from ascent.api.export import export as export
     from ascent.api.iterate import iterate as iterate
+    from ascent.api.policy import Policy as Policy
     from ascent.api.sample import sample as sample
     from ascent.api.score import score as score
     from ascent.api.train import resume as resume
@@ -53,6 +57,9 @@ _MODULES = {
         *("Completion", "Example", "Group", "Message", "Pair", "Prompt", "Ranking", "Rollout", "UnpairedExample"),
     ),
     "ascent.api.train": ("train", "resume"),
+    "ascent.api.policy": ("Policy",),
+    "ascent.api.advantages": ("add_advantages",),
+    "ascent.api.batches": ("batches", "load_data"),
     **{
         f"ascent.api.{name}": (name,)
         for name in ("check", "collect", "compare", "evaluate", "export", "iterate", "sample", "score")

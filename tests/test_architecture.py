@@ -221,6 +221,7 @@ PUBLIC = {
     *("Message", "Prompt", "Completion", "Rollout", "Group", "Example", "Pair", "Ranking", "UnpairedExample"),
     *("train", "resume", "iterate", "check"),
     *("evaluate", "compare", "sample", "score", "export", "collect"),
+    *("Policy", "add_advantages", "batches", "load_data"),
 }
 
 

@@ -1,0 +1,340 @@
+"""A policy for a training loop of one's own: `ascent.Policy`.
+
+It is the model, sampler and learner of a recipe behind five verbs: sample, pack, logprobs, step, save. A loop that
+does what a recipe does gets the recipe's weights, bit for bit (docs/own-loop.md).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import torch
+from torch import Tensor
+
+from ascent.algorithms import TABLE
+from ascent.api.batches import check_batch, record_microbatches
+from ascent.api.losses import Head, Loss, check_step, objective_of_loss
+from ascent.api.train import Overrides, override_strings
+from ascent.config.load import merge_configs, nest_keys, parse_overrides
+from ascent.config.validate import validate
+from ascent.data.collate import add_mismatched, collate
+from ascent.data.prepare import Limits, render_record
+from ascent.data.render import Renderer, TrainOn
+from ascent.data.schemas import Record
+from ascent.maths.batch import PackedBatch
+from ascent.models.model import LanguageModel, max_sequence_length
+from ascent.plan.resolve import Plan
+from ascent.records import Example, Message, Prompt, Rollout
+from ascent.rollouts.batch import pack_rollouts, place_step_rewards
+from ascent.rollouts.config import RolloutConfig
+from ascent.rollouts.experience import model_outputs
+from ascent.rollouts.generate import GREEDY, RenderedPrompt, SamplingParams, generate
+from ascent.rollouts.microbatches import minibatches, split_microbatches, units_of
+from ascent.setup.policy import TINY, adam_of, load_policy
+from ascent.setup.rl import FrozenModel, reference_model, sampler_of, samples_exactly
+from ascent.update.device import to_device
+from ascent.update.learner import LocalLearner
+from ascent.update.objective import Objective
+from ascent.update.schedule import Schedule
+
+Batches = PackedBatch | Sequence[PackedBatch]
+PromptLike = str | Prompt | Sequence[Message | Mapping[str, str]]
+# The row of the table whose models have these heads.
+ROWS: dict[Head, str] = {"tokens": "grpo", "scalar": "reward_model", "both": "ppo"}
+SECTIONS = ("model", "rollouts", "update")
+
+
+class Policy:
+    """A model with its sampler and its optimizer, for a training loop of one's own.
+
+    model: a folder, a run, a hub name, or `tiny:llama`.
+    overrides: further keys of a recipe's sections model, rollouts and update, as in `ascent.train`.
+    head: tokens for a language model, scalar for a reward model or critic, both for a policy with a value head.
+    reference: the model of `reference_logprobs`; None is the policy as it was loaded.
+    dtype, lora, learning_rate, max_new_tokens, temperature, tokens_per_microbatch: the recipe's keys of these names.
+    seed: the same seed gives the same bits.
+
+        policy = ascent.Policy("tiny:llama", learning_rate=1e-3, max_new_tokens=8)
+        rollouts = policy.sample(["1+1="], n=4)
+        batch = policy.pack(rollouts, rewards=[float(each.text == "2") for each in rollouts])
+        policy.step(ascent.add_advantages(batch, "grpo"), "grpo", kl=False)
+        policy.save("runs/own")
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        overrides: Overrides = (),
+        *,
+        head: Head = "tokens",
+        reference: str | Path | None = None,
+        dtype: str | None = None,
+        lora: int | None = None,
+        learning_rate: float | None = None,
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        tokens_per_microbatch: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if head not in ROWS:
+            raise ValueError(f"head={head!r}, but it must be one of {', '.join(ROWS)}")
+        given = {
+            "algorithm": ROWS[head],
+            "seed": seed,
+            "data.train": "-",  # the loop brings its own
+            "model.policy": str(model),
+            "model.critic": "head",
+            "model.reference": None if reference is None else str(reference),
+            "model.dtype": dtype,
+            "model.lora": lora,
+            "update.learning_rate": learning_rate,
+            "update.tokens_per_microbatch": tokens_per_microbatch,
+            "rollouts.max_new_tokens": max_new_tokens,
+            "rollouts.temperature": temperature,
+        }
+        changes = parse_overrides(override_strings(overrides))
+        for section in changes:
+            if section not in SECTIONS:
+                raise ValueError(f"{section} is no section of a policy; it has {', '.join(SECTIONS)}")
+        named = nest_keys({key: value for key, value in given.items() if value is not None})
+        self.plan = Plan(validate(merge_configs(named, changes)), TABLE[ROWS[head]])
+        self.head, self.config = head, self.plan.config
+        self._folder = Path(tempfile.mkdtemp(prefix="ascent-policy-"))  # where a tiny model is made
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self.model: LanguageModel = load_policy(self.plan, self._folder).eval()
+        self.calls = 0  # of `sample`: with the seed they key its noise
+        self._objectives: dict[Any, tuple[Loss, Objective]] = {}  # with the loss, whose id is the key
+        self._sampler: Any = None
+        self._sampler_length = 0
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.model.tokenizer
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps taken; also the version of the weights, which `versions_T` of a batch counts."""
+        return 0 if "learner" not in self.__dict__ else self.learner.steps
+
+    @property
+    def learning_rate(self) -> float:
+        return self.learner.schedule.peak
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self.learner.schedule = Schedule(value)
+
+    def sample(self, prompts: Sequence[PromptLike], n: int = 1, *, greedy: bool = False) -> list[Rollout]:
+        """Sample `n` completions of every prompt, or the greedy one.
+
+        A prompt is a text, a list of messages or a `Prompt`. Returns the rollouts, prompt by prompt. The noise depends
+        on the seed, the number of this call, the prompt's place and its id, and on nothing else.
+        """
+        if isinstance(prompts, str) or not prompts:
+            raise ValueError(f"prompts={prompts!r}, but sample takes a list of at least one prompt")
+        if n < 1:
+            raise ValueError(f"n={n}, but at least 1 completion of every prompt is sampled")
+        rendered = [self._render(index, prompt) for index, prompt in enumerate(prompts)]
+        settings = self.config.rollouts
+        params = SamplingParams(settings.max_new_tokens, self.config.seed, settings.temperature, settings.top_p)
+        sampler = self._sampler_for(max(len(each.tokens) for each in rendered) + settings.max_new_tokens)
+        sampler.set_weights(self.steps, {})
+        self.calls += not greedy
+        return generate(
+            sampler, rendered, [GREEDY] if greedy else range(n), params, noise_key=f"{self.calls}.0", decode=self._text
+        )
+
+    def pack(
+        self,
+        records: Sequence[Rollout] | Sequence[Record],
+        rewards: Sequence[float | None] | Tensor | None = None,
+        *,
+        train_on: TrainOn = "assistant",
+    ) -> PackedBatch:
+        """Pack rollouts with their rewards, or records (examples, pairs, rankings, unpaired), into one batch.
+
+        A batch is a dict of tensors (`ascent.maths.batch.PackedBatch` lists every field). A reward of None or NaN
+        means that the rollout could not be scored. `train_on` says which tokens of examples are trained.
+        """
+        if not records:
+            raise ValueError("pack needs at least one rollout or record")
+        if isinstance(records[0], Rollout):
+            return self._pack_rollouts(cast(Sequence[Rollout], records), rewards)
+        if rewards is not None:
+            raise ValueError(f"rewards are for rollouts, not for {type(records[0]).__name__} records")
+        renderer = self._renderers[train_on if isinstance(records[0], Example) else "completion"]
+        most = self.config.update.tokens_per_microbatch
+        limits = Limits(most, most)
+        items = [render_record(cast(Record, each), renderer, limits) for each in records]
+        if items[0].kind == "unpaired":
+            items, _ = add_mismatched(items, max_tokens=most)
+        return collate(items)
+
+    def logprobs(self, batch: PackedBatch) -> Tensor:
+        """The log-prob of every trained token under the policy as it is now, without gradient."""
+        return self.outputs(batch, "logprobs_T")["logprobs_T"]
+
+    def reference_logprobs(self, batch: PackedBatch) -> Tensor:
+        """The same under the reference: `reference`, or the policy as it was loaded."""
+        return self._outputs(self._reference, batch, {"logprobs_T"})["logprobs_T"]
+
+    def outputs(self, batch: PackedBatch, *names: str) -> PackedBatch:
+        """Model outputs by name, without gradient: logprobs_T, entropy_T; with a scalar head values_T, scores_B."""
+        return self._outputs(self, batch, set(names))
+
+    def minibatches(self, batch: PackedBatch, count: int = 1, *, epochs: int = 1) -> Iterator[list[PackedBatch]]:
+        """Several updates on the same rollouts: in every epoch a new shuffle, cut into `count` parts.
+
+        Yields the micro-batches of one update, for `step`, which then needs `old_logprobs_T`; it is added here.
+        """
+        check_batch(batch)
+        if "versions_T" in batch and "old_logprobs_T" not in batch and self.head != "scalar":
+            batch = {**batch, "old_logprobs_T": self.logprobs(batch)}
+        yield from self._updates(batch, count, epochs, whole_groups=False)
+
+    def step(self, batch: Batches, loss: Loss, /, **options: Any) -> dict[str, float]:
+        """Take one optimizer step on a batch, or on the micro-batches of `minibatches`.
+
+        loss: a name of the table (`ascent show algorithms`), a `Row`, or a function whose parameters are fields of the
+        batch and model outputs, and which returns one loss per token, sequence or pair. options: cells of the row
+        (`kl=False`, `policy_loss={"high": 0.28}`, `beta=0.1`), or keyword-only parameters of the function.
+
+        Returns the metrics of the step.
+        """
+        metrics = self.learner.step(*self._prepare(batch, loss, options))
+        return {name: metric.value() for name, metric in metrics.items()}
+
+    def evaluate(self, batch: Batches, loss: Loss, /, **options: Any) -> dict[str, float]:
+        """The loss and the metrics of `step`, without an update."""
+        metrics = self.learner.evaluate(*self._prepare(batch, loss, options))
+        return {name: metric.value() for name, metric in metrics.items()}
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model as a Hugging Face folder; with LoRA the adapter, which names its base (`ascent export`)."""
+        if self.model.adapter is not None and self.config.model.policy.startswith(TINY):
+            raise ValueError(
+                f"{self.config.model.policy} is made for this policy alone, so an adapter on it could not be loaded "
+                "again; make a folder first: ascent.Policy('tiny:llama').save('tiny')"
+            )
+        self.model.save(folder)
+
+    def close(self) -> None:
+        """Release the sampler's memory."""
+        if self._sampler is not None:
+            self._sampler.close()
+        self._sampler = None
+
+    @torch.no_grad()
+    def infer(self, batch: PackedBatch, want: frozenset[str]) -> Mapping[str, Tensor]:
+        """One forward pass; `outputs` cuts a large batch first."""
+        return self.model.outputs(to_device(batch, self.model.device), want, self.config.rollouts.temperature)
+
+    @cached_property
+    def learner(self) -> LocalLearner:
+        update = self.config.update
+        return LocalLearner(
+            self.model,
+            Schedule(update.learning_rate),
+            adam=adam_of(self.plan),
+            max_grad_norm=update.max_grad_norm,
+            temperature=self.config.rollouts.temperature,
+        )
+
+    @cached_property
+    def _reference(self) -> FrozenModel:
+        return reference_model(self.plan, self._folder, self.model, longest=0)
+
+    @cached_property
+    def _renderers(self) -> dict[TrainOn, Renderer]:
+        context = max_sequence_length(self.model.module.config)
+        return {each: Renderer(self.tokenizer, train_on=each, context=context) for each in get_args(TrainOn)}
+
+    def _render(self, index: int, prompt: PromptLike) -> RenderedPrompt:
+        if isinstance(prompt, str):
+            prompt = Prompt(str(index), (Message("user", prompt),))
+        elif not isinstance(prompt, Prompt):
+            messages = [each if isinstance(each, Message) else Message(**cast(Any, each)) for each in prompt]
+            prompt = Prompt(str(index), tuple(messages))
+        return RenderedPrompt(prompt, self._renderers["completion"].prompt(prompt.messages))
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self.model.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def _sampler_for(self, length: int) -> Any:
+        """The sampler, made again where a sequence is longer than all before."""
+        if self._sampler is None or length > self._sampler_length:
+            if self._sampler is not None:
+                self._sampler.close()
+            self._sampler = sampler_of(self.plan, self.model, self._renderers["completion"], length)
+            self._sampler_length = length
+        return self._sampler
+
+    def _pack_rollouts(
+        self, rollouts: Sequence[Rollout], rewards: Sequence[float | None] | Tensor | None
+    ) -> PackedBatch:
+        if rewards is not None:
+            values = rewards.tolist() if isinstance(rewards, Tensor) else list(rewards)
+            if len(values) != len(rollouts):
+                raise ValueError(f"{len(values)} rewards for {len(rollouts)} rollouts; give one for each, in order")
+            rollouts = [replace(each, reward=_number(value)) for each, value in zip(rollouts, values, strict=True)]
+        batch = pack_rollouts(rollouts)
+        if any(each.steps for each in rollouts):
+            batch |= place_step_rewards(rollouts, batch)
+        if samples_exactly(self.plan):
+            batch["old_logprobs_T"] = batch["sampler_logprobs_T"]
+        return batch
+
+    def _outputs(self, model: Any, batch: PackedBatch, names: set[str]) -> PackedBatch:
+        check_batch(batch)
+        return model_outputs(model, batch, names, self.config.update.tokens_per_microbatch)
+
+    def _prepare(self, batch: Batches, loss: Loss, options: Mapping[str, Any]) -> tuple[list[PackedBatch], Objective]:
+        batches = self._microbatches(batch, loss)
+        objective = self._objective(loss, options, len(batches) == 1)
+        check_step(batches, objective, self.steps)
+        return batches, objective
+
+    def _objective(self, loss: Loss, options: Mapping[str, Any], single_microbatch: bool) -> Objective:
+        key = (loss if isinstance(loss, str) else id(loss), repr(options), single_microbatch)
+        if key not in self._objectives:
+            objective = objective_of_loss(
+                loss, options, head=self.head, max_new_tokens=self.config.rollouts.max_new_tokens,
+                single_microbatch=single_microbatch,
+            )  # fmt: skip
+            self._objectives[key] = loss, objective
+        return self._objectives[key][1]
+
+    def _microbatches(self, batch: Batches, loss: Loss) -> list[PackedBatch]:
+        if not isinstance(batch, Mapping):
+            if not isinstance(batch, Sequence) or not batch or not all(isinstance(each, Mapping) for each in batch):
+                raise ValueError(f"step takes a packed batch, not {type(batch).__name__}; policy.pack makes one")
+            return list(batch)
+        check_batch(batch)
+        if "versions_T" not in batch:
+            return record_microbatches(batch, self.config.update.tokens_per_microbatch)
+        whole_groups = isinstance(loss, str) and loss in TABLE and TABLE[loss].trains_groups
+        return next(self._updates(batch, 1, 1, whole_groups=whole_groups))
+
+    def _updates(
+        self, batch: PackedBatch, count: int, epochs: int, *, whole_groups: bool
+    ) -> Iterator[list[PackedBatch]]:
+        config = RolloutConfig(prompts_per_step=1, group_size=1, epochs=epochs, minibatches=count)
+        units = units_of(batch, whole_groups=whole_groups)
+        for chosen in minibatches(units, config, seed=self.config.seed, step=self.calls):
+            rows = [[row] for unit in chosen for row in unit]
+            yield split_microbatches(batch, rows, self.config.update.tokens_per_microbatch)
+
+
+def _number(reward: Any) -> float | None:
+    """A reward as a float; integers would make an integer tensor."""
+    try:
+        return None if reward is None else float(reward)
+    except (TypeError, ValueError):
+        raise ValueError(f"a reward is a number, or None where it is unknown, not {reward!r}") from None

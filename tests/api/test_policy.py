@@ -1,0 +1,246 @@
+"""A loop of one's own gets what a recipe gets, bit for bit, and clear errors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ascent
+from tests.setup.runs import weights_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-loop.md"
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+LETTERS = "def letters(rollout):\n    return float(sum(map(str.isalpha, rollout.text)))\n"
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def letters(rollouts: list[ascent.Rollout]) -> list[float]:
+    return [float(sum(map(str.isalpha, each.text))) for each in rollouts]
+
+
+def train(recipe: dict[str, Any], folder: Path) -> Any:
+    return ascent.train(recipe | {"model.policy": "tiny:llama"}, run=folder, progress=False, say=quiet)
+
+
+def losses(run: Any) -> list[float]:
+    return [row["loss/total"] for row in run.metrics if "loss/total" in row]
+
+
+def saved(policy: ascent.Policy, folder: Path) -> bytes:
+    policy.save(folder)
+    return (folder / "model.safetensors").read_bytes()
+
+
+def run_snippet(name: str, most: int, monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[float]:
+    """Run the page's loop of that name; the loss of each of its steps."""
+    (text,) = [each for each in SNIPPETS if f'"runs/own-{name}"' in each]
+    assert len(text.splitlines()) < most
+    found: list[float] = []
+    step = ascent.Policy.step
+
+    def recorded(self: ascent.Policy, *words: Any, **options: Any) -> dict[str, float]:
+        metrics = step(self, *words, **options)
+        found.append(metrics["loss/total"])
+        return metrics
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(ascent.Policy, "step", recorded)
+    exec(compile(text, str(PAGE), "exec"), {})
+    return found
+
+
+def test_grpo_of_the_page_gives_the_recipes_loss_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = run_snippet("grpo", 40, monkeypatch, tmp_path)
+    reward = "    return sum(c in '0123456789 ' for c in rollout.text) / max(1, len(rollout.text))\n"
+    (tmp_path / "mine.py").write_text(f"def digits(rollout):\n{reward}")
+    recipe = {
+        "algorithm": "grpo", "data.train": "sort_digits:64", "rewards": [{"use": f"{tmp_path}/mine.py:digits"}],
+        "rollouts": {"prompts_per_step": 4, "group_size": 8, "max_new_tokens": 8},
+        "update.learning_rate": 1e-2, "run.steps": 4,
+    }  # fmt: skip
+    assert own == losses(train(recipe, tmp_path / "run")) and own[-1] > 1e-4
+    assert (tmp_path / "runs/own-grpo/model.safetensors").read_bytes() == weights_of(tmp_path / "run", 4)
+
+
+def test_dpo_of_the_page_gives_the_recipes_loss_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = run_snippet("dpo", 25, monkeypatch, tmp_path)
+    recipe = {
+        "algorithm": "dpo", "data.train": "sort_digits:64", "data.batch_size": 8, "update.learning_rate": 1e-3,
+        "run.steps": 4,
+    }  # fmt: skip
+    assert own == losses(train(recipe, tmp_path / "run")) and own[-1] < own[0]
+    assert (tmp_path / "runs/own-dpo/model.safetensors").read_bytes() == weights_of(tmp_path / "run", 4)
+
+
+def test_ppo_with_a_critic_epochs_and_microbatches_gives_the_recipes_weights(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(LETTERS)
+    recipe = {
+        "algorithm": "ppo", "data.train": "sort_digits:64", "rewards": [{"use": f"{tmp_path}/mine.py:letters"}],
+        "rollouts": {"prompts_per_step": 8, "max_new_tokens": 8},
+        "update": {"learning_rate": 1e-3, "minibatches": 2, "epochs": 2, "tokens_per_microbatch": 60}, "run.steps": 2,
+    }  # fmt: skip
+    train(recipe, tmp_path / "run")
+    given: dict[str, Any] = {"learning_rate": 1e-3, "tokens_per_microbatch": 60}
+    policy = ascent.Policy("tiny:llama", {"update.adam_eps": 1e-5}, max_new_tokens=8, temperature=0.7, **given)
+    critic = ascent.Policy("tiny:llama", ["update.adam_eps=1e-5"], head="scalar", **given)
+    prompts = ascent.load_data("sort_digits:64")
+    for _, chosen in zip(range(2), ascent.batches(prompts, 8), strict=False):
+        rollouts = policy.sample(chosen)
+        batch = policy.pack(rollouts, letters(rollouts))
+        batch["ref_logprobs_T"] = policy.reference_logprobs(batch)
+        batch |= critic.outputs(batch, "values_T")
+        for update in policy.minibatches(ascent.add_advantages(batch, "ppo"), 2, epochs=2):
+            assert len(update) > 1
+            policy.step(update, "ppo")
+            critic.step(update, "ppo")
+    assert saved(policy, tmp_path / "own") == weights_of(tmp_path / "run", 2)
+    held = (tmp_path / "run/checkpoints/2/critic/model.safetensors").read_bytes()
+    assert saved(critic, tmp_path / "critic") == held
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind", "options"),
+    [("sft", "examples", {}), ("kto", "unpaired", {"beta": 0.2}), ("orpo", "pairs", {}), ("reward_model", "pairs", {})],
+)
+def test_rows_of_files_give_the_recipes_weights(
+    algorithm: str, kind: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = {
+        "algorithm": algorithm, "data.train": "sort_digits:40", "data.batch_size": 8, "run.steps": 2,
+        "update": {"learning_rate": 1e-3, "tokens_per_microbatch": 150}, "cells": {"loss": options} if options else {},
+    }  # fmt: skip
+    run = train(recipe, tmp_path / "run")
+    epsilon = {"update.adam_eps": ascent.TABLE[algorithm].defaults.get("update.adam_eps", 1e-8)}
+    head = "scalar" if algorithm == "reward_model" else "tokens"
+    policy = ascent.Policy("tiny:llama", epsilon, head=head, learning_rate=1e-3, tokens_per_microbatch=150)
+    found = []
+    records = ascent.load_data("sort_digits:40", kind)
+    for _, chosen in zip(range(2), ascent.batches(records, 8), strict=False):
+        batch = policy.pack(chosen)
+        if "reference" in ascent.TABLE[algorithm].needs:
+            batch["ref_logprobs_T"] = policy.reference_logprobs(batch)
+            if "mismatched" in batch:
+                other = batch["mismatched"]
+                other["ref_logprobs_T"] = policy.reference_logprobs(other)
+        found.append(policy.step(batch, algorithm, **options)["loss/total"])
+    assert found == losses(run)
+
+
+def test_lora_trains_its_adapter_and_its_reference_is_the_base() -> None:
+    policy = ascent.Policy("tiny:llama", lora=2, learning_rate=1e-2, max_new_tokens=4)
+    rollouts = policy.sample(["a", "b"], n=2)
+    batch = policy.pack(rollouts, [1.0, 0.0, 0.0, 1.0])
+    batch["ref_logprobs_T"] = policy.reference_logprobs(batch)
+    assert torch.equal(batch["ref_logprobs_T"], policy.logprobs(batch))
+    policy.step(ascent.add_advantages(batch), "grpo")
+    assert torch.equal(batch["ref_logprobs_T"], policy.reference_logprobs(batch))
+    assert not torch.equal(batch["ref_logprobs_T"], policy.logprobs(batch))
+
+
+def test_samples_follow_the_weights_and_differ_from_call_to_call() -> None:
+    policy = ascent.Policy("tiny:llama", learning_rate=0.1, max_new_tokens=6)
+    before = policy.sample(["1+1="], greedy=True)[0]
+    first, second = policy.sample(["1+1="], n=2)
+    assert len({first.text, second.text, policy.sample(["1+1="])[0].text}) == 3
+    assert ascent.Policy("tiny:llama", max_new_tokens=6).sample(["1+1="], n=2)[1] == second
+    batch = policy.pack([first, second], [1.0, -1.0])
+    for _ in range(3):
+        policy.step(ascent.add_advantages(batch), "grpo", kl=False)
+    after = policy.sample(["1+1="], greedy=True)[0]
+    assert (policy.steps, set(after.turns[0].completion.versions)) == (3, {3})
+    assert after.text != before.text
+
+
+def test_prompts_are_texts_messages_or_records() -> None:
+    policy = ascent.Policy("tiny:llama", max_new_tokens=2)
+    prompt = ascent.Prompt("0", (ascent.Message("user", "1+1="),))
+    one, other, third = (
+        policy.sample([each], greedy=True)[0].turns[0].observed
+        for each in ("1+1=", [{"role": "user", "content": "1+1="}], prompt)
+    )
+    assert one == other == third
+
+
+def test_the_learning_rate_can_be_set_between_steps() -> None:
+    policy = ascent.Policy("tiny:llama", learning_rate=1e-3)
+    batch = policy.pack(ascent.load_data("sort_digits:4", "examples"))
+    assert policy.step(batch, "sft")["optim/lr"] == pytest.approx(1e-3)
+    policy.learning_rate = 5e-4
+    assert policy.step(batch, "nll")["optim/lr"] == pytest.approx(5e-4)
+
+
+@pytest.fixture(scope="module")
+def policy() -> ascent.Policy:
+    return ascent.Policy("tiny:llama", max_new_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def rollouts(policy: ascent.Policy) -> list[ascent.Rollout]:
+    return policy.sample(["a", "b"], n=2)
+
+
+def unpaired(policy: ascent.Policy) -> Any:
+    batch = policy.pack(ascent.load_data("sort_digits:2", "unpaired"))
+    return batch | {"ref_logprobs_T": policy.reference_logprobs(batch)}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda p, r: p.sample("a"), "prompts='a', but sample takes a list"),
+        (lambda p, r: p.sample(["a"], n=0), "n=0, but at least 1"),
+        (lambda p, r: p.pack([]), "at least one rollout or record"),
+        (lambda p, r: p.pack(r, [1.0]), "1 rewards for 4 rollouts; give one for each"),
+        (lambda p, r: p.pack(r, [1, 2, 3, {"a": 1}]), "a reward is a number, or None"),
+        (lambda p, r: p.step(r, "grpo"), "step takes a packed batch, not list; policy.pack makes one"),
+        (lambda p, r: p.step(None, "grpo"), "step takes a packed batch, not NoneType"),
+        (lambda p, r: p.step(p.pack(r), "grop"), "no algorithm named 'grop'; did you mean .*grpo"),
+        (lambda p, r: p.step(p.pack(r), 3), "a loss is a name of the table, a Row or a function, not 3"),
+        (lambda p, r: p.step(p.pack(r), "grpo", kl=False), "needs advantages_T, .*add_advantages"),
+        (lambda p, r: p.step(ascent.add_advantages(p.pack(r, [1, 0, 0, 1])), "grpo"), "reference_logprobs"),
+        (lambda p, r: p.logprobs(p.pack(r) | {"weights_B": torch.ones(3)}), r'batch\["weights_B"\] has shape \(3,\)'),
+        (lambda p, r: p.step(unpaired(p), "kto"), r"mismatched answers too: inner = batch\['mismatched'\]"),
+        (lambda p, r: p.logprobs(r), "list is no packed batch"),
+        (lambda p, r: p.outputs(p.pack(r), "values_T"), "load the model with another head"),
+        (lambda p, r: ascent.Policy("tiny:llama", head="both!"), "head='both!', but it must be one of"),
+        (lambda p, r: ascent.Policy("tiny:llama", learning_rate=-1.0), r"learning_rate=-1.0, but it must be above 0"),
+        (lambda p, r: ascent.Policy("tiny:llama", {"data.train": "x"}), "data is no section of a policy"),
+        (lambda p, r: ascent.Policy("tiny:llama", {"update.lr": 1}), r"update\.lr is not a key; did you mean"),
+    ],
+)  # fmt: skip
+def test_wrong_calls(call: Any, words: str, policy: ascent.Policy, rollouts: list[ascent.Rollout]) -> None:
+    with pytest.raises(ValueError, match=words):
+        call(policy, rollouts)
+
+
+def test_a_second_update_without_old_logprobs_is_refused() -> None:
+    """On a GPU the trainer's log-probs are not the sampler's; the ratio of a later update would silently be 1."""
+    policy = ascent.Policy("tiny:llama", max_new_tokens=4)
+    batch = ascent.add_advantages(policy.pack(policy.sample(["a"], n=2), [1.0, 0.0]))
+    assert batch is not None
+    del batch["old_logprobs_T"]
+    policy.step(batch, "grpo", kl=False)
+    with pytest.raises(ValueError, match=r"sampled at step 0 and the policy is at step 1.*old_logprobs_T"):
+        policy.step(batch, "grpo", kl=False)
+
+
+def test_a_saved_policy_is_loaded_again_and_an_adapter_names_its_base(tmp_path: Path) -> None:
+    policy = ascent.Policy("tiny:llama", max_new_tokens=4, seed=3)
+    policy.save(tmp_path / "tiny")
+    again = ascent.Policy(tmp_path / "tiny", max_new_tokens=4, seed=3)
+    assert again.sample(["a"], n=2) == policy.sample(["a"], n=2)
+    with pytest.raises(ValueError, match="make a folder first"):
+        ascent.Policy("tiny:llama", lora=2).save(tmp_path / "adapter")
+    tuned = ascent.Policy(tmp_path / "tiny", lora=2, learning_rate=0.1, max_new_tokens=4)
+    batch = tuned.pack(ascent.load_data("sort_digits:4", "examples"))
+    tuned.step(batch, "sft")
+    tuned.save(tmp_path / "adapter")
+    merged = ascent.Policy(tmp_path / "adapter")
+    torch.testing.assert_close(merged.logprobs(batch), tuned.logprobs(batch))
