@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ascent.progress import phase
 from ascent.protocols import Learner, Metric, Objective, Source, State, Tracker
 
 
@@ -29,13 +30,15 @@ class TrainedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class LoopParts:
-    """The parts of a run. `evaluate` returns metrics; `save` makes the state durable before it returns."""
+    """The parts of a run. `evaluate` returns metrics; `save` makes the state durable before it returns; `on_step` is
+    called before either."""
 
     source: Source
     trained: Sequence[TrainedModel]
     tracker: Tracker
     save: Callable[[int, State], None]
     evaluate: Callable[[int], Mapping[str, float]] | None = None
+    on_step: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Schedule:
 def run(parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[], bool] = lambda: False) -> int:
     """Train from step `done` + 1 to the last step, or until `stop` is true; returns the last step finished.
 
-    `stop` is checked between steps: the current step is finished and saved.
+    `stop` is checked after the update and after the evaluation of a step: the step is evaluated and saved.
     """
     if done > schedule.steps:
         raise ValueError(
@@ -60,12 +63,18 @@ def run(parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[
         return done
     for step in range(done + 1, schedule.steps + 1):
         metrics = _update(parts, step)
+        parts.on_step(step, metrics)
         last = step == schedule.steps or stop()
         if parts.evaluate is not None and (last or step % schedule.evaluate_every == 0):
-            metrics |= parts.evaluate(step)
+            with phase("evaluating"):
+                started = time.perf_counter()
+                metrics |= parts.evaluate(step)
+                metrics["time/evaluate"] = time.perf_counter() - started
+            last = last or stop()
         parts.tracker.log(step, metrics)
         if last or step % schedule.save_every == 0:
-            parts.save(step, state_of(parts))
+            with phase("saving"):
+                parts.save(step, state_of(parts))
         if last:
             return step
     return done
@@ -75,8 +84,8 @@ def _update(parts: LoopParts, step: int) -> dict[str, float]:
     """The updates of one step; then the source gets the new weights."""
     start = time.perf_counter()
     batches = parts.source.next(step)
+    data_seconds, update_seconds = time.perf_counter() - start, 0.0
     merged: dict[str, Metric] = {}
-    update_seconds = 0.0
     while batches:
         update_start = time.perf_counter()
         latest: dict[str, Metric] = {}
@@ -88,12 +97,18 @@ def _update(parts: LoopParts, step: int) -> dict[str, float]:
         update_seconds += time.perf_counter() - update_start
         for name, metric in latest.items():
             merged[name] = merged[name].merge(metric) if name in merged else metric
+        data_start = time.perf_counter()
         batches = parts.source.more(latest)
+        data_seconds += time.perf_counter() - data_start
+    refresh_start = time.perf_counter()
     parts.source.refresh(parts.trained[0].learner.weights())
+    refresh_seconds = time.perf_counter() - refresh_start
     values = {name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()}
     seconds = time.perf_counter() - start
+    values["time/prepare"] = data_seconds - values.get("time/sample", 0.0) - values.get("time/score", 0.0)
     speed = values.get("tokens/run", 0.0) / seconds
-    return values | {"time/update": update_seconds, "time/step": seconds, "time/tokens_per_s": speed}
+    times = {"time/update": update_seconds, "time/refresh": refresh_seconds, "time/step": seconds}
+    return values | times | {"time/tokens_per_s": speed}
 
 
 def _metric_name(model: str, name: str) -> str:

@@ -43,7 +43,11 @@ class EnvFactory:
 
 def find_env(use: str, **options: Any) -> EnvFactory:
     """The environment of that name with its options; ValueError for an unknown name or wrong options."""
-    target = find_target("env", use, BUILT_IN)
+    return bind_env(use, find_target("env", use, BUILT_IN), options)
+
+
+def bind_env(use: str, target: Any, options: dict[str, Any]) -> EnvFactory:
+    """An environment's class or function, called `use` in messages, with its options bound."""
     if isinstance(target, type):
         check_options(f"env {use}", target, options)
         factory = target(**options)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from ascent.progress import phase
 from ascent.records import Prompt, Rollout
 from ascent.rewards import Batch, Unscored
 from ascent.rewards.calls import CallOptions, ScoringBatch
@@ -39,18 +40,22 @@ class Scorer:
     """Adds rewards to rollouts, each as it completes; returns them in order."""
 
     def __init__(self, pipeline: RewardPipeline, tally: Tally) -> None:
-        self._pipeline, self._tally = pipeline, tally
-        self.notes = pipeline.notes
+        self.pipeline, self._tally = pipeline, tally
         self._strict = {name for name, rule in pipeline.rules.items() if rule.on_error != "never"}
 
     def __call__(self, rollouts: RolloutStream) -> list[Rollout]:
-        found = score(self._pipeline, rollouts, self._tally)
+        found = score(self.pipeline, rollouts, self._tally)
         check_scored_fraction(found, self._strict, self._tally.examples)
         return found
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How functions are called."""
+        return self.pipeline.notes
+
     def problem(self, prompt: Prompt) -> str | None:
         """Why completions of a prompt cannot be scored, or None. Rewards with `on_error: never` are not asked."""
-        for name, reward in self._pipeline.rewards.items():
+        for name, reward in self.pipeline.rewards.items():
             if isinstance(reward, Batch) and name in self._strict:
                 try:
                     reward.check(prompt)
@@ -59,7 +64,7 @@ class Scorer:
         return None
 
     def close(self) -> None:
-        self._pipeline.close()
+        self.pipeline.close()
 
 
 def score(pipeline: RewardPipeline, rollouts: RolloutStream, tally: Tally) -> list[Rollout]:
@@ -74,7 +79,8 @@ def score(pipeline: RewardPipeline, rollouts: RolloutStream, tally: Tally) -> li
             else:
                 found[index] = rollout
                 scoring.add(index, rollout)
-        outcomes = scoring.finish(tally)
+        with phase("scoring", len(rollouts), "rollouts", count=scoring.num_scored):
+            outcomes = scoring.finish(tally)
     finally:
         scoring.stop()
     scored = [

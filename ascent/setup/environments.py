@@ -10,9 +10,10 @@ from typing import Any
 from ascent.config.yaml_text import read
 from ascent.data.load import LoadResult
 from ascent.data.render import Renderer
-from ascent.envs.registry import EnvFactory, find_env
+from ascent.envs.registry import EnvFactory, bind_env, find_env
 from ascent.records import Message, Prompt
 from ascent.rollouts.multi_turn import EnvSession, Limits
+from ascent.setup.objects import NO_OBJECTS, Objects, label_of
 
 EPISODE_KEYS = tuple(inspect.signature(Limits).parameters)
 
@@ -29,19 +30,24 @@ def as_section(text: str | None) -> dict[str, Any] | None:
     return value
 
 
-def family_of(section: Mapping[str, Any]) -> tuple[EnvFactory, Limits]:
+def family_of(section: Mapping[str, Any], objects: Objects = NO_OBJECTS) -> tuple[EnvFactory, Limits]:
     """A section `{use: ..., max_turns: ..., OPTIONS}`: the environments, and the limits of an episode."""
     options = {key: value for key, value in section.items() if key != "use"}
     limits = {key: options.pop(key) for key in EPISODE_KEYS if key in options}
     for key, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"env.{key}={value!r}, but it must be a number")
-    return find_env(str(section["use"]), **options), Limits(**limits)
+    use = str(section["use"])
+    if use in objects:
+        return bind_env(label_of(use), objects[use].value, options), Limits(**limits)
+    return find_env(use, **options), Limits(**limits)
 
 
-def env_session(section: Mapping[str, Any], renderer: Renderer, max_new_tokens: int) -> EnvSession:
+def env_session(
+    section: Mapping[str, Any], renderer: Renderer, max_new_tokens: int, objects: Objects = NO_OBJECTS
+) -> EnvSession:
     """ValueError where a turn has no room, or the model's template cannot carry a conversation."""
-    family, limits = family_of(section)
+    family, limits = family_of(section, objects)
     if limits.room(max_new_tokens) < max_new_tokens:
         raise ValueError(
             f"env.max_tokens={limits.max_tokens} leaves no room for one turn of {max_new_tokens} tokens "

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import site
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,6 +28,17 @@ def local_files(path: Path) -> list[Path]:
             continue
         waiting += [each.resolve() for each in _imported(tree, file, roots)]
     return [first, *sorted(each for each in found if each != first)]
+
+
+def is_local(module: str) -> bool:
+    """Whether a module is the user's: a script, a notebook, or a file that is not installed."""
+    if module == "__main__":
+        return True
+    if module.partition(".")[0] in (*sys.stdlib_module_names, "ascent"):
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages())
+    return file is None or not any(Path(file).resolve().is_relative_to(Path(each).resolve()) for each in installed)
 
 
 def _roots() -> list[Path]:
