@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig
 
 SCHEMES = ("nf4",)
+# peft imports bitsandbytes wherever it is installed; it then warns that a CPU kernel is missing, which we never use.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+
 LAYER = "bitsandbytes.nn.modules", "Linear4bit"  # peft's layer around one has the same name
 
 
@@ -35,8 +38,6 @@ def quantization(scheme: str, dtype: torch.dtype) -> BitsAndBytesConfig:
         raise ImportError(
             f"4-bit weights need the package {' and '.join(missing)}; install with: pip install 'ascent[qlora]'"
         )
-    # It warns that an optional CPU kernel is missing, which is never used here.
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
