@@ -8,7 +8,8 @@ every learner, or several on the same rollouts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,10 +67,8 @@ def run(parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[
         parts.on_step(step, metrics)
         last = step == schedule.steps or stop()
         if parts.evaluate is not None and (last or step % schedule.evaluate_every == 0):
-            with phase("evaluating"):
-                started = time.perf_counter()
+            with phase("evaluating"), _timed(metrics, "time/evaluate"):
                 metrics |= parts.evaluate(step)
-                metrics["time/evaluate"] = time.perf_counter() - started
             last = last or stop()
         parts.tracker.log(step, metrics)
         if last or step % schedule.save_every == 0:
@@ -82,33 +81,34 @@ def run(parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[
 
 def _update(parts: LoopParts, step: int) -> dict[str, float]:
     """The updates of one step; then the source gets the new weights."""
-    start = time.perf_counter()
-    batches = parts.source.next(step)
-    data_seconds, update_seconds = time.perf_counter() - start, 0.0
+    times = dict.fromkeys(("time/step", "time/prepare", "time/update", "time/refresh"), 0.0)
     merged: dict[str, Metric] = {}
-    while batches:
-        update_start = time.perf_counter()
-        latest: dict[str, Metric] = {}
-        for each in [each for each in parts.trained if step >= each.starts]:
-            found = each.learner.step(batches, each.objective)
-            latest |= (
-                found if each is parts.trained[0] else {_metric_name(each.name, name): found[name] for name in found}
-            )
-        update_seconds += time.perf_counter() - update_start
-        for name, metric in latest.items():
-            merged[name] = merged[name].merge(metric) if name in merged else metric
-        data_start = time.perf_counter()
-        batches = parts.source.more(latest)
-        data_seconds += time.perf_counter() - data_start
-    refresh_start = time.perf_counter()
-    parts.source.refresh(parts.trained[0].learner.weights())
-    refresh_seconds = time.perf_counter() - refresh_start
-    values = {name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()}
-    seconds = time.perf_counter() - start
-    values["time/prepare"] = data_seconds - values.get("time/sample", 0.0) - values.get("time/score", 0.0)
-    speed = values.get("tokens/run", 0.0) / seconds
-    times = {"time/update": update_seconds, "time/refresh": refresh_seconds, "time/step": seconds}
-    return values | times | {"time/tokens_per_s": speed}
+    with _timed(times, "time/step"):
+        with _timed(times, "time/prepare"):
+            batches = parts.source.next(step)
+        while batches:
+            latest: dict[str, Metric] = {}
+            with _timed(times, "time/update"):
+                for each in [each for each in parts.trained if step >= each.starts]:
+                    found = each.learner.step(batches, each.objective)
+                    own = each is parts.trained[0]
+                    latest |= found if own else {_metric_name(each.name, name): found[name] for name in found}
+            for name, metric in latest.items():
+                merged[name] = merged[name].merge(metric) if name in merged else metric
+            with _timed(times, "time/prepare"):
+                batches = parts.source.more(latest)
+        with _timed(times, "time/refresh"):
+            parts.source.refresh(parts.trained[0].learner.weights())
+        values = {name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()}
+    times["time/prepare"] -= values.get("time/sample", 0.0) + values.get("time/score", 0.0)
+    return values | times | {"time/tokens_per_s": values.get("tokens/run", 0.0) / times["time/step"]}
+
+
+@contextmanager
+def _timed(times: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    times[name] = times.get(name, 0.0) + time.perf_counter() - start
 
 
 def _metric_name(model: str, name: str) -> str:

@@ -127,9 +127,11 @@ REGISTRY: tuple[MetricInfo, ...] = (
     _metric("preference/length_correlation", "", "Held-out correlation of a reward model's score with length."),
     _metric("time/sample", SECONDS, "Generating rollouts; rewards are computed meanwhile."),
     _metric("time/score", SECONDS, "Waiting for rewards after the last rollout was generated."),
-    _metric("time/prepare", SECONDS, "Packing, log-probs of other models, advantages, cutting into micro-batches."),
+    _metric("time/prepare", SECONDS, "Reading and packing data, log-probs of other models, advantages, micro-batches."),
     _metric("time/update", SECONDS, "Forward, backward and optimizer."),
+    _metric("time/refresh", SECONDS, "Measuring the update's KL and handing the new weights to the sampler."),
     _metric("time/step", SECONDS, "The whole step, without evaluation and checkpoint."),
+    _metric("time/evaluate", SECONDS, "Evaluating on held-out data, in steps that do."),
     _metric(
         "time/tokens_per_s", "tokens per second", "Tokens in the step's batches by the time of the whole step.", plot=13
     ),

@@ -34,14 +34,14 @@ LAYERS = (
     ("protocols",),
     ("records", "config"),
     ("cells",),
-    ("metrics", "parameter_ranges", "c_extension", "http_client", "plugins"),
+    ("metrics", "parameter_ranges", "c_extension", "http_client", "plugins", "progress"),
 )
 DEPTH = {part: depth for depth, layer in enumerate(LAYERS) for part in layer}
 
 # Tighter than the layers: these parts see nothing of the package but what is named here.
 ONLY = {
     "dashboard": {"runs"},
-    "loop": {"protocols", "records"},
+    "loop": {"protocols", "records", "progress"},
     "algorithms": {"advantages", "losses", "maths", "cells", "parameter_ranges"},
     "advantages": {"maths", "cells", "parameter_ranges"},
     "losses": {"maths", "cells", "parameter_ranges"},

@@ -87,6 +87,10 @@ class ScoringBatch:
         for reward_queue in self._queues.values():
             reward_queue.stop()
 
+    def num_scored(self) -> int:
+        """How many rollouts the slowest reward has scored."""
+        return min((reward_queue.num_scored() for reward_queue in self._queues.values()), default=0)
+
     def finish(self, tally: Tally | None = None) -> list[dict[str, Outcome]]:
         """For each rollout, reward name -> outcome; empty for a skipped one. Counts go to `tally`; failures that
         `on_error` does not accept raise RewardFailed."""
@@ -149,6 +153,9 @@ class _RewardQueue:
     def stop(self) -> None:
         for _ in self._threads:
             self._jobs.put(None)
+
+    def num_scored(self) -> int:
+        return len(self._outcomes_by_index)
 
     def finish(self) -> dict[int, Outcome]:
         assert not self._batches, f"reward {self.name}: batches {sorted(self._batches)} are incomplete"

@@ -16,6 +16,7 @@ from ascent.advantages.estimate import estimate
 from ascent.algorithms.row import Row
 from ascent.maths.batch import PackedBatch, select
 from ascent.maths.metrics import Accumulator
+from ascent.progress import add_tokens, track
 from ascent.rollouts.config import FrozenModel, Models, RolloutConfig
 from ascent.rollouts.microbatches import chunk_rows
 
@@ -26,7 +27,11 @@ MODEL_INPUTS = ("tokens_T", "positions_T", "loss_mask_T", "segments", "groups", 
 def model_outputs(model: FrozenModel, batch: PackedBatch, want: set[str], max_tokens: int) -> PackedBatch:
     """Outputs of a model for every sequence, a chunk at a time."""
     inputs = cast(PackedBatch, {name: value for name, value in batch.items() if name in MODEL_INPUTS})
-    found = [model.infer(select(inputs, rows), frozenset(want)) for rows in chunk_rows(batch, max_tokens)]
+    found = []
+    for rows in track("log-probs", list(chunk_rows(batch, max_tokens)), "micro-batches"):
+        chunk = select(inputs, rows)
+        add_tokens(len(chunk["tokens_T"]))
+        found.append(model.infer(chunk, frozenset(want)))
     return cast(PackedBatch, {name: torch.cat([each[name].cpu() for each in found]) for name in want})
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ascent.progress import phase
 from ascent.protocols import Sampler
 from ascent.records import Prompt, Request, Rollout, Turn
 from ascent.rollouts.multi_turn import EnvEpisode, EnvSession, run_episodes
@@ -52,13 +53,13 @@ class RolloutStream:
 
     def as_completed(self) -> IndexedRollouts:
         """Each rollout with its index."""
-        seen = 0
-        for index, rollout in self._completed:
-            seen += 1
-            yield index, rollout
+        with phase("sampling", self._count, "rollouts") as sampling:
+            for index, rollout in self._completed:
+                sampling.done += 1
+                yield index, rollout
         self.sampled_at = time.perf_counter()
-        if seen != self._count:
-            raise RuntimeError(f"the sampler lost {self._count - seen} of {self._count} requests")
+        if sampling.done != self._count:
+            raise RuntimeError(f"the sampler lost {self._count - sampling.done} of {self._count} requests")
 
     def __iter__(self) -> Iterator[Rollout]:
         early: dict[int, Rollout] = {}

@@ -8,7 +8,6 @@ a step trains on rollouts that were sampled n steps before; rollouts that wait a
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -88,7 +87,6 @@ class RolloutSource(RolloutCollector):
         if step != self._step + 1:
             raise ValueError(f"step {step} after step {self._step}; rollouts follow the policy step by step")
         self._step, self.current = step, StepState()
-        started = time.perf_counter()
         while self._buffer.added < step + self.config.max_staleness:
             self._buffer.add(self.collect(self._buffer.added + 1))
         batch = self._buffer.pop()
@@ -100,10 +98,7 @@ class RolloutSource(RolloutCollector):
                 self.current.metrics |= staleness_metrics(batch, step)
             self.current.batch = self.prepare(batch)
             self.current.updates = self._updates(self.current.batch)
-        batches = self._next_update()
-        seconds = self.current.seconds
-        seconds["time/prepare"] = time.perf_counter() - started - sum(seconds.values())
-        return batches
+        return self._next_update()
 
     def more(self, stats: Stats) -> list[PackedBatch]:
         """The micro-batches of the step's next update; none after the last one, or past `target_kl`."""

@@ -17,6 +17,7 @@ from ascent.losses.objective import mismatched_score
 from ascent.maths.batch import PackedBatch, concat, split
 from ascent.maths.metrics import Accumulator, Mean, Metrics, merge, single
 from ascent.models.dropout import disable_dropout
+from ascent.progress import add_tokens, track
 from ascent.protocols import State, Weights
 from ascent.update import microbatch
 from ascent.update.device import count_tokens, dummy_outputs, to_device
@@ -86,7 +87,8 @@ class LocalLearner:
         self.optimizer.clear()
         self.model.train()
         try:
-            for batch, own in zip(batches, statistics, strict=True):
+            for batch, own in track("updating", list(zip(batches, statistics, strict=True)), "micro-batches"):
+                add_tokens(len(batch["tokens_T"]))
                 outputs = self.model.outputs(batch, objective.want, self.temperature)
                 if "policy/routes_changed_frac" in outputs:
                     routes_changed.append(outputs.pop("policy/routes_changed_frac"))
@@ -164,7 +166,8 @@ class LocalLearner:
         for own in statistics:
             own.update(self._persistent(objective))
         sums = _TermSums(self._denominators(batches, objective, statistics), objective.weights)
-        for batch, own in zip(batches, statistics, strict=True):
+        for batch, own in track("evaluating", list(zip(batches, statistics, strict=True)), "micro-batches"):
+            add_tokens(len(batch["tokens_T"]))
             sums.add(objective.terms({**batch, **own, **self._outputs(batch, objective.want)}))
         sums.check()
         return sums.metrics() | _step_metrics(batches, statistics)

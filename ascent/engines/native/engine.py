@@ -25,6 +25,7 @@ from ascent.engines.native.sizing import create_block_manager, default_max_num_s
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.models.paged_attention import allocate_kv_cache
 from ascent.models.probe import embedding_rows
+from ascent.progress import add_tokens
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, RoutedExperts, Stop
 
@@ -278,6 +279,7 @@ class NativeEngine:
         runner.state.pull()
         counts = runner.state.host("output_len")[: len(first)] - self._outputs.lengths[: len(first)]
         self._outputs.append(runner.outputs(), first, counts, self.version)
+        add_tokens(int(counts.sum()))
 
     def _move_rows(self, runner: Runner, moves: list[Move]) -> None:
         for move in moves:
