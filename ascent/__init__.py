@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from ascent.api.check import check as check
     from ascent.api.collect import collect as collect
     from ascent.api.compare import compare as compare
+    from ascent.api.compare_runs import compare_runs as compare_runs
     from ascent.api.evaluate import evaluate as evaluate
     from ascent.api.export import export as export
     from ascent.api.iterate import iterate as iterate
     from ascent.api.policy import Policy as Policy
     from ascent.api.sample import sample as sample
     from ascent.api.score import score as score
+    from ascent.api.sweep import sweep as sweep
     from ascent.api.train import resume as resume
     from ascent.api.train import train as train
     from ascent.cells import Cell as Cell
@@ -62,7 +64,18 @@ _MODULES = {
     "ascent.api.batches": ("batches", "load_data"),
     **{
         f"ascent.api.{name}": (name,)
-        for name in ("check", "collect", "compare", "evaluate", "export", "iterate", "sample", "score")
+        for name in (
+            "check",
+            "collect",
+            "compare",
+            "compare_runs",
+            "evaluate",
+            "export",
+            "iterate",
+            "sample",
+            "score",
+            "sweep",
+        )
     },
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

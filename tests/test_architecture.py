@@ -222,6 +222,7 @@ PUBLIC = {
     *("train", "resume", "iterate", "check"),
     *("evaluate", "compare", "sample", "score", "export", "collect"),
     *("Policy", "add_advantages", "batches", "load_data"),
+    *("sweep", "compare_runs"),
 }
 
 

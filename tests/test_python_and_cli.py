@@ -27,12 +27,13 @@ from tests.setup.runs import tiny_recipe
 GROUP: Any = typer.main.get_command(app)
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(ascent, name) for name in ("train", "resume", "iterate", "check", "evaluate", "compare")},
-    **{name: getattr(ascent, name) for name in ("sample", "score", "export", "collect")},
+    **{name: getattr(ascent, name) for name in ("sample", "score", "export", "collect", "sweep")},
+    "compare-runs": ascent.compare_runs,
     "quickstart": quickstart,
     "serve-reward": serve_reward,
 }
-# say: a command prints. person: a command asks at the terminal. --json: a function returns an object.
-PYTHON_ONLY, COMMAND_ONLY = {"say", "person"}, {"as_json"}
+# say: a command prints. person: a command asks at the terminal. --json, --show: a function returns an object.
+PYTHON_ONLY, COMMAND_ONLY = {"say", "person"}, {"as_json", "show"}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -130,6 +131,22 @@ def test_compare(models: tuple[str, str]) -> None:
     found = ascent.compare(*models, "style", "simulated:style", limit=3, max_new_tokens=4)
     words = ["--judge", "simulated:style", "--limit", "3", "--max-new-tokens", "4", "--json"]
     assert json.loads(call("compare", *models, "style", *words)) == json.loads(json.dumps(found.as_dict()))
+
+
+@pytest.mark.slow
+def test_sweep_and_compare_runs(tmp_path: Path) -> None:
+    recipe, words = tiny_recipe(tmp_path), ["run.steps=2", "seed=1,2"]
+    found = ascent.sweep(recipe, {"run.steps": 2, "seed": [1, 2]}, run=tmp_path / "python", progress=False, say=quiet)
+    shown = call("sweep", recipe, *words, "--run", str(tmp_path / "command"), "--no-progress")
+    assert found.comparison is not None
+    last = found.comparison.groups[0].scores["eval/loss/total"].last
+    assert f"{last.value:.4g}" in shown and f"{last.low:.3g} to {last.high:.3g}" in shown
+    for seed in (1, 2):
+        assert losses(tmp_path / f"python/seed={seed}") == losses(tmp_path / f"command/seed={seed}")
+    compared = ascent.compare_runs([tmp_path / "python"], metrics=["loss/total"], plot=tmp_path / "c.svg")
+    options = ["--metric", "loss/total", "--plot", str(tmp_path / "c.svg"), "--json"]
+    printed = json.loads(call("compare-runs", str(tmp_path / "python"), *options))
+    assert printed == json.loads(json.dumps(compared.as_dict()))
 
 
 def test_sample(models: tuple[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ascent.data.errors import Policy
@@ -16,6 +17,7 @@ from ascent.rewards.calls import score_all
 from ascent.rewards.outcome import Tally
 from ascent.rewards.registry import Batch, Reward, find
 from ascent.rollouts.generate import GREEDY, SamplingParams
+from ascent.runs.jsonl import encode_line, replace_file
 from ascent.setup.environments import as_section
 from ascent.setup.generation import Generator
 from ascent.tasks.named import is_task, read_name
@@ -30,8 +32,25 @@ Answer = tuple[Rollout, Parts]
 
 
 @dataclass(frozen=True)
+class EvalAnswer:
+    """One completion. `sample` is its number, or greedy; `answer` is the reference; `scores` are None where unknown."""
+
+    id: str
+    sample: int | str
+    prompt: str
+    completion: str
+    answer: str | None
+    scores: Mapping[str, float | None]
+    tokens: int
+    stop: str
+
+
+@dataclass(frozen=True)
 class EvalResult:
-    """`metrics` are means over prompts with 95% intervals; `tokens` describes lengths; `unscored` counts by reason."""
+    """`metrics` are means over prompts with 95% intervals; `tokens` describes lengths; `unscored` counts by reason.
+
+    `answers` are all completions: those of a prompt follow each other, the greedy one first.
+    """
 
     model: str
     data: str
@@ -42,9 +61,14 @@ class EvalResult:
     metrics: Mapping[str, Estimate]
     tokens: Mapping[str, Mapping[str, float]]
     unscored: Mapping[str, int]
+    answers: Sequence[EvalAnswer] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def as_dict(self, *, answers: int = 0) -> dict[str, Any]:
+        """For JSON, with the answers to the first prompts only."""
+        found = asdict(self)
+        shown = list(dict.fromkeys(each.id for each in self.answers))[:answers]
+        found["answers"] = [each for each in found["answers"] if each["id"] in shown]
+        return found if answers else {key: each for key, each in found.items() if key != "answers"}
 
 
 @dataclass(frozen=True)
@@ -68,6 +92,7 @@ def evaluate(
     reward: str | None = None,
     env: str | Mapping[str, Any] | None = None,
     invalid_rows: Policy = "fail",
+    out: str | Path | None = None,
 ) -> EvalResult:
     """Measure a model: greedy accuracy, mean@k, pass@k, ROUGE-L, truncation, lengths.
 
@@ -80,18 +105,14 @@ def evaluate(
     reward: scores a file; by default mathematics or exact match, whichever fits the answers. A task has a verifier.
     env: a multi-turn environment, as in a recipe; its own verdict counts where no reward is given.
     invalid_rows: "fail", or "skip" rows that cannot be read.
+    out: write every answer to this new .jsonl file: prompt, completion, reference, scores.
 
-    Returns an `EvalResult`.
+    Returns an `EvalResult`; its `answers` are what `out` holds.
 
-        result = ascent.evaluate("runs/sft", "arithmetic", samples=8)
-        result.metrics["pass@8"].value
+        result = ascent.evaluate("runs/sft", "arithmetic", samples=8, out="answers.jsonl")
+        result.metrics["pass@8"].value, result.answers[0].completion
     """
-    if samples < 0:
-        raise ValueError(f"samples={samples}, but it counts answers to each prompt; 0 leaves the greedy ones")
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit={limit}, but at least 1 prompt must be asked")
-    if invalid_rows not in ("fail", "skip"):
-        raise ValueError(f"invalid_rows={invalid_rows!r}, but it must be fail or skip")
+    _check_arguments(samples, limit, invalid_rows, out)
     section = as_section(env) if env is None or isinstance(env, str) else env
     prompts = load_prompts(data, limit, invalid_rows)
     scorer = scorer_for(data, prompts, reward)
@@ -101,12 +122,40 @@ def evaluate(
         scorer = AnswerScorer(f"env {section['use']}", lambda found, _: [_episode_parts(each) for each in found])
     tally = Tally()
     scores = _score(scorer, rollouts, tally)
+    answers = [_answer(rollout, parts) for rollout, parts in zip(rollouts, scores, strict=True)]
+    if out is not None:
+        replace_file(Path(out), b"".join(encode_line(asdict(each)) for each in answers))
     sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     return EvalResult(
         *(model, data, scorer.name, len(prompts), samples, sampling),
         metrics=estimate_metrics(rollouts, scores, samples=samples, seed=seed),
         tokens=lengths(rollouts),
         unscored={f"{name}/{kind}": count for (name, kind), count in sorted(tally.unscored.items())},
+        answers=answers,
+    )
+
+
+def _check_arguments(samples: int, limit: int | None, invalid_rows: str, out: str | Path | None) -> None:
+    if samples < 0:
+        raise ValueError(f"samples={samples}, but it counts answers to each prompt; 0 leaves the greedy ones")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit={limit}, but at least 1 prompt must be asked")
+    if invalid_rows not in ("fail", "skip"):
+        raise ValueError(f"invalid_rows={invalid_rows!r}, but it must be fail or skip")
+    if out is not None and (Path(out).exists() or not Path(out).parent.is_dir()):
+        raise ValueError(f"out={out} must be a new file in a folder that exists; name another one")
+
+
+def _answer(rollout: Rollout, scores: Parts) -> EvalAnswer:
+    return EvalAnswer(
+        id=rollout.prompt.id,
+        sample="greedy" if rollout.sample == GREEDY else rollout.sample,
+        prompt=rollout.prompt.messages[-1].content,
+        completion=rollout.text,
+        answer=rollout.prompt.answer,
+        scores=scores,
+        tokens=rollout.length,
+        stop=rollout.turns[-1].completion.stop,
     )
 
 

@@ -16,10 +16,10 @@ class StageStopped(Exception):
     """A stage stopped on a signal, or a person quit. Nothing is lost."""
 
 
-def stage(plan: Plan, folder: Path, say: Say, *, progress: bool = True) -> None:
+def stage(plan: Plan, folder: Path, say: Say, *, progress: bool = True, header: str = "") -> None:
     """Train a new run, resume an unfinished one, skip a finished one."""
     if not (folder / CONFIG).is_file():
-        last = train_plan(plan, folder, progress=progress, say=say)
+        last = train_plan(plan, folder, progress=progress, say=say, header=header)
     elif read_run(folder).state == "finished":
         say(f"{folder} is finished")
         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,21 +36,47 @@ def evaluate(
         str | None, typer.Option(metavar="NAME", help="A multi-turn environment: tools, maze, or '{use: ..., ...}'.")
     ] = None,
     invalid_rows: Annotated[str, typer.Option(help="Rows that cannot be read: fail or skip.")] = "fail",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every answer with its scores to this .jsonl file.")
+    ] = None,
+    show: Annotated[int, typer.Option(metavar="N", help="Print the answers to the first N prompts.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Measure accuracy, mean@k, pass@k, ROUGE-L and lengths."""
+    if show < 0:
+        raise ValueError(f"show={show}, but it counts prompts whose answers are printed")
     policy: Any = invalid_rows
     with plain_errors():
         from ascent.api.evaluate import evaluate
 
         result = evaluate(
             model, data, samples=samples, limit=limit, max_new_tokens=max_new_tokens, temperature=temperature,
-            top_p=top_p, seed=seed, reward=reward, env=env, invalid_rows=policy,
+            top_p=top_p, seed=seed, reward=reward, env=env, invalid_rows=policy, out=out,
         )  # fmt: skip
     if as_json:
-        typer.echo(json.dumps(result.as_dict()))
-    else:
-        print_evaluation(result)
+        typer.echo(json.dumps(result.as_dict(answers=show)))
+        return
+    print_answers(result, show)
+    print_evaluation(result)
+    if out is not None:
+        typer.echo(f"{len(result.answers)} answers are in {out}")
+
+
+def print_answers(found: EvalResult, prompts: int) -> None:
+    """The answers to the first prompts, each after its prompt and reference; control characters as symbols."""
+    from ascent.cli.samples import escape_controls
+
+    groups = itertools.groupby(found.answers, key=lambda each: each.id)
+    for _, answers in itertools.islice(groups, prompts):
+        for place, each in enumerate(answers):
+            if place == 0:
+                typer.secho(escape_controls(each.prompt), fg="cyan")
+            if place == 0 and each.answer is not None:
+                typer.echo(f"  reference: {escape_controls(each.answer)}")
+            scores = [f"{name} {'unknown' if value is None else f'{value:.3g}'}" for name, value in each.scores.items()]
+            facts = ", ".join([f"{each.tokens} tokens", each.stop, *scores])
+            typer.echo(f"  {each.sample}: {escape_controls(each.completion)}  [{facts}]")
+        typer.echo()
 
 
 def print_evaluation(found: EvalResult) -> None:
@@ -59,11 +87,11 @@ def print_evaluation(found: EvalResult) -> None:
     console.print(
         f"{found.model} on {found.data}: {found.prompts} prompts{drawn}, scored by {found.scored_by}", markup=False
     )
-    table = _table("", "mean", "95% interval", "prompts")
+    table = number_table("", "mean", "95% interval", "prompts")
     for name, each in found.metrics.items():
         table.add_row(name, f"{each.value:.3f}", _interval(each), str(each.prompts))
     console.print(table)
-    tokens = _table("tokens", "mean", "median", "max")
+    tokens = number_table("tokens", "mean", "median", "max")
     for kind, numbers in found.tokens.items():
         tokens.add_row(kind, f"{numbers['mean']:.1f}", f"{numbers['median']:g}", f"{numbers['max']:g}")
     console.print(tokens)
@@ -75,7 +103,8 @@ def _interval(each: Estimate) -> str:
     return "one prompt" if each.low is None else f"{each.low:.3f} to {each.high:.3f}"
 
 
-def _table(*columns: str) -> Table:
+def number_table(*columns: str) -> Table:
+    """A table whose columns after the first are aligned to the right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -12,6 +12,7 @@ from ascent.cli import (
     classic,
     collect,
     compare,
+    compare_runs,
     doctor,
     evaluate,
     inspect,
@@ -22,6 +23,7 @@ from ascent.cli import (
     runs,
     serve_reward,
     show,
+    sweep,
     train,
 )
 from ascent.cli.help import SectionedGroup, add, examples
@@ -30,10 +32,10 @@ from ascent.cli.startup import shorten_imports
 
 class AscentGroup(SectionedGroup):
     sections: ClassVar = {
-        "Train": ("quickstart", "train", "resume", "iterate", "check"),
+        "Train": ("quickstart", "train", "resume", "sweep", "iterate", "check"),
         "Evaluate and use": ("evaluate", "compare", "sample", "score", "serve-reward", "export"),
         "Data and labels": ("inspect", "collect"),
-        "Runs": ("runs",),
+        "Runs": ("runs", "compare-runs"),
         "Reference": ("recipes", "show", "doctor", "classic"),
     }
 
@@ -54,6 +56,11 @@ add(
     "ascent train mine.yaml update.learning_rate=1e-5 --run runs/mine",
 )  # fmt: skip
 add(app, "resume", train.resume, "ascent resume runs/sft")
+add(
+    app, "sweep", sweep.sweep,
+    "ascent sweep mine.yaml update.learning_rate=1e-5,1e-6 seed=1,2,3",
+    "ascent sweep mine.yaml rollouts.group_size=4,8 --jobs 2 --run runs/group-size",
+)  # fmt: skip
 add(
     app, "iterate", iterate.iterate,
     "ascent iterate rlhf_iterated --run runs/iterated",
@@ -89,6 +96,11 @@ add(
     "ascent collect runs/sft style:200 --out labels.jsonl --judge simulated:style",
 )  # fmt: skip
 add(app, "runs", runs.runs, "ascent runs", "ascent runs studies")
+add(
+    app, "compare-runs", compare_runs.compare_runs,
+    "ascent compare-runs runs/a runs/b --plot curves.png",
+    "ascent compare-runs runs/sweep --metric eval/loss/total",
+)  # fmt: skip
 add(app, "recipes", recipes.recipes, "ascent recipes")
 app.add_typer(show.app, name="show")
 add(app, "doctor", doctor.doctor, "ascent doctor")

@@ -120,16 +120,17 @@ def _format(value: Any) -> str:
 
 def flatten(config: Config) -> Flat:
     """Every set value by its dotted key: update.learning_rate, rewards[0].weight, cells.policy_loss.high."""
-    return dict(_flatten(config.model_dump(mode="json", exclude_unset=True), ""))
+    return dict(flatten_mapping(config.model_dump(mode="json", exclude_unset=True)))
 
 
-def _flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+def flatten_mapping(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested mappings, and of lists of mappings."""
     if isinstance(value, Mapping) and value:
         for name, each in value.items():
-            yield from _flatten(each, f"{key}.{name}" if key else name)
+            yield from flatten_mapping(each, f"{key}.{name}" if key else name)
     elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
         for place, each in enumerate(value):
-            yield from _flatten(each, f"{key}[{place}]")
+            yield from flatten_mapping(each, f"{key}[{place}]")
     else:
         yield key, value
 

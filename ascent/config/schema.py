@@ -130,6 +130,9 @@ class Model(Section):
         None, ge=1, le=2**16, description="LoRA rank on every linear layer; null: full fine-tuning."
     )
     lora_alpha: Float = Field(32.0, gt=0, le=MAX_FLOAT, description="LoRA alpha: the update is scaled by alpha / rank.")
+    quantize: Literal["nf4"] | None = Field(
+        None, description="Store the frozen linear layers under LoRA in 4 bits (QLoRA); null: in dtype."
+    )
     trust_remote_code: Bool = Field(False, description="Run the code of a model repository, with all your permissions.")
     routing_replay: Bool = Field(False, description="Train with the experts that were routed to during sampling (MoE).")
 
@@ -147,9 +150,6 @@ class Data(Section):
     train: str = Field(min_length=1, description="Training dataset: a file, a folder, a hub name or a built-in task.")
     mix: tuple[MixEntry, ...] = Field(
         (), description="Further training datasets with their shares; train gives the rest."
-    )
-    quantize: Literal["nf4"] | None = Field(
-        None, description="Store the frozen linear layers under LoRA in 4 bits (QLoRA); null: in dtype."
     )
     evaluate: str | None = Field(None, description="Evaluation dataset, as for train; null: no evaluation.")
     pretraining: str | None = Field(None, description="Pretraining text for the PPO-ptx loss, as for train.")

@@ -1,4 +1,4 @@
-"""Estimates from samples: unbiased pass@k, and bootstrap intervals over prompts.
+"""Estimates from samples: unbiased pass@k, bootstrap intervals over prompts, Student's interval over seeds.
 
 Axes: P prompts, R resamples.
 """
@@ -6,6 +6,7 @@ Axes: P prompts, R resamples.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ import torch
 RESAMPLES = 2000
 # Resamples times prompts in memory at once.
 CHUNK = 2**22
+# Student's t: 95% lie within this many standard errors, for 1 to 10 degrees of freedom.
+STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
+NORMAL = 1.959964
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,21 @@ def estimate(values: Sequence[float], *, seed: int = 0, level: float = 0.95, res
     tail = (1 - level) / 2
     low, high = torch.quantile(means_R, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
     return Estimate(mean, low, high, len(values))
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95% interval of the mean of a few independent runs; None for one run, whose spread is unknown.
+
+    The bootstrap of three values is far too narrow, because it cannot leave their range.
+    """
+    free = len(values) - 1
+    if free < 1:
+        return None
+    z = NORMAL
+    expansion = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    factor = STUDENT[free - 1] if free <= len(STUDENT) else expansion
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    return mean - factor * error, mean + factor * error
 
 
 def _resampled_means(values_P: torch.Tensor, resamples: int, seed: int) -> torch.Tensor:

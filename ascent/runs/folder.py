@@ -234,7 +234,7 @@ def read_run(path: Path) -> Run:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """The runs in a folder and its subfolders, named relative to it. The state `damaged` means that `read_run` fails."""
+    """The runs in a folder and its subfolders, named relative to it. `damaged`: `read_run` fails."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; give the folder that holds the run folders")
     found = []

@@ -33,7 +33,30 @@ def test_tables_and_json(tmp_path: Path) -> None:
     assert found["settings"]["max_new_tokens"] == 3
 
 
+@pytest.mark.slow
+def test_answers_are_printed_and_all_of_them_written(tmp_path: Path) -> None:
+    model, out = str(create(tmp_path / "tiny", family="llama", seed=0)), tmp_path / "answers.jsonl"
+    rows = [{"prompt": prompt, "answer": str(n)} for n, prompt in enumerate(("one :100: [red]", "two", "three"), 1)]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = [model, str(tmp_path / "d.jsonl"), "--samples", "2", "--max-new-tokens", "3", "--show", "2"]
+    done = call(*asked, "--out", str(out))
+    assert "one :100: [red]\n  reference: 1\n  greedy: " in done.stdout and "\ntwo\n  reference: 2\n" in done.stdout
+    assert "three" not in done.stdout and f"9 answers are in {out}" in done.stdout
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["prompt"], row["sample"]) for row in rows] == [
+        (prompt, sample) for prompt in ("one :100: [red]", "two", "three") for sample in ("greedy", 0, 1)
+    ]
+    assert rows[0]["answer"] == "1" and rows[0]["scores"] == {"correct": 0.0} and rows[0]["tokens"] == 3
+    found = json.loads(call(*asked, "--json").stdout)
+    assert found["answers"] == rows[:6]
+    assert "answers" not in json.loads(call(*asked[:-2], "--json").stdout)
+    with pytest.raises(ValueError, match=r"out=.*answers\.jsonl must be a new file in a folder that exists"):
+        call(*asked, "--out", str(out))
+
+
 def test_mistakes_are_refused() -> None:
+    with pytest.raises(ValueError, match="show=-1, but it counts prompts"):
+        call("x", "arithmetic", "--show", "-1")
     with pytest.raises(ValueError, match="does not exist; give a folder"):
         call("no such/model here", "arithmetic:1")
     with pytest.raises(ValueError, match="samples=-2"):

@@ -9,7 +9,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from ascent.maths.estimates import estimate, pass_at, powers_of_two
+from ascent.maths.estimates import estimate, pass_at, powers_of_two, student_interval
 
 
 @pytest.mark.parametrize(
@@ -104,3 +104,14 @@ def test_errors_name_the_value_and_the_rule() -> None:
         estimate([1.0], level=1)
     with pytest.raises(ValueError, match="resamples=0"):
         estimate([1.0, 2.0], resamples=0)
+
+
+def test_the_interval_over_seeds_covers_the_mean_of_few_normal_values() -> None:
+    """Three values 1, 2, 3: 2 +- 4.3027 / sqrt(3). Of draws of 3 and of 15, 95% of the intervals hold the mean."""
+    found = student_interval([1.0, 2.0, 3.0])
+    assert found == pytest.approx((2 - 4.3027 / math.sqrt(3), 2 + 4.3027 / math.sqrt(3)))
+    assert student_interval([1.0]) is None
+    draw = random.Random(0)
+    for count in (3, 15):
+        intervals = [student_interval([draw.gauss(5, 2) for _ in range(count)]) for _ in range(4000)]
+        assert sum(low < 5 < high for low, high in intervals) / 4000 == pytest.approx(0.95, abs=0.01)

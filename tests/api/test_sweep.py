@@ -1,0 +1,122 @@
+"""Combinations, folders, continuing by the same call, failures, and processes side by side."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ascent
+from ascent.api.sweep import plan_runs, run_name, split_values
+from ascent.runs.folder import read_run
+from tests.setup.runs import TINY, tiny_recipe, weights_of
+
+SETTINGS = ["run.steps=2", "run.save_every=1", "update.learning_rate=3e-3,1e-3", "seed=1,2"]
+NAMES = [f"learning_rate={rate}-seed={seed}" for rate in ("3e-3", "1e-3") for seed in (1, 2)]
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+def test_commas_inside_brackets_and_quotes_belong_to_a_value() -> None:
+    assert split_values("1e-3, 1e-4") == ["1e-3", "1e-4"]
+    assert split_values("[a,b],{use: x, n: (1,2)}") == ["[a,b]", "{use: x, n: (1,2)}"]
+    assert split_values("'a,b',\"c,]d\",e") == ["'a,b'", '"c,]d"', "e"]
+
+
+def test_names_are_short_where_unique_and_safe_as_folders() -> None:
+    assert run_name({"update.learning_rate": "1e-3", "seed": "1"}) == "learning_rate=1e-3-seed=1"
+    assert run_name({"a.weight": "1", "b.weight": "2"}) == "a.weight=1-b.weight=2"
+    assert run_name({"model.policy": "../x y/z", "rewards": "[{use: exact}]"}) == "policy=.._x_y_z-rewards=_use_exact"
+    long = [run_name({"rewards": letter * 300 + end}) for letter, end in ("xa", "xb")]
+    assert long[0] != long[1] and max(map(len, long)) < 140
+
+
+def test_every_combination_is_planned(tmp_path: Path) -> None:
+    runs = plan_runs(tiny_recipe(tmp_path), SETTINGS, tmp_path)
+    assert [each.folder.name for each in runs] == NAMES
+    assert [(each.plan.config.update.learning_rate, each.plan.config.seed) for each in runs] == [
+        (3e-3, 1), (3e-3, 2), (1e-3, 1), (1e-3, 2)
+    ]  # fmt: skip
+    assert {each.plan.config.run.steps for each in runs} == {2}
+    mapping = plan_runs(TINY, {"seed": [1, 2], "run.steps": 3, "run.trackers": [["tensorboard"]]}, tmp_path)
+    assert [(each.plan.config.seed, each.plan.config.run.trackers) for each in mapping] == [
+        (1, ("tensorboard",)), (2, ("tensorboard",))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "words"), [
+    (["seed=1"], "a sweep tries several values"),
+    (["seed=1,1"], r"seed=1,1 must name each value once"),
+    (["seed=1,,2"], r"seed=1,,2 must name each value once"),
+    ({"seed": []}, "must name each value once"),
+    (["seed"], "must look like key=value"),
+    (["seed=1,2", "seed=3"], "seed is given twice"),
+    (["seed=1,2", "update.learning_rate=1e-3,x"], "update.learning_rate"),
+    (["data.train=a b.jsonl,a_b.jsonl"], "two combinations would both be called train=a_b.jsonl"),
+])  # fmt: skip
+def test_errors_come_before_any_training(tmp_path: Path, overrides: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ascent.sweep(tiny_recipe(tmp_path), overrides, run=tmp_path / "sweep", say=quiet)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_jobs_must_be_positive(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="jobs=0, but at least 1"):
+        ascent.sweep(tiny_recipe(tmp_path), ["seed=1,2"], jobs=0)
+
+
+@pytest.mark.slow
+def test_the_same_call_continues(tmp_path: Path) -> None:
+    recipe, folder = tiny_recipe(tmp_path), tmp_path / "sweep"
+    said: list[str] = []
+
+    def interrupt(text: str) -> None:
+        said.append(text)
+        if text.startswith("run 2 of 4"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ascent.sweep(recipe, SETTINGS, run=folder, progress=False, say=interrupt)
+    assert [each.name for each in folder.iterdir()] == NAMES[:1]
+    # as if the first had been killed after its first step
+    (folder / NAMES[0] / "outcome.json").unlink()
+    before = weights_of(folder / NAMES[0], 2)
+    shutil.rmtree(folder / NAMES[0] / "checkpoints/2")
+    found = ascent.sweep(recipe, SETTINGS, run=folder, progress=False, say=said.append)
+    assert len(read_run(folder / NAMES[0]).environment) == 2 and weights_of(folder / NAMES[0], 2) == before
+    assert found.failures == {} and found.comparison is not None
+    assert [each.state for each in found.comparison.runs] == ["finished"] * 4
+    assert list(found.comparison.settings) == ["seed", "update.learning_rate"]
+    assert [(each.label, len(each.runs)) for each in found.comparison.groups] == [
+        ("learning_rate=0.003", 2), ("learning_rate=0.001", 2)
+    ]  # fmt: skip
+    assert (folder / "sweep.png").is_file()
+    said.clear()
+    again = ascent.sweep(recipe, SETTINGS, run=folder, progress=False, say=said.append)
+    assert again == found and sum("is finished" in text for text in said) == 4
+    with pytest.raises(
+        ValueError, match=r"seed=1 was trained with run\.steps=2, and this sweep has 3; give it another"
+    ):
+        ascent.sweep(recipe, [*SETTINGS[1:], "run.steps=3"], run=folder, progress=False, say=quiet)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_reported_and_the_others_are_trained(tmp_path: Path) -> None:
+    """One after the other and side by side: the same failure, the same weights."""
+    recipe, gone = tiny_recipe(tmp_path), tmp_path / "gone.jsonl"
+    overrides = ["run.steps=1", "run.evaluate_every=1", f"data.train=arithmetic:16,{gone}"]
+    for jobs in (1, 2):
+        lines: list[str] = []
+        found = ascent.sweep(recipe, overrides, run=tmp_path / str(jobs), jobs=jobs, progress=False, say=lines.append)
+        ((name, reason),) = found.failures.items()
+        assert "gone.jsonl" in name and str(gone) in reason and found.comparison is None
+        assert any("the sweep continues" in line for line in lines)
+    assert "2 of 2 runs are left, 2 at a time" in lines
+    assert "finished step 1 of 1" in (tmp_path / "2/train=arithmetic_16.log").read_text()
+    one, two = (tmp_path / jobs / "train=arithmetic_16" for jobs in ("1", "2"))
+    assert weights_of(one, 1) == weights_of(two, 1)
+    assert (one / "config.yaml").read_text() == (two / "config.yaml").read_text()
