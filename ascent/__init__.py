@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ascent.api.train import resume as resume
     from ascent.api.train import train as train
     from ascent.cells import Cell as Cell
-    from ascent.config.load import load_config as load_config
     from ascent.config.schema import Config as Config
     from ascent.plan import Plan as Plan
+    from ascent.plan import load_config as load_config
     from ascent.plan import resolve as resolve
     from ascent.records import Completion as Completion
     from ascent.records import Example as Example
@@ -52,9 +52,8 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 _MODULES = {
     "ascent.algorithms": ("TABLE", "Row"),
     "ascent.cells": ("Cell",),
-    "ascent.config.load": ("load_config",),
     "ascent.config.schema": ("Config",),
-    "ascent.plan": ("Plan", "resolve"),
+    "ascent.plan": ("Plan", "load_config", "resolve"),
     "ascent.records": (
         *("Completion", "Example", "Group", "Message", "Pair", "Prompt", "Ranking", "Rollout", "UnpairedExample"),
     ),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ascent.config.load import load_config
 from ascent.plan import resolve
+from ascent.plan.load import load_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

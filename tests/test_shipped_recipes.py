@@ -18,11 +18,12 @@ from ascent.algorithms import TABLE
 from ascent.api.check import check
 from ascent.api.iterate import Folders, _plans
 from ascent.config.iterate import iterate_config
-from ascent.config.load import load_config, read_recipe, shipped_recipes
+from ascent.config.load import read_recipe, shipped_recipes
 from ascent.data.load import load as load_data
 from ascent.models.load import load
 from ascent.models.tiny import create
 from ascent.plan import resolve
+from ascent.plan.load import load_config
 
 OURS = (
     "sft", "sort", "reward_model", "dpo", "rlhf", "rlvr", "grpo_gsm8k", "tldr_sft", "tldr_rm", "tldr_ppo", "tools",

@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ascent.cli.main import app
-from ascent.config.load import load_config, shipped_recipes
+from ascent.config.load import shipped_recipes
 from ascent.plan import resolve
+from ascent.plan.load import load_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from ascent.models.memory import Forecast, forecast, shape_of, with_critic
 from ascent.models.model import LanguageModel
 from ascent.models.quantize import num_parameters
 from ascent.plan.resolve import Plan
+from ascent.progress import phase
 from ascent.rollouts.source import RolloutSource
+from ascent.runs.terminal import Display
 from ascent.setup.critic import Critic
 from ascent.setup.offline import FrozenOutputSource, Training
 from ascent.setup.rl import FrozenModel
@@ -46,10 +49,11 @@ class CheckResult:
     memory: Forecast
 
 
-def check(recipe: Recipe, overrides: Overrides = ()) -> CheckResult:
+def check(recipe: Recipe, overrides: Overrides = (), *, progress: bool = True) -> CheckResult:
     """Do all that a run would do, once: load, render, train two steps, forecast memory and time; keep nothing.
 
     recipe, overrides: as for `ascent.train`.
+    progress: show on standard error what is being done.
 
     Returns a `CheckResult`.
 
@@ -58,18 +62,24 @@ def check(recipe: Recipe, overrides: Overrides = ()) -> CheckResult:
     """
     plan = plan_of(recipe, overrides)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        training = assemble(plan, Path(folder))
+        display = Display() if progress else None
+        if display is not None:
+            stack.callback(display.close)
+        with _stage("reading the data, loading the model", display):
+            training = assemble(plan, Path(folder))
         stack.callback(training.close)
-        batches, step = _first(training, 1)
-        stats = training.learner.step(batches, training.objective)
-        start = time.perf_counter()
-        more, step = _first(training, step + 1)
-        for each in training.others:
-            each.learner.step(more, each.objective)
-        training.learner.step(more, training.objective)["loss/total"].value()  # waits for the device
-        seconds = time.perf_counter() - start
+        with _stage("first step", display):
+            batches, step = _first(training, 1)
+            stats = training.learner.step(batches, training.objective)
+        with _stage("second step, for the time", display):
+            start = time.perf_counter()
+            more, step = _first(training, step + 1)
+            for each in training.others:
+                each.learner.step(more, each.objective)
+            training.learner.step(more, training.objective)["loss/total"].value()  # waits for the device
+            seconds = time.perf_counter() - start
     return CheckResult(
-        steps=plan.config.run.steps,
+        steps=training.steps,
         notes=training.notes,
         sample=pieces(training, batches[0]),
         microbatches=len(batches),
@@ -80,6 +90,14 @@ def check(recipe: Recipe, overrides: Overrides = ()) -> CheckResult:
         seconds=seconds,
         memory=memory_of(plan, training),
     )
+
+
+@contextmanager
+def _stage(name: str, display: Display | None) -> Iterator[None]:
+    if display is not None:
+        display.print(name)
+    with phase(name):
+        yield
 
 
 def _first(training: Training, step: int) -> tuple[list[PackedBatch], int]:

@@ -19,6 +19,7 @@ from ascent.plan.resolve import Plan
 from ascent.runs import jsonl
 from ascent.runs.folder import CHANGES, CONFIG, INPUTS, read_json
 from ascent.setup.fingerprints import FingerprintReader, Input, InputName, difference, find_inputs, unchecked
+from ascent.setup.objects import describe_unchecked
 
 FORMAT = 2
 Say = Callable[[str], None]
@@ -31,14 +32,19 @@ class RecordedInputs(NamedTuple):
     inputs: dict[str, Input]
 
 
-def record_inputs(plan: Plan, folder: Path, *, say: Say) -> tuple[Plan, str]:
-    """For a new run: its plan with pinned models, and the text of inputs.json."""
-    reader = FingerprintReader(folder, plan.config.seed)
+def record_inputs(plan: Plan, folder: Path, *, say: Say) -> tuple[Plan, list[Input]]:
+    """For a new run: its plan with pinned models, and its inputs."""
+    reader = FingerprintReader(folder, plan.config.seed, objects=plan.objects)
     found = [reader(each) for each in find_inputs(plan)]
-    for line in reader.hashing.words():
+    for line in (*reader.hashing.words(), *describe_unchecked(plan.objects)):
         say(line)
+    return pin_models(plan, found, say=say), found
+
+
+def inputs_text(plan: Plan, found: Sequence[Input]) -> str:
+    """The text of inputs.json; `plan` has the names of models as the recipe gives them."""
     content = {"format": FORMAT, "recipe": flatten(plan.config), "inputs": [each.record() for each in found]}
-    return pin_models(plan, found, say=say), json.dumps(content, indent=1) + "\n"
+    return json.dumps(content, indent=1) + "\n"
 
 
 def check_inputs(
@@ -56,7 +62,7 @@ def check_inputs(
     skipped = {each.key for each in names if started and each.start_only}
     if started:
         _refuse_late(edits, plan, folder)
-    reader = FingerprintReader(folder, plan.config.seed, before.inputs)
+    reader = FingerprintReader(folder, plan.config.seed, before.inputs, plan.objects)
     found = {each.key: reader(each) for each in names if each.key not in skipped and not _written_since(each, before)}
     pairs = [
         (before.inputs.get(key), found.get(key))

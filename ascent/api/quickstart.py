@@ -19,8 +19,8 @@ import torch
 
 from ascent.api.evaluate import estimate_metrics, generate_answers
 from ascent.api.stages import Say, stage
-from ascent.config.load import load_config
 from ascent.maths.estimates import Estimate
+from ascent.plan.load import load_config
 from ascent.plan.resolve import Plan, resolve
 from ascent.records import Rollout
 from ascent.rollouts.generate import SamplingParams

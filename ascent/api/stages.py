@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ascent.api.train import resume_run, train_plan
 from ascent.plan.resolve import Plan
-from ascent.runs.folder import CONFIG, read_run
+from ascent.runs.folder import CONFIG, state_of
 
 Say = Callable[[str], None]
 
@@ -20,10 +20,10 @@ def stage(plan: Plan, folder: Path, say: Say, *, progress: bool = True, header: 
     """Train a new run, resume an unfinished one, skip a finished one."""
     if not (folder / CONFIG).is_file():
         last = train_plan(plan, folder, progress=progress, say=say, header=header)
-    elif read_run(folder).state == "finished":
+    elif state_of(folder) == "finished":
         say(f"{folder} is finished")
         return
     else:
         last = resume_run(folder, progress=progress, say=say)
-    if last < plan.config.run.steps:
+    if state_of(folder) == "stopped":
         raise StageStopped(f"{folder} stopped after step {last}")

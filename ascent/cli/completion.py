@@ -8,10 +8,11 @@ from pathlib import Path
 
 
 def recipe_names(incomplete: str) -> list[str]:
-    """Shipped recipes, and .yaml files below the typed folder."""
+    """Shipped recipes, algorithms, and .yaml files below the typed folder."""
     from ascent.config.load import shipped_recipes
 
     names = [name for name in shipped_recipes() if name.startswith(incomplete)]
+    names = list(dict.fromkeys((*names, *algorithm_names(incomplete))))
     return names + [path for path in _paths(incomplete) if path.endswith(("/", ".yaml", ".yml"))]
 
 

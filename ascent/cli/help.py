@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
+
+from ascent.cli.options import OverridesCommand
 
 
 class SectionedGroup(TyperGroup):
@@ -37,4 +40,5 @@ def examples(*commands: str) -> str:
 
 def add(app: typer.Typer, name: str, function: Callable[..., Any], *commands: str) -> None:
     """Register a command with examples."""
-    app.command(name, epilog=examples(*commands))(function)
+    kind = OverridesCommand if "overrides" in signature(function).parameters else None
+    app.command(name, epilog=examples(*commands), cls=kind)(function)

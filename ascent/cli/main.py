@@ -52,7 +52,7 @@ app = typer.Typer(
 add(app, "quickstart", quickstart.quickstart, "ascent quickstart", "ascent quickstart --rlhf --seed 1")
 add(
     app, "train", train.train,
-    "ascent train sft model.policy=tiny:llama data.train=arithmetic --run runs/sft",
+    "ascent train sft model=tiny:llama data=arithmetic --run runs/sft",
     "ascent train mine.yaml update.learning_rate=1e-5 --run runs/mine",
 )  # fmt: skip
 add(app, "resume", train.resume, "ascent resume runs/sft")
@@ -66,7 +66,7 @@ add(
     "ascent iterate rlhf_iterated --run runs/iterated",
     "ascent iterate rlhf_iterated rounds=4 --run runs/iterated",
 )  # fmt: skip
-add(app, "check", train.check, "ascent check sft model.policy=tiny:llama data.train=arithmetic")
+add(app, "check", train.check, "ascent check sft model=tiny:llama data=arithmetic")
 add(
     app, "evaluate", evaluate.evaluate,
     "ascent evaluate runs/sft arithmetic --samples 8",

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from ascent.cli.completion import recipe_names, run_folders
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
 
 Recipe = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A shipped recipe or a .yaml file.", autocompletion=recipe_names)
+    str,
+    typer.Argument(
+        metavar="RECIPE", help="A shipped recipe, an algorithm or a .yaml file.", autocompletion=recipe_names
+    ),
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Dotted keys to set, such as rollouts.group_size=16.")
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Keys to set: model=NAME, data=NAME, update.learning_rate=1e-5."),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)]
 Model = Annotated[
@@ -36,11 +42,41 @@ def say(text: str) -> None:
     typer.echo(text, err=True)
 
 
+class OverridesCommand(TyperCommand):
+    """A command that takes overrides: a key given as an option, such as --model X, gets the hint model=X."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # click's NoSuchOption, whose module depends on the version of typer
+            option, similar = getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()
+            if type(error).__name__ != "NoSuchOption" or difflib.get_close_matches(option, similar, cutoff=0.8):
+                raise
+            fix = _as_key(option, words)
+            raise ValueError(f"there is no option {option}; a key is set as KEY=VALUE: {fix}") from None
+
+
+def _as_key(option: str, words: list[str]) -> str:
+    """--learning-rate 1e-5 -> update.learning_rate=1e-5."""
+    from ascent.config.schema import SHORT_FORMS
+    from ascent.config.validate import nearest_keys
+
+    name = option.lstrip("-").replace("-", "_")
+    key = name if name in SHORT_FORMS else next(iter(nearest_keys(name)), name)
+    joined = next((word.partition("=")[2] for word in words if word.startswith(f"{option}=")), None)
+    after = words[words.index(option) + 1 :] if option in words else []
+    value = joined or next((word for word in after[:1] if not word.startswith("-")), "VALUE")
+    return f"{key}={value}"
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Turn errors that the user can fix into ValueError, which is printed without a traceback."""
     try:
         yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
     except (OSError, ImportError) as error:
         raise ValueError(str(error)) from error
     except RuntimeError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from ascent.cli.options import say
+
 
 def recipes() -> None:
     """List the recipes that ship with Ascent."""
@@ -13,3 +15,4 @@ def recipes() -> None:
     width = max(map(len, found))
     for name, line in found.items():
         typer.echo(f"{name:<{width}}  {line}")
+    say("every algorithm is a recipe too (ascent show algorithms): ascent train grpo model=MODEL data=DATA")

@@ -66,9 +66,8 @@ def metrics(
 
 def config(recipe: Recipe, overrides: Overrides = None) -> None:
     """Print the config of a recipe, with every effective key."""
-    from ascent.config.load import load_config
     from ascent.config.show import as_yaml
-    from ascent.plan import resolve
+    from ascent.plan import load_config, resolve
 
     typer.echo(as_yaml(resolve(load_config(recipe, overrides or [])).config), nl=False)
 

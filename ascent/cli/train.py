@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascent.cli.options import Overrides, Progress, Recipe, Run, plain_errors, say
+from ascent.cli.options import INTERRUPTED, Overrides, Progress, Recipe, Run, plain_errors, say
 
 if TYPE_CHECKING:
     from ascent.api.check import CheckResult
+    from ascent.runs.folder import Run as RunResult
 
 
 def train(
     recipe: Recipe,
     overrides: Overrides = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run folder to create; must be new or empty.")
+        Path | None,
+        typer.Option(metavar="DIR", help="The run folder to create, new or empty; by default runs/RECIPE-N."),
     ] = None,
     progress: Progress = True,
 ) -> None:
     """Train from a recipe into a new run folder."""
-    if run is None:
-        raise ValueError("train needs a run folder; add --run DIR, a folder that does not exist yet")
     with plain_errors():
         from ascent.api.train import train
 
-        train(recipe, overrides or (), run=run, progress=progress, say=say)
+        _exit_status(train(recipe, overrides or (), run=run, progress=progress, say=say))
 
 
 def resume(
@@ -42,10 +42,16 @@ def resume(
     with plain_errors():
         from ascent.api.train import resume
 
-        resume(run, accept_changes=accept_changes, progress=progress, say=say)
+        _exit_status(resume(run, accept_changes=accept_changes, progress=progress, say=say))
 
 
-def check(recipe: Recipe, overrides: Overrides = None) -> None:
+def _exit_status(run: RunResult) -> None:
+    """Ctrl-C finishes the step, saves, and ends with the status of an interrupted command."""
+    if run.state == "stopped" and run.message == "stopped by SIGINT":
+        raise typer.Exit(INTERRUPTED)
+
+
+def check(recipe: Recipe, overrides: Overrides = None, progress: Progress = True) -> None:
     """Try a recipe without keeping anything; forecast memory and time.
 
     Everything that a run does is done once: load, render, two optimizer steps.
@@ -53,7 +59,7 @@ def check(recipe: Recipe, overrides: Overrides = None) -> None:
     with plain_errors():
         from ascent.api.check import check
 
-        print_check(check(recipe, overrides or ()))
+        print_check(check(recipe, overrides or (), progress=progress))
 
 
 def print_check(found: CheckResult) -> None:

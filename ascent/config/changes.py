@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ascent.config.schema import Cells, Config
+from ascent.config.schema import Cells, Config, heldout_share
 from ascent.config.validate import format_value
 
 # Keys that name a model, and keys that name data.
@@ -39,6 +39,7 @@ ON_RESUME: dict[str, str] = {
     "model.trust_remote_code": "",
     "data.mix": "the saved position in the data belongs to the old mixture",
     "data.on_policy_fraction": "",
+    "data.epochs": "a run folder holds run.steps in its place; change that",
     "data.batch_size": "the saved position in the data counts steps of the old size",
     "data.max_tokens": _RECORDS,
     "data.max_prompt_tokens": _RECORDS,
@@ -165,6 +166,8 @@ def refusal_reason(change: Change, was: Flat) -> str:
         return ""  # no checkpoint is kept by score before or after
     if key.startswith("data.mix[") and key.endswith(".use") and NOT_SET not in (change.was, change.now):
         return ""
+    if key == "data.evaluate" and any(isinstance(each, str) and heldout_share(each) for each in change[1:]):
+        return _RECORDS
     if key in BUFFERED_KEYS and was.get("rollouts.max_staleness"):
         return _BUFFERED
     if key in CONTROLLED_KEYS and was.get("cells.kl_controller.use", "fixed") != "fixed":

@@ -1,35 +1,18 @@
-"""Load a recipe (a YAML file, or the name of a shipped one) with dotted overrides.
-
-`load_config("rlvr", ["rollouts.group_size=16", "cells.policy_loss.high=0.25"])`
-"""
+"""Read recipes (YAML files and the shipped ones) and dotted overrides, and merge them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ascent.cells import nearest
 from ascent.config import yaml_text
-from ascent.config.iterate import KEY as ROUNDS
-from ascent.config.schema import Config
-from ascent.config.validate import format_value, validate
+from ascent.config.schema import SHORT_FORMS
+from ascent.config.validate import format_value
 
 MAX_DEPTH = 20  # names in a dotted key
-
-
-def load_config(recipe: str, overrides: Sequence[str] = ()) -> Config:
-    """The recipe with overrides, validated against the schema (`ascent.plan.resolve` checks the rest)."""
-    base, over = read_recipe(recipe), parse_overrides(overrides)
-    if ROUNDS in base:
-        raise ValueError(f"{recipe} is a recipe of ascent iterate; run ascent iterate {recipe} --run DIR")
-    if base.get("cells") and over.get("algorithm", base.get("algorithm")) != base.get("algorithm"):
-        raise ValueError(
-            f"algorithm={over['algorithm']} on top of {recipe} would keep the cells that {recipe} sets for "
-            f"{base.get('algorithm')}; start from a recipe without a cells section"
-        )
-    return validate(merge_configs(base, over))
 
 
 def shipped_recipes() -> dict[str, str]:
@@ -42,14 +25,18 @@ def shipped_recipes() -> dict[str, str]:
     return found
 
 
-def read_recipe(recipe: str) -> dict[str, Any]:
-    """The mapping of a recipe: a path if it has a slash or ends in .yaml or .yml, else a shipped name."""
+def read_recipe(recipe: str, others: Iterable[str] = ()) -> dict[str, Any]:
+    """The mapping of a recipe: a path if it has a slash or ends in .yaml or .yml, else a shipped name.
+
+    `others` are further names that an error may suggest.
+    """
     if "/" in recipe or recipe.endswith((".yaml", ".yml")):
         text = _read_file(Path(recipe))
     else:
         known = shipped_recipes()
         if recipe not in known:
-            raise ValueError(f"no recipe named {recipe!r}; {nearest(recipe, known)} (a file's path ends in .yaml)")
+            close = nearest(recipe, dict.fromkeys((*known, *others)))
+            raise ValueError(f"no recipe named {recipe!r}; {close} (a file's path ends in .yaml)")
         text = resources.files("ascent").joinpath("recipes", f"{recipe}.yaml").read_text(encoding="utf-8")
     value = yaml_text.read(text, recipe)
     if value is None:
@@ -64,14 +51,15 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     seen: set[str] = set()
     for text in overrides:
-        key, equals, value = text.partition("=")
-        parts = key.strip().split(".")
-        if not equals or not all(parts):
+        key, equals, word = text.partition("=")
+        if not equals or not all(key.strip().split(".")):
             raise ValueError(f"override {format_value(text)} must look like key=value, such as rollouts.group_size=16")
-        if key.strip() in seen:
-            raise ValueError(f"override {key.strip()} is given twice; keep one")
-        seen.add(key.strip())
-        _put(tree, parts, yaml_text.read(value, f"override {format_value(text)}"), text)
+        value = yaml_text.read(word, f"override {format_value(text)}")
+        key = _full_key(key.strip(), value)
+        if key in seen:
+            raise ValueError(f"override {key} is given twice; keep one")
+        seen.add(key)
+        _put(tree, key.split("."), value, text)
     return tree
 
 
@@ -79,8 +67,13 @@ def nest_keys(flat: Mapping[str, Any]) -> dict[str, Any]:
     """{'a.b': 1, 'a.c': 'x'} -> {'a': {'b': 1, 'c': 'x'}}."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
-        _put(tree, key.split("."), value, key)
+        _put(tree, _full_key(key, value).split("."), value, key)
     return tree
+
+
+def _full_key(key: str, value: Any) -> str:
+    """model=X is model.policy=X, and data=X is data.train=X."""
+    return key if isinstance(value, Mapping) else SHORT_FORMS.get(key, key)
 
 
 def merge_configs(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

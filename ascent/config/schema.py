@@ -27,6 +27,24 @@ def _check_size(value: Any) -> Any:
     return value
 
 
+def heldout_share(value: str | None) -> float | None:
+    """The share that data.evaluate holds out of data.train: 0.05 for "5%"; None where it names a dataset."""
+    if value is None or not value.endswith("%"):
+        return None
+    try:
+        share = float(value.removesuffix("%")) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ValueError("it must be a dataset, or a share above 0% and below 100%, such as 5%")
+    return share
+
+
+def _check_evaluate(value: str | None) -> str | None:
+    heldout_share(value)
+    return value
+
+
 def _cell_tag(value: Any) -> str:
     return DISABLED if value is False else CELL
 
@@ -43,6 +61,10 @@ Scalar = Annotated[Any, AfterValidator(_check_scalar)]
 CELL, DISABLED = "<cell>", "<false>"
 Disabled = Annotated[Literal[False], Tag(DISABLED)]
 CellOrDisabled = Discriminator(_cell_tag)
+
+
+# Sections by the one key that each must have.
+SHORT_FORMS = {"model": "model.policy", "data": "data.train"}
 
 
 class Section(BaseModel):
@@ -151,7 +173,11 @@ class Data(Section):
     mix: tuple[MixEntry, ...] = Field(
         (), description="Further training datasets with their shares; train gives the rest."
     )
-    evaluate: str | None = Field(None, description="Evaluation dataset, as for train; null: no evaluation.")
+    evaluate: Annotated[str | None, AfterValidator(_check_evaluate)] = Field(
+        None,
+        description="Evaluation dataset, as for train, or a share of train that is not trained on, such as 5%; null: "
+        "no evaluation.",
+    )
     pretraining: str | None = Field(None, description="Pretraining text for the PPO-ptx loss, as for train.")
     centering_data: str | None = Field(
         None,
@@ -160,6 +186,12 @@ class Data(Section):
     )
     on_policy_fraction: Float = Field(
         0.0, ge=0, le=1, description="Share of records whose last answer the student samples (on-policy distillation)."
+    )
+    epochs: Float | None = Field(
+        None,
+        gt=0,
+        le=10**6,
+        description="Length of a run that trains on files, in place of run.steps; null: run.steps.",
     )
     batch_size: Int = Field(32, ge=1, le=10**6, description="Records per optimizer step, over all ranks.")
     max_tokens: Int = Field(

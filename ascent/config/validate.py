@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from ascent.config.renamed import check_renamed
-from ascent.config.schema import MAX_FLOAT, TERM_SLOTS, Cells, Config, MixEntry, Reward, leaves
+from ascent.config.schema import MAX_FLOAT, SHORT_FORMS, TERM_SLOTS, Cells, Config, MixEntry, Reward, leaves
 
 MAX_SHOWN = 100  # characters of a value in an error message
 
@@ -49,9 +49,10 @@ def explain(problem: Any) -> str:
     path, kind, value = _dotted(problem["loc"]), problem["type"], problem["input"]
     if kind == "extra_forbidden":
         return _unknown(path, value)
-    about = _description(path)
     if kind == "missing":
-        return f"{path} is missing{about}"
+        path = SHORT_FORMS.get(path, path)
+        return f"{path} is missing{_description(path)}"
+    about = _description(path)
     return f"{path}={format_value(value)}, but it must be {_rule(kind, problem)}{about}"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ascent.data.errors import RowError
+from ascent.data.tools import read_extra, write_extra
 from ascent.records import Message, Role
 
 # Role names in use, and ours for them.
@@ -16,8 +17,8 @@ ROLES: dict[str, Role] = {
     **{"human": "user", "gpt": "assistant", "bot": "assistant", "observation": "tool", "tool_response": "tool"},
 }
 # Keys that change the meaning of a message and that Message cannot hold: refused, never dropped.
-REFUSED_IN_MESSAGES = ("tool_calls", "loss", "weight", "reasoning_content", "thinking")
-REFUSED_COLUMNS = ("tools", "images", "image", "videos", "audios", "objects")
+REFUSED_IN_MESSAGES = ("loss", "weight", "reasoning_content", "thinking")
+REFUSED_COLUMNS = ("images", "image", "videos", "audios", "objects")
 MESSAGE = '{"role": "user", "content": "..."}'
 LARGEST = 1e30  # float32 holds products with it
 LABELS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
@@ -141,6 +142,9 @@ def _message(item: Any, name: str) -> Message:
             raise RowError("type", f"{name} has {key!r}, which a plain message cannot hold; remove it or the row")
     role_key, content_key = ("from", "value") if item.get("from") is not None else ("role", "content")
     role, content = item.get(role_key), item.get(content_key)
+    extra = read_extra(item, ROLES.get(str(role), ""), name)
+    if content is None and "tool_calls" in extra:
+        content = ""
     if role is None or content is None:
         raise RowError("missing", f"{name} has no {role_key if role is None else content_key!r}; a message needs both")
     if not isinstance(role, str) or role not in ROLES:
@@ -149,9 +153,10 @@ def _message(item: Any, name: str) -> Message:
             f"{name} has the role {role!r:.60}; write user, assistant, system or tool (read as these: "
             f"{', '.join(f'{word} as {ROLES[word]}' for word in ROLES if word != ROLES[word])})",
         )
-    if ROLES[role] == "system" and content == "":
-        return Message("system", "")
-    return Message(ROLES[role], text(_join_parts(content, name), f"{name}.{content_key}"))
+    content = _join_parts(content, name)
+    if content != "" or not (ROLES[role] == "system" or "tool_calls" in extra):
+        content = text(content, f"{name}.{content_key}")
+    return Message(ROLES[role], content, write_extra(extra))
 
 
 def _join_parts(content: Any, name: str) -> Any:

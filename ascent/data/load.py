@@ -4,6 +4,7 @@
     data/folder, data/folder@test      its files of a split (default "train"), or a dataset saved by `datasets`
     owner/name, owner/name:config@test a dataset of the hub
     gsm8k:any of these                 the same, read as that benchmark; also math: and tldr: (`ascent.data.benchmarks`)
+    any of these:200                   its first 200 rows
 
 Records of built-in tasks are wrapped by `from_records`.
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from ascent.data import rows
 from ascent.data.benchmarks import schemas_of
@@ -22,7 +24,7 @@ from ascent.data.columns import Columns
 from ascent.data.convert import CONVERSIONS, convert, detect_schema
 from ascent.data.errors import Place, Policy, Report, RowError
 from ascent.data.rows import Row
-from ascent.data.schemas import SCHEMAS, Record, RecordKind, Schema
+from ascent.data.schemas import SCHEMAS, Record, RecordKind, Schema, read_record
 from ascent.records import Prompt
 
 SAMPLE_ROWS = 100  # rows from which the schema is detected
@@ -44,11 +46,16 @@ class LoadResult:
     remarks: tuple[str, ...] = field(default=())
 
 
-def load(name: str, want: RecordKind | None = None, *, invalid_rows: Policy = "fail") -> LoadResult:
-    """All records of a dataset. Invalid rows are collected first, then fatal or skipped."""
+def load(
+    name: str, want: RecordKind | None = None, *, invalid_rows: Policy = "fail", given: Iterator[Row] | None = None
+) -> LoadResult:
+    """All records of a dataset. Invalid rows are collected first, then fatal or skipped.
+
+    `given` are its rows, where they come from Python and not from files.
+    """
     report = Report(invalid_rows)
-    schemas, path = schemas_of(name)
-    stream = _skip_set_aside(read_rows(path), report)
+    schemas, path, limit = parse_name(name)
+    stream = islice(_skip_set_aside(read_rows(path) if given is None else given, report), limit)
     head = list(islice(stream, SAMPLE_ROWS))
     if not head:
         if report.rows:
@@ -74,6 +81,25 @@ def load(name: str, want: RecordKind | None = None, *, invalid_rows: Policy = "f
     remarks = (CONVERSIONS[schema.kind, kind][1],) if kind != schema.kind else ()
     unused = () if kind == "prompts" else tuple(sorted(unread))
     return LoadResult(name, tuple(records), tuple(places), report, kind, schema.name, unused, remarks)
+
+
+class DataName(NamedTuple):
+    """A name in its parts: how to read the rows, where they are, and how many of them are read (None: all)."""
+
+    schemas: Sequence[Schema]
+    path: str
+    limit: int | None
+
+
+def parse_name(name: str) -> DataName:
+    """gsm8k:train.jsonl:200 -> the schemas of GSM8K, train.jsonl, 200."""
+    schemas, path = schemas_of(name)
+    rest, _, count = path.rpartition(":")
+    if not rest or not count.isdecimal() or Path(path).expanduser().exists():
+        return DataName(schemas, path, None)
+    if int(count) == 0:
+        raise ValueError(f"{name}: 0 rows are no data; give at least 1, or leave out :0 for all")
+    return DataName(schemas, rest, int(count))
 
 
 def _with_columns(prompt: Prompt, row: Row, benchmark: bool) -> Prompt:
@@ -117,7 +143,7 @@ def read_rows(name: str) -> Iterator[Row]:
 
 def files_of(name: str) -> list[tuple[Path, str]]:
     """The files of a dataset, each with the name that error messages use."""
-    _, name = schemas_of(name)
+    name = parse_name(name).path
     path, split = _split_name(name)
     if path.is_file():
         return [(path, path.name)]
@@ -139,8 +165,9 @@ def _split_hub_name(name: str) -> tuple[str, str | None, str | None]:
 
 def check_path(name: str) -> None:
     """ValueError for a name that can only be a path and does not exist; any other name may be on the hub."""
-    path, _ = _split_name(name)
-    if not path.exists() and (path.suffix in rows.SUFFIXES or name.startswith((".", "/", "~"))):
+    place = parse_name(name).path
+    path, _ = _split_name(place)
+    if not path.exists() and (path.suffix in rows.SUFFIXES or place.startswith((".", "/", "~"))):
         raise ValueError(f"no file or folder at {name}; give a path that exists, a hub name or a built-in task")
 
 
@@ -177,10 +204,10 @@ def _detect(
 def _read_record(row: Row, schema: Schema, report: Report, unread: Counter[str]) -> Record:
     if row.error is not None:
         raise row.error
-    columns = Columns(f"{row.place.file}:{row.place.number}", row.fields)
+    columns = Columns(row.id or f"{row.place.file}:{row.place.number}", row.fields)
     columns.check_text_only()
     try:
-        record = schema.read(columns)
+        record = read_record(schema, columns)
     except RowError:
         raise
     except ValueError as error:  # a check of the record class

@@ -163,7 +163,7 @@ def _gold(record: Pair) -> tuple[Message, ...]:
 
 def fit_prompt(record: Record, renderer: Renderer, limits: Limits, report: Report) -> Record:
     """The record with a prompt within the limits: a longer one is a RowError, or truncated and counted."""
-    prompt = _prompt_messages(record)
+    prompt = prompt_messages(record)
     if not prompt or _fits(prompt, renderer, limits):
         return record
     if limits.prompt_overflow == "refuse":
@@ -192,7 +192,7 @@ def _fits(messages: Sequence[Message], renderer: Renderer, limits: Limits) -> bo
     return length <= limits.max_prompt_tokens and in_context
 
 
-def _prompt_messages(record: Record) -> tuple[Message, ...]:
+def prompt_messages(record: Record) -> tuple[Message, ...]:
     """The messages before the last answer; none for plain text."""
     if isinstance(record, Example):
         return record.messages[:-1]

@@ -20,6 +20,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -28,6 +29,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ascent.data.errors import RowError
 from ascent.data.steps import SEPARATOR, drop_blank_steps, join_steps, step_ends
+from ascent.data.tools import check_parts, parts_in, rendered_parts, template_input
 from ascent.records import Message
 
 TrainOn = Literal["completion", "assistant", "all"]
@@ -245,6 +247,9 @@ class Renderer:
         found = turn.rfind(self._end)
         if found >= 0:
             return _Turn(turn[: found + len(self._end)], found + len(self._end))
+        stripped = turn.rstrip()
+        if stripped.endswith(tuple(self._special)):  # some templates end tool calls with another token
+            return _Turn(stripped, len(stripped))
         content = turn.removesuffix(self._tail)
         return _Turn(content + self._end, len(content))
 
@@ -282,8 +287,10 @@ class Renderer:
         return list(encoded["input_ids"]), is_answer
 
     def _check(self, messages: Sequence[Message]) -> None:
+        if wanted := parts_in(messages):
+            check_parts(wanted, self._tool_parts, self.tokenizer.name_or_path or "this tokenizer")
         for message in messages:
-            found = self._control_tokens.search(message.content)
+            found = self._control_tokens.search(message.content) or self._control_tokens.search(message.extra)
             if found is not None:
                 raise RowError(
                     "special",
@@ -291,11 +298,17 @@ class Renderer:
                     "remove it from the text",
                 )
 
+    @cached_property
+    def _tool_parts(self) -> frozenset[str] | None:
+        return rendered_parts(self._template) if self.has_template else None
+
     def _template(self, messages: Sequence[Message], *, generation_prompt: bool = False) -> str:
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+        turns, tools = template_input(messages)
         try:
             return str(
-                self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=generation_prompt)
+                self.tokenizer.apply_chat_template(
+                    turns, tools=tools, tokenize=False, add_generation_prompt=generation_prompt
+                )
             )
         except Exception as error:  # a template can raise anything
             raise RowError("type", f"the chat template refuses this conversation: {error}") from error

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 JSON_STARTS = ("[", "{")
 JSON_COLUMNS = {
     *("messages", "conversations", "conversation", "rejected_messages", "history", "responses", "completions"),
-    *("answers", "ranked", "ratings", "scores", "ranks", "reward_model", "extra_info", "labels"),
+    *("answers", "ranked", "ratings", "scores", "ranks", "reward_model", "extra_info", "labels", "tools"),
 }
 LONGEST_CELL = 2**30  # Python's default is 128 KiB, which long documents exceed
 MAYBE_CHAT = {"prompt", "completion", "chosen", "rejected"}
@@ -39,11 +39,12 @@ WHITESPACE = re.compile(r"[ \t\r\n]*")
 
 
 class Row(NamedTuple):
-    """The values of a row, or its error."""
+    """The values of a row, or its error. `id` is that of the record, if another than the place."""
 
     place: Place
     fields: dict[str, Any]
     error: RowError | None = None
+    id: str = ""
 
 
 def read_file(path: Path, shown: str) -> Iterator[Row]:
@@ -71,6 +72,16 @@ def _jsonl(path: Path, shown: str) -> Iterator[Row]:
     for number, line in enumerate(_lines(path), 1):
         if line.strip():
             yield _parse_line(line, Place(shown, number))
+
+
+def read_lines(lines: Iterable[str], key: str) -> Iterator[Row]:
+    """Rows that are given as lines of JSON for a key of the recipe, such as data.train.
+
+    They get the ids of a file train.jsonl, so that a run on them samples as a run on that file.
+    """
+    file = f"{key.rpartition('.')[2]}.jsonl"
+    for number, line in enumerate(lines, 1):
+        yield _parse_line(line, Place(key, number, "row"))._replace(id=f"{file}:{number}")
 
 
 def _parse_line(line: str, place: Place) -> Row:

@@ -7,13 +7,14 @@ schema, so a row that lacks a column is invalid. docs/data.md has the same table
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from ascent.data import columns as values
 from ascent.data.columns import Columns
 from ascent.data.errors import RowError
 from ascent.data.preferences import LABEL_COLUMNS, make_pair, make_ranking, make_unpaired
+from ascent.data.tools import add_tools, read_tools
 from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample, UnpairedExample
 
 Record: TypeAlias = Prompt | Example | Pair | Ranking | UnpairedExample | StepExample
@@ -39,6 +40,21 @@ class Schema:
     used_by: str
     fits: Callable[[Row], bool]
     read: Callable[[Columns], Record]
+
+
+def read_record(schema: Schema, columns: Columns) -> Record:
+    """One row as a record, with the tools of its column `tools`."""
+    tools = columns.optional("tools")
+    record = schema.read(columns)
+    if tools in (None, [], ""):
+        return record
+    if schema.read is read_text:
+        raise RowError("type", "column 'tools' is set, but plain text offers no tools; give messages, or remove it")
+    added = read_tools(tools)
+    if isinstance(record, Example | Prompt):
+        return replace(record, messages=add_tools(record.messages, added))
+    prompt = replace(record.prompt, messages=add_tools(record.prompt.messages, added))
+    return replace(record, prompt=prompt)
 
 
 def _first_value(row: Row, names: Sequence[str]) -> Any:

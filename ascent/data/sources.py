@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -52,6 +53,7 @@ class FileSource:
                 "to every pair or to none, because a missing margin is not a margin of 0"
             )
         self._items = [each.items for each in prepared]
+        self._share = shares[0] / math.fsum(shares)
         self._spare = two_distinct_prompts(chain.from_iterable(self._items)) if self.kind == "unpaired" else None
         streams = [Stream(each.name, len(each.items), w) for each, w in zip(prepared, shares, strict=True)]
         self.mixture = Mixture(streams, seed=seed, shuffle=shuffle)
@@ -91,8 +93,8 @@ class FileSource:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Optimizer steps per epoch of all datasets together."""
-        return sum(len(items) for items in self._items) / self._batch_size
+        """Optimizer steps per pass over the first dataset."""
+        return len(self._items[0]) / (self._batch_size * self._share)
 
     def state(self) -> dict[str, Any]:
         """The position in the data."""

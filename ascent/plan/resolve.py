@@ -24,21 +24,19 @@ class Plan:
     """A config in full, and the row of the table it asks for, with the config's own cells in place.
 
     `inputs` are the fingerprints of what a run depends on, by key, once they are known (`ascent.setup.fingerprints`).
+    `objects` are the Python objects that the config names (`ascent.setup.objects`).
     """
 
     config: Config
     row: Row
     inputs: Mapping[str, str] = field(default_factory=dict)
+    objects: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def resolve(config: Config) -> Plan:
     """Complete and check a config; ValueError when a key has no effect or keys contradict each other."""
-    base = find_row(config.algorithm)
-    row = with_cells(base, config.cells)
-    given = _given(config)
-    values = _defaults() | dict(base.defaults) | given
-    row = with_budget(row, config.cells, values["rollouts.max_new_tokens"])
-    idle = unused_keys(row, values)
+    base, row, values = _complete(config)
+    given, idle = _given(config), unused_keys(row, values)
     wrong = [f"{key}={format_value(given[key])} has no effect: {idle[key]}" for key in given if key in idle]
     if wrong:
         raise ValueError("\n".join(wrong))
@@ -46,6 +44,20 @@ def resolve(config: Config) -> Plan:
     complete = validate(_nested(effective) | {"cells": resolved_cells(row, base)})
     check_compatibility(complete, row)
     return Plan(complete, row)
+
+
+def find_unused(config: Config) -> set[str]:
+    """The keys that a config sets without any effect."""
+    _, row, values = _complete(config)
+    return unused_keys(row, values).keys() & _given(config).keys()
+
+
+def _complete(config: Config) -> tuple[Row, Row, dict[str, Any]]:
+    """The row of the table, the row with the config's cells, and the value of every key outside `cells`."""
+    base = find_row(config.algorithm)
+    values = _defaults() | dict(base.defaults) | _given(config)
+    row = with_budget(with_cells(base, config.cells), config.cells, values["rollouts.max_new_tokens"])
+    return base, row, values
 
 
 def _defaults() -> dict[str, Any]:

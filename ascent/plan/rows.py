@@ -24,8 +24,13 @@ def find_row(name: str) -> Row:
     if name in entries:
         return _checked(name, entries[name].load())
     raise ValueError(
-        f"no algorithm named {name!r}; {nearest(name, [*TABLE, *entries])} A row of your own is written file.py:ROW"
+        f"no algorithm named {name!r}; {nearest(name, row_names())} A row of your own is written file.py:ROW"
     )
+
+
+def row_names() -> list[str]:
+    """The names of the table's rows and of those that other packages bring."""
+    return [*TABLE, *(entry.name for entry in importlib.metadata.entry_points(group=GROUP))]
 
 
 def installed_rows() -> list[Row]:

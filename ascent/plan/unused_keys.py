@@ -94,6 +94,12 @@ RULES = (
         lambda row, values: _reads(row, values) or "pretraining" in row.needs,
         "{name} samples its batches; set rollouts.prompts_per_step, rollouts.group_size or rollouts.max_new_tokens",
     ),
+    Rule(("data.epochs",), _reads, "{name} samples answers to its prompts, which have no epochs; set run.steps"),
+    Rule(
+        ("run.steps",),
+        lambda row, values: not _reads(row, values) or values["data.epochs"] is None,
+        "data.epochs gives the length of the run; keep one of them",
+    ),
     Rule(
         ("data.train_on",),
         lambda row, values: row.source == "examples",

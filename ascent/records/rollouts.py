@@ -20,10 +20,15 @@ Ended = Literal["over", "turns", "tokens", "cut", "raised", "timeout"]
 
 @dataclass(frozen=True)
 class Message:
-    """One turn of a conversation, as text."""
+    """One turn of a conversation, as text.
+
+    `extra` is what else a chat template reads, as JSON: `tool_calls` of the assistant, `name` and `tool_call_id` of a
+    tool's reply, and in the first message `tools`, those on offer.
+    """
 
     role: Role
     content: str
+    extra: str = field(default="", repr=False)  # a built-in task's fingerprint is that of its records' repr
 
     def __post_init__(self) -> None:
         one_of("Message.role", self.role, get_args(Role))

@@ -58,3 +58,9 @@ class FolderClaim:
         self.lock.release()
         if self._is_new:
             self.path.rmdir()
+
+
+def next_folder(name: str, root: Path = Path("runs")) -> Path:
+    """root/NAME-N, with the first number above those that exist."""
+    numbers = [each.name.removeprefix(f"{name}-") for each in root.glob(f"{name}-*")]
+    return root / f"{name}-{max([int(each) for each in numbers if each.isdecimal()], default=0) + 1}"

@@ -56,7 +56,7 @@ def critic_of(plan: Plan, folder: Path, policy: LanguageModel, saved: Path | Non
     key, name = origin(plan)
     adapted = settings.lora is not None
     model = models.load(
-        initial(name, folder, seed) if saved is None or adapted else saved,
+        initial(name, folder, seed, plan.objects) if saved is None or adapted else saved,
         head="scalar",
         dtype=settings.dtype,
         device=device(),

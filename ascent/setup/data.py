@@ -3,23 +3,27 @@
 sort_digits                2048 records of a built-in task, its train split
 sort_digits@heldout:256    256 held-out ones
 data/train.jsonl, data/folder, owner/name: see `ascent.data.load`
+5%                         for data.evaluate: held-out prompts of data.train, which are not trained on
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
-from ascent.algorithms import Row
-from ascent.config.schema import Config
+from ascent.config.schema import Config, heldout_share
+from ascent.config.validate import validate
 from ascent.data.errors import Policy
+from ascent.data.heldout import heldout_prompts, split
 from ascent.data.load import LoadResult, check_path, from_records, load
 from ascent.data.prepare import Limits, PreparedData, prepare
 from ascent.data.render import Renderer
+from ascent.data.rows import read_lines
 from ascent.data.schemas import RecordKind
 from ascent.losses import process
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.plan.resolve import Plan
+from ascent.setup.objects import NO_OBJECTS, Objects, is_object
 from ascent.tasks.named import from_name, is_task
 
 
@@ -28,7 +32,7 @@ def refuse_absent_files(config: Config) -> None:
     data = config.data
     named = (data.train, data.evaluate, data.pretraining, data.centering_data, *(each.use for each in data.mix))
     for name in named:
-        if name is not None and not is_task(name):
+        if name is not None and not is_task(name) and not is_object(name) and heldout_share(name) is None:
             check_path(name)
 
 
@@ -63,11 +67,42 @@ def refuse_shorter(what: str, model: LanguageModel, policy: LanguageModel, longe
         )
 
 
-def load_records(name: str, want: RecordKind | None, *, seed: int, invalid_rows: Policy = "fail") -> LoadResult:
+def load_records(
+    name: str, want: RecordKind | None, *, seed: int, invalid_rows: Policy = "fail", objects: Objects = NO_OBJECTS
+) -> LoadResult:
     """Records of one name, of the kind an algorithm learns from; None takes a file as it is, and a task's pairs."""
+    if name in objects:
+        given = objects[name].value
+        return load(name, want, invalid_rows=invalid_rows, given=read_lines(given.lines, given.key))
     if not is_task(name):
         return load(name, want, invalid_rows=invalid_rows)
     return _made(name, want or "pairs", seed)
+
+
+def load_part(name: str, plan: Plan, want: RecordKind | None) -> LoadResult:
+    """Records of a name in the recipe's data section, with data.evaluate=5% cut from those to train on."""
+    data, share = plan.config.data, heldout_share(plan.config.data.evaluate)
+    read = partial(load_records, seed=plan.config.seed, invalid_rows=data.invalid_rows, objects=plan.objects)
+    cut = share is not None and name in (data.train, data.evaluate, *(each.use for each in data.mix))
+    found = read(data.train if cut else name, want)
+    if not cut:
+        return found
+    assert share is not None
+    heldout = heldout_prompts(found, share)
+    if name == data.evaluate:
+        return replace(split(found, heldout)[1], name=f"{name} of {data.train}")
+    part = found if name == data.train else read(name, want)
+    return split(part, heldout)[0]
+
+
+def with_steps(plan: Plan, steps: int) -> Plan:
+    """The plan with run.steps in place of data.epochs."""
+    if plan.config.data.epochs is None:
+        return plan
+    values = plan.config.model_dump(mode="json", exclude_unset=True)
+    values["data"]["epochs"] = None
+    values["run"]["steps"] = steps
+    return replace(plan, config=validate(values))
 
 
 @lru_cache(maxsize=8)
@@ -76,17 +111,15 @@ def _made(name: str, kind: RecordKind, seed: int) -> LoadResult:
     return from_records(name, from_name(name, kind, seed=seed), kind)
 
 
-def prepare_records(
-    name: str, config: Config, row: Row, renderer: Renderer, *, want: RecordKind | None = None
-) -> PreparedData:
+def prepare_records(name: str, plan: Plan, renderer: Renderer, *, want: RecordKind | None = None) -> PreparedData:
     """Records of one name, rendered and within the recipe's limits; bad rows are told with file and line.
 
     They are of the kind the row learns from, or of the kind that is wanted.
     """
+    row, data = plan.row, plan.config.data
     want = want or row.source  # type: ignore[assignment]
-    data = config.data
     limits = Limits(data.max_tokens, min(data.max_prompt_tokens, data.max_tokens - 1), data.prompt_overflow)
-    records = load_records(name, want, seed=config.seed, invalid_rows=data.invalid_rows)
+    records = load_part(name, plan, want)
     found = prepare(records, renderer, limits, invalid_rows=data.invalid_rows, gold="gold_answers" in row.needs)
     return _in_classes(found) if row.loss is not None and row.loss.function is process.prm_hard else found
 

@@ -97,7 +97,7 @@ def demonstrations(plan: Plan, train: Sequence[Item], renderer: Renderer) -> tup
     """What a reward model is centered on, as packed batches, and in words."""
     data, budget = plan.config.data, plan.config.update.tokens_per_microbatch
     if data.centering_data is not None:
-        items = prepare_records(data.centering_data, plan.config, plan.row, renderer, want="examples").items
+        items = prepare_records(data.centering_data, plan, renderer, want="examples").items
         words = f"{len(items)} demonstrations from {data.centering_data}"
     else:
         items = tuple(replace(each, kind="examples", sequences=each.sequences[:1], margin=None) for each in train)

@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 from ascent.algorithms import TABLE
 from ascent.checkpoints.manifest import sha256
 from ascent.config.changes import DATA, MODELS, flatten
-from ascent.data.load import files_of
+from ascent.config.schema import heldout_share
+from ascent.data.load import files_of, parse_name
 from ascent.data.schemas import RecordKind
 from ascent.envs.registry import BUILT_IN as ENVS
 from ascent.envs.tools import BUILT_IN as TOOLS
@@ -30,12 +31,13 @@ from ascent.rewards.registry import BUILT_IN as REWARDS
 from ascent.rollouts.score import ENV
 from ascent.setup.data import load_records
 from ascent.setup.local_modules import local_files
+from ascent.setup.objects import NO_OBJECTS, Objects, is_object
 from ascent.setup.policy import TINY, initial
 from ascent.setup.step_rewards import PROCESS_REWARD_MODEL, VERIFIER
 from ascent.tasks.named import is_task
 from ascent.tasks.reasoning import PREFIX
 
-Kind = Literal["model", "data", "python", "file", "package", "server"]
+Kind = Literal["model", "data", "python", "file", "package", "server", "object"]
 # What is read of a model's folder: weights, configuration, tokenizer, chat template, code that comes with it.
 OF_A_MODEL = (".safetensors", ".json", ".jinja", ".model", ".txt", ".py")
 # Rewards that Ascent itself has, beside those of the registry.
@@ -104,8 +106,9 @@ def find_inputs(plan: Plan) -> list[InputName]:
     want: Any = "prompts" if row.samples else row.source
     mixed = [f"data.mix[{place}].use" for place in range(len(plan.config.data.mix))]
     for key in (*DATA, *mixed):
-        if values.get(key):
-            found.append(InputName(key, values[key], "data", "examples" if key in DATA[2:] else want))
+        if values.get(key) and heldout_share(values[key]) is None:
+            kind: Kind = "object" if is_object(values[key]) else "data"
+            found.append(InputName(key, values[key], kind, "examples" if key in DATA[2:] else want))
     if plan.config.algorithm not in TABLE:
         found.append(_code("algorithm", plan.config.algorithm, "algorithm"))
     found += [each for key, value in _values(values) for each in _chosen(key, value, values)]
@@ -134,7 +137,9 @@ def _chosen(key: str, value: str, values: Mapping[str, Any]) -> Iterator[InputNa
     section, _, last = key.rpartition(".")
     if last == "use" or key.startswith("env.tools["):
         kind, ours = ("tool", TOOLS) if last != "use" else ("env", ENVS) if section == "env" else ("reward", REWARDS)
-        if value not in ours and value not in OURS:
+        if is_object(value):
+            yield InputName(key, value, "object")
+        elif value not in ours and value not in OURS:
             yield _code(key, value, kind)
     elif last == "url":
         yield InputName(key, value, "server")
@@ -162,14 +167,16 @@ def _code(key: str, use: str, kind: str) -> InputName:
 class FingerprintReader:
     """Finds and hashes inputs. `before` are those that were recorded: a model stays at the place that it had then."""
 
-    def __init__(self, folder: Path, seed: int, before: Mapping[str, Input] | None = None) -> None:
-        self.folder, self.seed, self.before = folder, seed, before or {}
+    def __init__(
+        self, folder: Path, seed: int, before: Mapping[str, Input] | None = None, objects: Objects = NO_OBJECTS
+    ) -> None:
+        self.folder, self.seed, self.before, self.objects = folder, seed, before or {}, objects
         self.hashing = HashProgress()
 
     def __call__(self, each: InputName) -> Input:
         read = {
             "model": self._model, "data": self._data, "python": self._python, "file": self._file,
-            "package": _package, "server": lambda each: Input(each.key, each.name, each.name),
+            "package": _package, "object": self._object, "server": lambda each: Input(each.key, each.name, each.name),
         }[each.kind]  # fmt: skip
         try:
             return read(each)
@@ -182,8 +189,8 @@ class FingerprintReader:
     def _model(self, each: InputName) -> Input:
         before = self.before.get(each.key)
         before = before if before is not None and before.name == each.name else None
-        if each.name.startswith(TINY):
-            place: Path | str = initial(each.name, self.folder, self.seed)
+        if each.name.startswith(TINY) or is_object(each.name):
+            place: Path | str = initial(each.name, self.folder, self.seed, self.objects)
         elif before is not None and REVISION not in before.content and Path(before.at).is_dir():
             place = Path(before.at)
         else:
@@ -203,7 +210,8 @@ class FingerprintReader:
         if not is_task(each.name):
             files = {shown: path for path, shown in files_of(each.name)}
             at = Path(os.path.commonpath([path.absolute() for path in files.values()])) if files else Path(each.name)
-            return self._of_files(each, at, files)
+            found, limit = self._of_files(each, at, files), parse_name(each.name).limit
+            return found if limit is None else replace(found, content={**found.content, "rows": str(limit)})
         if each.name.startswith(PREFIX):
             content = {"reasoning-gym": importlib.metadata.version("reasoning-gym")}
         else:
@@ -215,6 +223,9 @@ class FingerprintReader:
         files = local_files(Path(each.name.rpartition(":")[0]))
         names = [os.path.relpath(path, files[0].parent) for path in files]
         return self._of_files(each, files[0], dict(zip(names, files, strict=True)))
+
+    def _object(self, each: InputName) -> Input:
+        return Input(each.key, each.name, "a Python object", self.objects[each.name].content)
 
     def _file(self, each: InputName) -> Input:
         path = Path(each.name).expanduser()

@@ -36,6 +36,13 @@ class PythonObject(NamedTuple):
         return f"{PREFIX}{self.label}[{_sha256(repr(sorted(self.content.items())))[:12]}]"
 
 
+class Rows(NamedTuple):
+    """Lines of JSON, and the key of the recipe that they were given for."""
+
+    key: str
+    lines: tuple[str, ...]
+
+
 Objects: TypeAlias = Mapping[str, PythonObject]
 NO_OBJECTS: Objects = {}
 
@@ -61,7 +68,7 @@ def rows_of(key: str, value: Any) -> PythonObject:
         lines.append(_as_line(f"{key} row {number}", row))
     if not lines:
         raise ValueError(f"{key}: {label} holds no rows; there is nothing to train on")
-    return PythonObject(label, tuple(lines), {"rows": _sha256("\n".join(lines))})
+    return PythonObject(label, Rows(key, tuple(lines)), {"rows": _sha256("\n".join(lines))})
 
 
 def _iterate(key: str, value: Any) -> Iterator[Any]:
@@ -169,6 +176,15 @@ def write_model(found: PythonObject, folder: Path) -> None:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def describe_unchecked(objects: Objects) -> list[str]:
+    """What of the objects has no fingerprint, in words."""
+    return [
+        f"{name} uses {', '.join(each.unchecked)}, which cannot be compared when the run is resumed"
+        for name, each in objects.items()
+        if each.unchecked
+    ]
 
 
 def missing_objects(values: Mapping[str, Any], objects: Objects) -> list[str]:

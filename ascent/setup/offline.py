@@ -34,7 +34,8 @@ Batch = PackedBatch
 class Training:
     """Every part of a run, built and checked; nothing is trained yet.
 
-    `longest` is the number of tokens of the longest record. `demonstrations` center a reward model's scores.
+    `longest` is the number of tokens of the longest record. `steps` is the length of the run. `demonstrations` center a
+    reward model's scores.
     """
 
     model: LanguageModel
@@ -44,6 +45,7 @@ class Training:
     heldout: Sequence[Batch]
     notes: tuple[str, ...]
     longest: int
+    steps: int
     demonstrations: Sequence[Batch] = ()
     evaluate: Callable[[int], dict[str, float]] | None = None  # by sampling, where there are no held-out batches
     samples: Callable[[], SampleBatch] | None = None  # the rollouts of the last step
@@ -98,18 +100,24 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None) -> Tra
     )
     plan, clipped = within_context(plan, renderer)
     source, items, notes = source_of(plan, renderer, on_policy_answers(plan, model, renderer))
+    steps = config.run.steps
+    if config.data.epochs is not None:
+        steps = math.ceil(round(config.data.epochs * source.steps_per_epoch, 6))
+        notes = (*notes, f"data.epochs={config.data.epochs:g}: {steps} steps of {config.data.batch_size} records")
     notes = (*model.notes, *renderer.describe(), *clipped, *notes)
     learner = LocalLearner(
         model,
-        Schedule(config.update.learning_rate, config.update.schedule, config.update.warmup_steps, config.run.steps),
+        Schedule(config.update.learning_rate, config.update.schedule, config.update.warmup_steps, steps),
         adam=adam_of(plan),
         max_grad_norm=config.update.max_grad_norm,
     )
     heldout: list[Batch] = []
     if config.data.evaluate is not None:
-        heldout = _batches(plan, prepare_records(config.data.evaluate, config, row, renderer).items)
+        found = prepare_records(config.data.evaluate, plan, renderer)
+        notes = (*notes, f"{len(found.items)} held-out records from {found.name}")
+        heldout = _batches(plan, found.items)
     longest = max(item.tokens for item in items)
-    training = Training(model, learner, objective_of(row), source, heldout, notes, longest)
+    training = Training(model, learner, objective_of(row), source, heldout, notes, longest, steps)
     if "reference" in row.needs:
         training = _with_reference(plan, folder, training, source, _batches(plan, items))
     if "teacher_distribution" in row.needs:
@@ -147,7 +155,7 @@ def source_of(
     shares = [each.share for each in config.data.mix]
     shares = [1 - math.fsum(shares), *shares]
     parts = [
-        prepare_records(name, config, plan.row, renderer)
+        prepare_records(name, plan, renderer)
         for name in (config.data.train, *(each.use for each in config.data.mix))
     ]
     source = FileSource(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from ascent.models import lora, tiny
 from ascent.models.heads import StepFormat
 from ascent.models.model import LanguageModel
 from ascent.plan.resolve import Plan
+from ascent.setup.objects import NO_OBJECTS, Objects, is_object, label_of, write_model
 from ascent.update.optim import Adam
 from ascent.update.reference_cache import ReferenceCache
 
@@ -27,9 +29,11 @@ def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> L
     With LoRA a checkpoint gives the adapter alone; the model beside it is the recipe's, as at the start.
     """
     config, settings = plan.config, plan.config.model
-    adapted = settings.lora is not None
+    place: str | Path | None = model_folder
+    if place is None or settings.lora is not None:
+        place = initial(settings.policy, folder, config.seed, plan.objects)
     model = models.load(
-        initial(settings.policy, folder, config.seed) if model_folder is None or adapted else model_folder,
+        place,
         head=_head(plan),
         dtype=settings.dtype,
         device=device(),
@@ -62,7 +66,8 @@ def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> ReferenceCa
     file, of = folder / REFERENCE, plan.inputs.get("model.reference") or plan.inputs.get("model.policy", "")
     if settings.reference is None and policy.adapter is not None:
         return ReferenceCache(lora.WithoutAdapter(policy), file=file, fingerprint=of)
-    frozen = frozen_model(plan, initial(settings.reference or settings.policy, folder, plan.config.seed))
+    name = initial(settings.reference or settings.policy, folder, plan.config.seed, plan.objects)
+    frozen = frozen_model(plan, name)
     return ReferenceCache(frozen, file=file, fingerprint=of)
 
 
@@ -84,25 +89,36 @@ def load_frozen(
     return model
 
 
-def initial(name: str, folder: Path, seed: int) -> str | Path:
-    """The recipe's model; a tiny one is made inside the run folder, whole or not at all, from its name and the seed
-    alone."""
-    if not name.startswith(TINY):
+def initial(name: str, folder: Path, seed: int, objects: Objects = NO_OBJECTS) -> str | Path:
+    """The recipe's model. A tiny one is made inside the run folder, from its name and the seed alone; a loaded one is
+    copied there."""
+    if not name.startswith(TINY) and not is_object(name):
         return name
-    made = folder / INITIAL / name.removeprefix(TINY)
-    if not made.exists():
-        writing = made.with_name(f".{made.name}.writing")
-        shutil.rmtree(writing, ignore_errors=True)
-        try:
-            disk.announce("write", writing)
-            with disk.writing():
-                tiny.named(writing, made.name, seed=seed)
-            disk.sync_tree(writing)
-            disk.rename(writing, made)
-        except OSError as error:
-            shutil.rmtree(writing, ignore_errors=True)
-            raise ValueError(f"model {name} could not be written to {made}: {error}; free some space") from error
+    made = folder / INITIAL / (f"{label_of(name)}-{name[-13:-1]}" if is_object(name) else name.removeprefix(TINY))
+    if made.exists():
+        return made
+    if not is_object(name):
+        _write(name, made, lambda place: tiny.named(place, made.name, seed=seed))
+    elif name in objects:
+        _write(name, made, lambda place: write_model(objects[name], place))
+    else:
+        raise ValueError(f"model.policy was a loaded model ({name}), but its copy {made} is gone; start a new run")
     return made
+
+
+def _write(name: str, made: Path, write: Callable[[Path], object]) -> None:
+    """A model's folder, whole or not at all."""
+    writing = made.with_name(f".{made.name}.writing")
+    shutil.rmtree(writing, ignore_errors=True)
+    try:
+        disk.announce("write", writing)
+        with disk.writing():
+            write(writing)
+        disk.sync_tree(writing)
+        disk.rename(writing, made)
+    except OSError as error:
+        shutil.rmtree(writing, ignore_errors=True)
+        raise ValueError(f"model {name} could not be written to {made}: {error}; free some space") from error
 
 
 def adam_of(plan: Plan) -> Adam:

@@ -74,7 +74,7 @@ class RewardModel:
     def _item(self, conversation: Conversation) -> Item | None:
         """None for what is too long."""
         messages, completion = conversation
-        asked = tuple(Message(cast(Role, each["role"]), each["content"]) for each in messages)
+        asked = tuple(Message(cast(Role, each["role"]), each["content"], each.get("extra", "")) for each in messages)
         record = UnpairedExample(Prompt("served", asked), (Message("assistant", completion),), True)
         try:
             return render_record(record, self._renderer, self._limits)

@@ -20,9 +20,10 @@ from ascent.rewards.calls import CallOptions
 from ascent.rewards.combine import Combination, Gate, Term
 from ascent.rewards.model_reward import ModelReward
 from ascent.rewards.outcome import Tally
-from ascent.rewards.registry import BUILT_IN, Reward, signature_taken
+from ascent.rewards.registry import BUILT_IN, Reward, bind, signature_taken
 from ascent.rewards.steps import Decode
 from ascent.rollouts.score import ENV, RewardPipeline, Scorer
+from ascent.setup.objects import is_object, label_of
 from ascent.setup.reward_models import RewardModel
 from ascent.setup.step_rewards import (
     PROCESS_REWARD_MODEL,
@@ -67,7 +68,7 @@ class ModelScorer:
 
     def score(self, rollouts: Sequence[Rollout]) -> Sequence[float | None]:
         asked = [
-            ([{"role": each.role, "content": each.content} for each in rollout.prompt.messages], rollout.text)
+            ([vars(each) for each in rollout.prompt.messages], rollout.text)
             for rollout in rollouts
         ]
         return self._scores(asked)
@@ -153,7 +154,10 @@ def _scores_steps(plan: Plan, each: schema.Reward) -> bool:
 
 
 def _called(each: schema.Reward, stepwise: bool) -> tuple[str, ...]:
-    return (STEPS, VERIFIER) if stepwise else (each.options.get("name", each.use.rpartition(":")[2] or each.use),)
+    if stepwise:
+        return (STEPS, VERIFIER)
+    own = label_of(each.use) if is_object(each.use) else each.use.rpartition(":")[2] or each.use
+    return (each.options.get("name", own),)
 
 
 def _refuse_unfit(own: Mapping[str, Any]) -> None:
@@ -226,6 +230,8 @@ def _reward(plan: Plan, use: str, options: dict[str, Any], text: Decode | None) 
         check_options(f"reward {use}", process_reward, options)
         assert text is not None, "whoever samples can decode what was sampled"
         return process_reward(plan.row, text, plan.config.model.trust_remote_code, **options)
+    if use in plan.objects:
+        return bind(label_of(use), plan.objects[use].value, options)
     return find(use, **options)
 
 

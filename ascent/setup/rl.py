@@ -36,10 +36,11 @@ from ascent.rollouts.pairs import PairSource
 from ascent.rollouts.score import Scorer
 from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import CRITIC, check_same_vocab, critic_of, learner_of
-from ascent.setup.data import load_records, prepare_records, refuse_long_answers, refuse_shorter
+from ascent.setup.data import load_part, prepare_records, refuse_long_answers, refuse_shorter
 from ascent.setup.environments import env_session, open_environment
 from ascent.setup.optimal_values import add_optimal_values
 from ascent.setup.policy import adam_of, device, frozen_model, initial, load_policy
+from ascent.setup.reward_trial import try_rewards
 from ascent.setup.rewards import scorer_of
 from ascent.setup.step_rewards import refuse_stepless
 from ascent.setup.teacher import teacher_of
@@ -88,7 +89,7 @@ def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
     if config.data.pretraining is None:
         return None
     renderer = Renderer(model.tokenizer, train_on="all", context=max_sequence_length(model.module.config))
-    found = prepare_records(config.data.pretraining, config, plan.row, renderer, want="examples")
+    found = prepare_records(config.data.pretraining, plan, renderer, want="examples")
     return FileSource(
         [found], batch_size=config.data.batch_size, tokens_per_microbatch=config.update.tokens_per_microbatch,
         max_tokens=config.data.max_tokens, seed=config.seed, shuffle=config.data.shuffle,
@@ -100,9 +101,7 @@ def rendered_prompts(
 ) -> list[RenderedPrompt]:
     """Prompts of one name in the policy's own tokens, within the recipe's limits, whose answers can be scored."""
     data = plan.config.data
-    records, made_from = open_environment(
-        load_records(name, "prompts", seed=plan.config.seed, invalid_rows=data.invalid_rows), session
-    )
+    records, made_from = open_environment(load_part(name, plan, "prompts"), session)
     refuse_long_answers(plan.config, renderer)
     answer = plan.config.rollouts.max_new_tokens
     limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.prompt_overflow, answer_tokens=answer)
@@ -129,7 +128,7 @@ def reference_model(plan: Plan, folder: Path, policy: LanguageModel, longest: in
     if config.model.reference is None and policy.adapter is not None:
         frozen: Any = lora.WithoutAdapter(policy)
     else:
-        name = initial(config.model.reference or config.model.policy, folder, config.seed)
+        name = initial(config.model.reference or config.model.policy, folder, config.seed, plan.objects)
         frozen = frozen_model(plan, name)
         check_same_vocab(frozen, policy, "the reference", "use the model that the policy started from")
         refuse_shorter("the reference (model.reference)", frozen, policy, longest)
@@ -160,12 +159,17 @@ class RLSetup:
         score = scorer_of(plan, self.failures, self.text)
         exits.callback(score.close)
         budget = config.rollouts.max_new_tokens
-        session = env_session(config.env.model_dump(), self.renderer, budget) if config.env is not None else None
+        session = (
+            env_session(config.env.model_dump(), self.renderer, budget, plan.objects)
+            if config.env is not None
+            else None
+        )
         if session is not None:
             exits.callback(session.close)
         self.settings = SamplingParams(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, session)
         train = rendered_prompts(plan, config.data.train, self.renderer, score, session)
         refuse_stepless(config, row, [each.prompt for each in train])
+        tried = try_rewards(score.pipeline, train[0], self.model.tokenizer.encode) if session is None else ()
         heldout = (
             rendered_prompts(plan, config.data.evaluate, self.renderer, score, session) if config.data.evaluate else []
         )
@@ -201,6 +205,7 @@ class RLSetup:
         self.notes = (
             *self.model.notes,
             *score.notes,
+            *tried,
             f"{len(train)} prompts from {config.data.train}",
             f"log-probs of the sampling policy: {'as recorded' if exact else 'computed again by the trainer'}",
             *notes,
@@ -270,7 +275,7 @@ class RLSetup:
         if reference is not None and isinstance(reference.model, LanguageModel):
             return sampler_of(plan, reference.model, self.renderer, self.longest)
         settings = plan.config.model
-        name = initial(settings.reference or settings.policy, folder, plan.config.seed)
+        name = initial(settings.reference or settings.policy, folder, plan.config.seed, plan.objects)
         return sampler_of(plan, frozen_model(plan, name), self.renderer, self.longest)
 
     def _steps(self, plan: Plan) -> RolloutConfig:

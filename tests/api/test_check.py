@@ -12,8 +12,9 @@ import torch
 
 from ascent.api.check import check, memory_of
 from ascent.api.train import assemble
-from ascent.config.load import load_config, nest_keys
+from ascent.config.load import nest_keys
 from ascent.config.validate import validate
+from ascent.plan.load import load_config
 from ascent.plan.resolve import resolve
 from tests.end_to_end import rewarded
 from tests.setup.runs import tiny_plan

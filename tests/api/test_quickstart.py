@@ -9,7 +9,8 @@ import pytest
 from ascent.api import quickstart
 from ascent.api.stages import StageStopped, stage
 from ascent.checkpoints.resume import newest
-from ascent.config.load import load_config, shipped_recipes
+from ascent.config.load import shipped_recipes
+from ascent.plan.load import load_config
 from ascent.plan.resolve import resolve
 from ascent.runs.folder import read_run
 
@@ -67,10 +68,10 @@ def test_what_changed_is_what_was_wrong_and_is_right(tmp_path: Path) -> None:
 
 def test_a_stage_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = resolve(load_config("quickstart_sft", SMALL["quickstart_sft"]))
-    from ascent.api import train as training
+    from ascent import loop
 
-    whole = training.loop.run
-    monkeypatch.setattr(training.loop, "run", lambda *given, **named: whole(*given, **{**named, "stop": lambda: True}))
+    whole = loop.run
+    monkeypatch.setattr(loop, "run", lambda *given, **named: whole(*given, **{**named, "stop": lambda: True}))
     with pytest.raises(StageStopped, match="after step 1"):
         stage(plan, tmp_path / "run", lambda line: None)
     monkeypatch.undo()

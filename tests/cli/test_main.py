@@ -64,7 +64,11 @@ def test_light_verbs_import_no_torch(arguments):
         ),
         (["show", "config", "none.yaml"], "ascent: no recipe file at none.yaml"),
         (["show", "algorithm", "gpro"], "ascent: no algorithm named 'gpro'; did you mean"),
-        (["train", "rlvr"], "ascent: train needs a run folder"),
+        (["train", "rlvr", "--model", "m"], "ascent: there is no option --model; a key is set as KEY=VALUE: model=m"),
+        (
+            ["check", "dpo", "--learning-rate=1"],
+            "ascent: there is no option --learning-rate; a key is set as KEY=VALUE: u",
+        ),
     ],
 )
 def test_errors_are_one_line_and_no_traceback(arguments, words, monkeypatch, capsys):
@@ -175,9 +179,9 @@ def test_what_the_system_says_of_a_file_is_one_line(monkeypatch, capsys):
 
 
 def test_an_error_ends_the_process_with_status_2():
-    done = ascent_command("train", "rlvr")
+    done = ascent_command("train", "rlvr", "--model", "m")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "ascent: train needs a run folder; add --run DIR, a folder that does not exist yet\n"
+    assert done.stderr == "ascent: there is no option --model; a key is set as KEY=VALUE: model=m\n"
 
 
 def test_each_problem_is_a_line(monkeypatch, capsys):

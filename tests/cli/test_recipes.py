@@ -12,6 +12,7 @@ def test_recipes_lists_each_with_its_first_line():
     assert done.exit_code == 0
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert lines == shipped_recipes()
+    assert "ascent train grpo model=MODEL data=DATA" in done.stderr
 
 
 def test_a_recipe_says_where_its_result_is_or_that_there_is_none():

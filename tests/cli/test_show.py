@@ -6,10 +6,10 @@ from typer.testing import CliRunner
 
 from ascent.algorithms import TABLE
 from ascent.cli.main import app
-from ascent.config.load import load_config
 from ascent.config.show import as_yaml
 from ascent.metrics import REGISTRY, markdown
 from ascent.plan import resolve
+from ascent.plan.load import load_config
 
 
 def shown(*arguments):

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ascent.cli.main import app
-from ascent.config.load import load_config
 from ascent.plan import resolve
+from ascent.plan.load import load_config
 from tests.setup.runs import tiny_recipe
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ascent.config.iterate import iterate_config
-from ascent.config.load import load_config, read_recipe
+from ascent.config.load import read_recipe
+from ascent.plan.load import load_config
 
 LEAST = {"rounds": 1, "sft": "m", "collect": {"prompts": "style:4"}, "policy": {"algorithm": "dpo"}}
 

@@ -1,33 +1,7 @@
 import pytest
 
 from ascent.config.iterate import KEY as ROUNDS
-from ascent.config.load import load_config, merge_configs, parse_overrides, read_recipe, shipped_recipes
-
-LEAST = "algorithm: rlvr\nmodel: {policy: p}\ndata: {train: t}\n"
-
-
-@pytest.fixture
-def recipe(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text(LEAST)
-    return str(path)
-
-
-def test_overrides_win_over_the_recipe(recipe):
-    config = load_config(recipe, ["update.learning_rate=1e-6", "rollouts.group_size=4", "model.policy=q"])
-    assert config.update.learning_rate == 1e-6
-    assert config.rollouts.group_size == 4
-    assert config.model.policy == "q"
-    assert config.data.train == "t"
-
-
-def test_cells_of_one_algorithm_do_not_slip_into_another(tmp_path, recipe):
-    path = tmp_path / "resolved.yaml"
-    path.write_text(LEAST + "cells: {policy_loss: {low: 0.1}}\n")
-    with pytest.raises(ValueError, match=r"algorithm=dapo on top of .* would keep the cells .* for rlvr"):
-        load_config(str(path), ["algorithm=dapo"])
-    assert load_config(str(path), ["algorithm=rlvr"]).algorithm == "rlvr"
-    assert load_config(recipe, ["algorithm=dapo"]).algorithm == "dapo"
+from ascent.config.load import merge_configs, nest_keys, parse_overrides, read_recipe, shipped_recipes
 
 
 def test_shipped_recipes_are_found_by_name_and_described():
@@ -35,13 +9,14 @@ def test_shipped_recipes_are_found_by_name_and_described():
     assert {"rlvr", "rlhf", "sft"} <= set(found)
     for name, line in found.items():
         assert len(line) > 20, f"{name} needs a first comment line that says what it is"
-        if ROUNDS not in read_recipe(name):  # those are read by ascent.config.iterate
-            assert load_config(name).algorithm
+        assert {"algorithm", ROUNDS} & set(read_recipe(name))
 
 
 def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(ValueError, match=r"no recipe named 'rlvrr'; did you mean rlvr.*ends in \.yaml"):
         read_recipe("rlvrr")
+    with pytest.raises(ValueError, match="no recipe named 'simpoo'; did you mean simpo"):
+        read_recipe("simpoo", ["simpo"])
 
 
 @pytest.mark.parametrize(
@@ -81,6 +56,16 @@ def test_overrides_become_a_tree():
         "g": {"h": 1, "i": True},
         "j": "a=b",
     }
+
+
+def test_model_and_data_are_short_for_the_policy_and_the_training_data():
+    tree = {"model": {"policy": "m", "lora": 8}, "data": {"train": "d"}}
+    assert parse_overrides(["model=m", "model.lora=8", "data=d"]) == tree
+    assert parse_overrides(["model={policy: m, lora: 8}", "data=d"]) == tree
+    assert nest_keys({"model": "m", "model.lora": 8, "data": "d"}) == tree
+    assert nest_keys({"model": {"policy": "m"}, "model.lora": 8, "data.train": "d"}) == tree
+    with pytest.raises(ValueError, match=r"override model\.policy is given twice"):
+        parse_overrides(["model=a", "model.policy=b"])
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ import yaml
 from ascent.api.iterate import iterate
 from ascent.api.train import resume_run, train_plan
 from ascent.config.iterate import STAGES, iterate_config
-from ascent.config.load import load_config, merge_configs, nest_keys
+from ascent.config.load import merge_configs, nest_keys
 from ascent.config.renamed import KEYS, REWARD_OPTIONS, VALUES
 from ascent.config.schema import MULTI_CELL_SLOTS, Cells, leaves
 from ascent.config.validate import validate
 from ascent.plan import resolve
+from ascent.plan.load import load_config
 from tests.end_to_end.test_rounds import recipe as rounds_recipe
 from tests.setup.runs import TINY
 

@@ -115,7 +115,7 @@ def test_every_problem_gets_a_line_of_its_own():
 
 
 def test_a_missing_section_is_named():
-    with pytest.raises(ValueError, match="data is missing"):
+    with pytest.raises(ValueError, match=r"^data\.train is missing \(Training dataset"):
         validate({"algorithm": "sft", "model": {"policy": "p"}})
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from ascent.api.train import assemble
 from ascent.cli.main import app
-from ascent.config.load import load_config
 from ascent.data.render import Renderer, load_tokenizer
 from ascent.plan import resolve
+from ascent.plan.load import load_config
 from ascent.records import Message
 from ascent.runs.folder import read_run
 from ascent.setup.evaluation import evaluated

@@ -3,11 +3,12 @@ import pytest
 from ascent.algorithms import TABLE
 from ascent.config import yaml_text
 from ascent.config.iterate import KEY as ROUNDS
-from ascent.config.load import load_config, read_recipe, shipped_recipes
+from ascent.config.load import read_recipe, shipped_recipes
 from ascent.config.schema import leaves
 from ascent.config.show import as_yaml
 from ascent.config.validate import validate
 from ascent.plan import find_row, resolve
+from ascent.plan.load import load_config
 from tests.recipes import least
 
 

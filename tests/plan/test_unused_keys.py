@@ -133,7 +133,7 @@ def test_all_ineffective_keys_are_named_at_once():
     ]
 
 
-SET = {"data.evaluate": "e", "run.keep_best": 1, "run.trackers": ("wandb",), "model.lora": 8}
+SET = {"data.evaluate": "e", "data.epochs": 2.0, "run.keep_best": 1, "run.trackers": ("wandb",), "model.lora": 8}
 
 
 def test_every_rule_names_keys_that_exist_and_matters_for_some_row():

@@ -1,0 +1,159 @@
+"""Drive an assembled run: the loop, with everything that is written and reported about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+
+from ascent import loop
+from ascent.api.callbacks import Callbacks
+from ascent.checkpoints import rng
+from ascent.checkpoints.resume import ResumePoint, read_state
+from ascent.checkpoints.save import RetentionPolicy, best, save
+from ascent.plan.resolve import Plan
+from ascent.protocols import Tracker
+from ascent.runs.folder import RunFolder
+from ascent.runs.jsonl import numbers
+from ascent.runs.sample_log import EvalTracker, SampleTracker, WarningTracker
+from ascent.runs.signals import GracefulStop
+from ascent.runs.terminal import Terminal
+from ascent.runs.trackers import MultiTracker
+from ascent.runs.warnings import CLIP_FRACTION
+from ascent.setup import evaluation
+from ascent.setup.offline import Training
+from ascent.setup.trackers import compared, trackers_of
+
+Say = Callable[[str], None]
+
+
+def close(training: Training, say: Say) -> None:
+    """Release what a run holds. A failure is only reported: the run itself is over."""
+    try:
+        training.close()
+    except Exception as error:
+        say(f"rewards or environments could not be closed ({type(error).__name__}: {error})")
+
+
+def drive(
+    plan: Plan,
+    training: Training,
+    run: RunFolder,
+    callbacks: Callbacks,
+    *,
+    done: int,
+    progress: bool,
+    say: Say,
+    found: ResumePoint | None = None,
+) -> int:
+    """Run the loop from step `done` to the end, write everything that is reported, and note how the run ended."""
+    settings = plan.config.run
+    for note in training.notes:
+        say(note)
+    if training.samples is not None and training.evaluate is None:
+        say("no held-out prompts: only rewards in training will be known; data.evaluate names some")
+    scores: dict[str, float] = {}  # the last evaluation, by which the checkpoint saved with it is ranked
+
+    def evaluate(step: int) -> dict[str, float]:
+        if training.evaluate is not None:
+            scores.update(training.evaluate(step))
+        else:
+            scores.update(evaluation.evaluated(training.learner, training.heldout, training.objective))
+        callbacks.on_evaluate(step, scores)
+        return dict(scores)
+
+    terminal = Terminal(settings.steps, done=done, history=map(numbers, run.history())) if progress else None
+    tracker = MultiTracker(run, [terminal] if terminal else [], say=say)
+    parts = loop.LoopParts(
+        source=training.source,
+        trained=training.trained,
+        tracker=tracker,
+        save=lambda step, state: _save(plan, training, run, step, state, scores),
+        evaluate=evaluate if training.heldout or training.evaluate else None,
+        on_step=callbacks.on_step,
+    )
+    if found is not None:
+        state = read_state(found.folder)
+        loop.load_state(parts, state)
+        rng.restore(state["rng"])
+    schedule = loop.Schedule(settings.steps, settings.save_every, settings.evaluate_every)
+    try:
+        outside = trackers_of(plan, run, resumed_at=done if found else None)
+        for each in chain(outside, _recorders(plan, training, run, terminal.note if terminal else say)):
+            tracker.add(each)
+        with GracefulStop() as stop:
+            if training.evaluate is not None and done == 0:  # the baseline; no checkpoint is ranked by it
+                baseline = training.evaluate(0)
+                tracker.log(0, baseline)
+                callbacks.on_evaluate(0, baseline)
+                evaluation.refuse_unreported_part(settings.best_metric, baseline)
+            last = loop.run(
+                parts, schedule, done=done,
+                stop=lambda: stop.requested or bool(training.stop_reason() or callbacks.reason),
+            )  # fmt: skip
+            callbacks.raise_error()
+    except BaseException as error:
+        _record_failure(run, done, error, say)
+        raise
+    finally:
+        tracker.close_others()
+    reason = f"stopped by {stop.received}" if stop.received else training.stop_reason() or callbacks.reason
+    _finish(plan, run, last, reason, say)
+    callbacks.on_end(last, reason if last < settings.steps else "")
+    return last
+
+
+def _record_failure(run: RunFolder, done: int, error: BaseException, say: Say) -> None:
+    try:
+        run.finish("failed", done, f"{type(error).__name__}: {error}")
+    except OSError as second:  # a full disk, most likely; the first error is the one to show
+        say(f"the failure could not be noted in {run.path}: {second}")
+
+
+def _finish(plan: Plan, run: RunFolder, last: int, reason: str, say: Say) -> None:
+    """Report and note the end of a run; `reason` is why it stopped before its last step."""
+    settings = plan.config.run
+    stopped = last < settings.steps
+    if stopped:
+        say(reason)
+    for line in compared(run):  # before the end is noted: a run killed later is not continued
+        say(line)
+    run.finish("stopped" if stopped else "finished", last, reason if stopped else "")
+    for step in best(run.checkpoints, _retention(plan)):
+        say(f"kept for eval/{settings.best_metric}: {run.checkpoints / str(step)}")
+    say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")
+
+
+def _recorders(plan: Plan, training: Training, run: RunFolder, warn: Say) -> Iterator[Tracker]:
+    """Writers of samples, warnings and held-out completions."""
+    if training.samples is not None:
+        expected = [CLIP_FRACTION] if plan.row.clips_by_design else []
+        yield SampleTracker(run, training.samples)
+        yield WarningTracker(run, warn, training.reward_failures, expected)
+    if training.answers is not None:
+        yield EvalTracker(run, training.answers)
+
+
+def _retention(plan: Plan) -> RetentionPolicy:
+    settings = plan.config.run
+    return RetentionPolicy(settings.keep, settings.keep_best, evaluation.larger_is_better(settings.best_metric))
+
+
+def _save(
+    plan: Plan, training: Training, run: RunFolder, step: int, state: loop.State, scores: Mapping[str, float]
+) -> None:
+    """Write a checkpoint. The final and the best ones of a reward model hold its score normalization.
+
+    A score is written only where the best checkpoints are kept: later it would be read as another metric's.
+    """
+    settings = plan.config.run
+    score = scores.get(f"eval/{settings.best_metric}") if settings.keep_best else None
+    if training.demonstrations and (step == settings.steps or settings.keep_best):
+        training.model.normalization = evaluation.normalization(training.learner, training.demonstrations)
+    save(
+        run.checkpoints,
+        step,
+        {**state, "rng": rng.capture()},
+        {"model": training.model.save, **training.saved},
+        keep=_retention(plan),
+        score=score,
+    )
