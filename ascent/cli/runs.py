@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +17,7 @@ SHOWN = ("loss/total", "reward/mean", "reward/correct", "preference/accuracy")
 def runs(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that holds runs.")] = Path("runs"),
 ) -> None:
-    """List the runs in a folder and its subfolders: state, step, metrics."""
+    """List the runs in a folder and its subfolders."""
     with plain_errors():
         from ascent.runs.folder import list_runs
 
@@ -49,13 +51,26 @@ def show_run(run: Run) -> None:
     if found.metrics:
         typer.echo("last metrics:")
         for name, value in found.metrics[-1].items():
-            typer.echo(f"  {name:<32} {value:.6g}")
+            typer.echo(f"  {name:<32} {format_metric(name, value)}")
     if found.warnings:
         typer.echo("warnings:")
     for each in found.warnings:
         number = f"{each['reads']} {each['value']:.4g}: " if "value" in each else ""
         text = f"  step {each['step']}, {each['name']}: {number}{each['why']} {each.get('fix', '')}"
         typer.secho(text.rstrip(), fg="yellow")
+
+
+def format_metric(name: str, value: float) -> str:
+    """A point in time as local date and time, a duration as seconds or h:mm:ss, any other number in six digits."""
+    from ascent.metrics import SECONDS, find_metric
+
+    if name == "timestamp":
+        return datetime.fromtimestamp(value).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    known = find_metric(name)
+    if known is None or known.unit != SECONDS or not math.isfinite(value):
+        return f"{value:.6g}"
+    whole = round(value)
+    return f"{value:.3g} s" if value < 60 else f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def _change_text(change: dict[str, Any]) -> str:
