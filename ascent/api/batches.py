@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -11,10 +12,12 @@ from ascent.data.mix import Mixture, Stream
 from ascent.data.packing import split_microbatches
 from ascent.data.schemas import Record, RecordKind
 from ascent.maths.batch import SEQUENCE_AXIS, TOKEN_AXIS, PackedBatch, select
+from ascent.records import Rollout
 from ascent.rollouts.microbatches import units_of
 from ascent.setup.data import load_records
 
 T = TypeVar("T")
+Rewards = Sequence[float | None] | Tensor
 
 
 def load_data(data: str, kind: RecordKind = "prompts", *, seed: int = 0) -> list[Record]:
@@ -80,3 +83,15 @@ def record_microbatches(batch: PackedBatch, max_tokens: int) -> list[PackedBatch
     return [
         select(batch, [row for item in part for row in item.rows]) for part in split_microbatches(items, max_tokens)
     ]
+
+
+def with_rewards(rollouts: Sequence[Rollout], rewards: Rewards) -> list[Rollout]:
+    """The rollouts with these rewards, as floats: integers would make integer tensors."""
+    values = rewards.tolist() if isinstance(rewards, Tensor) else list(rewards)
+    if len(values) != len(rollouts):
+        raise ValueError(f"{len(values)} rewards for {len(rollouts)} rollouts; give one for each, in order")
+    for value in values:
+        if not (value is None or isinstance(value, int | float) or hasattr(value, "__float__")):
+            raise ValueError(f"a reward is a number, or None where it is unknown, not {value!r}")
+    numbers = [None if value is None else float(value) for value in values]
+    return [replace(each, reward=number) for each, number in zip(rollouts, numbers, strict=True)]

@@ -10,7 +10,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ascent.algorithms import TABLE
-from ascent.api.batches import check_batch, record_microbatches
+from ascent.api.batches import Rewards, check_batch, record_microbatches, with_rewards
 from ascent.api.losses import Head, Loss, check_step, objective_of_loss
 from ascent.api.train import Overrides, override_strings
 from ascent.config.load import merge_configs, nest_keys, parse_overrides
@@ -37,7 +36,8 @@ from ascent.rollouts.config import RolloutConfig
 from ascent.rollouts.experience import model_outputs
 from ascent.rollouts.generate import GREEDY, RenderedPrompt, SamplingParams, generate
 from ascent.rollouts.microbatches import minibatches, split_microbatches, units_of
-from ascent.setup.policy import TINY, adam_of, load_policy
+from ascent.setup.objects import model_of, write_model
+from ascent.setup.policy import adam_of, load_policy
 from ascent.setup.rl import FrozenModel, reference_model, sampler_of, samples_exactly
 from ascent.update.device import to_device
 from ascent.update.learner import LocalLearner
@@ -54,10 +54,11 @@ SECTIONS = ("model", "rollouts", "update")
 class Policy:
     """A model with its sampler and its optimizer, for a training loop of one's own.
 
-    model: a folder, a run, a hub name, or `tiny:llama`.
+    model, tokenizer: a folder, a run, a hub name or `tiny:llama`; or a loaded transformers model, which is copied, and
+        its tokenizer.
     overrides: further keys of a recipe's sections model, rollouts and update, as in `ascent.train`.
     head: tokens for a language model, scalar for a reward model or critic, both for a policy with a value head.
-    reference: the model of `reference_logprobs`; None is the policy as it was loaded.
+    reference: the model of `reference_logprobs`, as for `model`; None is the policy as it was loaded.
     dtype, lora, learning_rate, max_new_tokens, temperature, tokens_per_microbatch: the recipe's keys of these names.
     seed: the same seed gives the same bits.
 
@@ -70,11 +71,12 @@ class Policy:
 
     def __init__(
         self,
-        model: str | Path,
+        model: Any,
         overrides: Overrides = (),
         *,
+        tokenizer: Any = None,
         head: Head = "tokens",
-        reference: str | Path | None = None,
+        reference: Any = None,
         dtype: str | None = None,
         lora: int | None = None,
         learning_rate: float | None = None,
@@ -85,13 +87,15 @@ class Policy:
     ) -> None:
         if head not in ROWS:
             raise ValueError(f"head={head!r}, but it must be one of {', '.join(ROWS)}")
+        self._folder = Path(tempfile.mkdtemp(prefix="ascent-policy-"))  # where a tiny or loaded model is written
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         given = {
             "algorithm": ROWS[head],
             "seed": seed,
             "data.train": "-",  # the loop brings its own
-            "model.policy": str(model),
+            "model.policy": self._named("model", model, tokenizer),
             "model.critic": "head",
-            "model.reference": None if reference is None else str(reference),
+            "model.reference": None if reference is None else self._named("reference", reference, tokenizer),
             "model.dtype": dtype,
             "model.lora": lora,
             "update.learning_rate": learning_rate,
@@ -106,8 +110,6 @@ class Policy:
         named = nest_keys({key: value for key, value in given.items() if value is not None})
         self.plan = Plan(validate(merge_configs(named, changes)), TABLE[ROWS[head]])
         self.head, self.config = head, self.plan.config
-        self._folder = Path(tempfile.mkdtemp(prefix="ascent-policy-"))  # where a tiny model is made
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.model: LanguageModel = load_policy(self.plan, self._folder).eval()
         self.calls = 0  # of `sample`: with the seed they key its noise
         self._objectives: dict[Any, tuple[Loss, Objective]] = {}  # with the loss, whose id is the key
@@ -154,7 +156,7 @@ class Policy:
     def pack(
         self,
         records: Sequence[Rollout] | Sequence[Record],
-        rewards: Sequence[float | None] | Tensor | None = None,
+        rewards: Rewards | None = None,
         *,
         train_on: TrainOn = "assistant",
     ) -> PackedBatch:
@@ -218,10 +220,10 @@ class Policy:
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a Hugging Face folder; with LoRA the adapter, which names its base (`ascent export`)."""
-        if self.model.adapter is not None and self.config.model.policy.startswith(TINY):
+        if self.model.adapter is not None and Path(self.model.origin).is_relative_to(self._folder):
             raise ValueError(
-                f"{self.config.model.policy} is made for this policy alone, so an adapter on it could not be loaded "
-                "again; make a folder first: ascent.Policy('tiny:llama').save('tiny')"
+                "the base of this adapter exists only as long as the policy, so it could not be loaded again; save the "
+                "base model in a folder first and give its path: ascent.Policy('folder', lora=...)"
             )
         self.model.save(folder)
 
@@ -256,6 +258,16 @@ class Policy:
         context = max_sequence_length(self.model.module.config)
         return {each: Renderer(self.tokenizer, train_on=each, context=context) for each in get_args(TrainOn)}
 
+    def _named(self, key: str, model: Any, tokenizer: Any) -> str:
+        """The name or folder of a model; a loaded one is written into a folder first."""
+        if isinstance(model, str | Path):
+            if tokenizer is not None and key == "model":
+                raise ValueError(f"tokenizer= belongs to a loaded model; the folder {str(model)!r} has its own")
+            return str(model)
+        folder = self._folder / key
+        write_model(model_of(key, model, tokenizer), folder)
+        return str(folder)
+
     def _render(self, index: int, prompt: PromptLike) -> RenderedPrompt:
         if isinstance(prompt, str):
             prompt = Prompt(str(index), (Message("user", prompt),))
@@ -276,14 +288,9 @@ class Policy:
             self._sampler_length = length
         return self._sampler
 
-    def _pack_rollouts(
-        self, rollouts: Sequence[Rollout], rewards: Sequence[float | None] | Tensor | None
-    ) -> PackedBatch:
+    def _pack_rollouts(self, rollouts: Sequence[Rollout], rewards: Rewards | None) -> PackedBatch:
         if rewards is not None:
-            values = rewards.tolist() if isinstance(rewards, Tensor) else list(rewards)
-            if len(values) != len(rollouts):
-                raise ValueError(f"{len(values)} rewards for {len(rollouts)} rollouts; give one for each, in order")
-            rollouts = [replace(each, reward=_number(value)) for each, value in zip(rollouts, values, strict=True)]
+            rollouts = with_rewards(rollouts, rewards)
         batch = pack_rollouts(rollouts)
         if any(each.steps for each in rollouts):
             batch |= place_step_rewards(rollouts, batch)
@@ -330,11 +337,3 @@ class Policy:
         for chosen in minibatches(units, config, seed=self.config.seed, step=self.calls):
             rows = [[row] for unit in chosen for row in unit]
             yield split_microbatches(batch, rows, self.config.update.tokens_per_microbatch)
-
-
-def _number(reward: Any) -> float | None:
-    """A reward as a float; integers would make an integer tensor."""
-    try:
-        return None if reward is None else float(reward)
-    except (TypeError, ValueError):
-        raise ValueError(f"a reward is a number, or None where it is unknown, not {reward!r}") from None

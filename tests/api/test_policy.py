@@ -211,6 +211,9 @@ def unpaired(policy: ascent.Policy) -> Any:
         (lambda p, r: p.outputs(p.pack(r), "values_T"), "load the model with another head"),
         (lambda p, r: ascent.Policy("tiny:llama", head="both!"), "head='both!', but it must be one of"),
         (lambda p, r: ascent.Policy("tiny:llama", learning_rate=-1.0), r"learning_rate=-1.0, but it must be above 0"),
+        (lambda p, r: ascent.Policy(p.model.module), "a loaded model with no tokenizer; pass tokenizer="),
+        (lambda p, r: ascent.Policy("tiny:llama", tokenizer=p.tokenizer), "tokenizer= belongs to a loaded model"),
+        (lambda p, r: ascent.Policy(3), "give a name, a folder, or a loaded transformers model"),
         (lambda p, r: ascent.Policy("tiny:llama", {"data.train": "x"}), "data is no section of a policy"),
         (lambda p, r: ascent.Policy("tiny:llama", {"update.lr": 1}), r"update\.lr is not a key; did you mean"),
     ],
@@ -236,8 +239,12 @@ def test_a_saved_policy_is_loaded_again_and_an_adapter_names_its_base(tmp_path: 
     policy.save(tmp_path / "tiny")
     again = ascent.Policy(tmp_path / "tiny", max_new_tokens=4, seed=3)
     assert again.sample(["a"], n=2) == policy.sample(["a"], n=2)
-    with pytest.raises(ValueError, match="make a folder first"):
+    with pytest.raises(ValueError, match="save the base model in a folder first"):
         ascent.Policy("tiny:llama", lora=2).save(tmp_path / "adapter")
+    module, tokenizer = policy.model.module, policy.tokenizer
+    loaded = ascent.Policy(module, tokenizer=tokenizer, max_new_tokens=4, seed=3)
+    assert loaded.model.module is not module
+    assert loaded.sample(["a"], n=2) == ascent.Policy("tiny:llama", max_new_tokens=4, seed=3).sample(["a"], n=2)
     tuned = ascent.Policy(tmp_path / "tiny", lora=2, learning_rate=0.1, max_new_tokens=4)
     batch = tuned.pack(ascent.load_data("sort_digits:4", "examples"))
     tuned.step(batch, "sft")
