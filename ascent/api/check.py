@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from ascent.api.train import Overrides, Recipe, assemble, plan_of
+from ascent.api.train import Overrides, Recipe, assemble, plan_of, say_slow
 from ascent.maths.batch import PackedBatch
 from ascent.models.memory import Forecast, forecast, shape_of, with_critic
 from ascent.models.model import LanguageModel
@@ -49,18 +49,22 @@ class CheckResult:
     memory: Forecast
 
 
-def check(recipe: Recipe, overrides: Overrides = (), *, progress: bool = True) -> CheckResult:
+def check(
+    recipe: Recipe, overrides: Overrides = (), *, progress: bool = True, say: Callable[[str], None] = print
+) -> CheckResult:
     """Do all that a run would do, once: load, render, train two steps, forecast memory and time; keep nothing.
 
     recipe, overrides: as for `ascent.train`.
     progress: show on standard error what is being done.
+    say: receives warnings, one line each.
 
     Returns a `CheckResult`.
 
-        result = ascent.check("sft", {"model.policy": "tiny:llama", "data.train": "arithmetic:256"})
+        result = ascent.check("sft", {"model": "tiny:llama", "data": "arithmetic:256"})
         result.memory.total, result.seconds
     """
     plan = plan_of(recipe, overrides)
+    say_slow(plan, say)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         display = Display() if progress else None
         if display is not None:
@@ -71,7 +75,7 @@ def check(recipe: Recipe, overrides: Overrides = (), *, progress: bool = True) -
         with _stage("first step", display):
             batches, step = _first(training, 1)
             stats = training.learner.step(batches, training.objective)
-        with _stage("second step, for the time", display):
+        with _stage("second step", display):
             start = time.perf_counter()
             more, step = _first(training, step + 1)
             for each in training.others:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 
-from ascent.runs.terminal import Terminal
+import pytest
+
+from ascent.progress import add_tokens, phase, track
+from ascent.runs.terminal import SECONDS_WITHOUT_LINE, Display, Terminal, fit, phase_times
 
 
 class Clock:
@@ -104,3 +107,61 @@ def test_plain_text_has_no_curve_and_no_colors() -> None:
     terminal.log(1, {"loss/total": 0.25})
     terminal.note("warning x")
     assert stream.getvalue().isascii() and "\x1b" not in stream.getvalue()
+
+
+TIMES = {"time/step": 2.0, "time/sample": 1.25, "time/score": 0.05, "time/prepare": 0.0, "time/update": 0.7}
+
+
+def test_a_step_says_where_its_time_went() -> None:
+    assert phase_times({}) == []
+    assert phase_times(TIMES) == ["2 s: sample 1.2, update 0.7"]
+    assert phase_times(TIMES | {"time/evaluate": 8.0}) == ["10 s: sample 1.2, update 0.7, evaluate 8"]
+
+
+def test_a_line_breaks_between_its_numbers_and_only_where_it_must() -> None:
+    parts = ["step 1/9", "reward 0.5", "held-out reward 0.25", "1,234 tokens/s"]
+    assert fit(parts, None) == fit(parts, 80) == "step 1/9  reward 0.5  held-out reward 0.25  1,234 tokens/s"
+    assert fit(parts, 30) == "step 1/9  reward 0.5\n    held-out reward 0.25\n    1,234 tokens/s"
+
+
+@pytest.mark.parametrize("make", [io.StringIO, Screen])
+def test_no_line_is_longer_than_the_terminal(make, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream, clock = make(), Clock()
+    terminal = Terminal(100, stream=stream, clock=clock)
+    numbers = dict.fromkeys(("loss/total", "reward/mean", "reward/correct", "policy/entropy", "policy/ref_kl"), -0.1234)
+    for step in range(1, 4):
+        clock.now += 1
+        terminal.log(step, numbers | TIMES | {"eval/reward/mean": 0.123456, "tokens/run": 123456.0})
+    terminal.close()
+    lines = [line.rpartition("\x1b[2K")[2] for line in stream.getvalue().splitlines()]
+    assert len(lines) >= 6 and max(map(len, lines)) <= 80
+    assert any(line.startswith("    ") for line in lines)
+
+
+def test_a_screen_shows_the_phase_with_its_rates_and_a_bar() -> None:
+    stream = Screen()
+    display = Display(stream)
+    with phase("evaluating"), phase("sampling", 64, "rollouts") as sampling:
+        sampling.done += 16
+        add_tokens(5000)
+        sampling.started -= 2.0
+        assert display.bars is not None
+        display.bars.refresh()
+    display.close()
+    shown = stream.getvalue()
+    assert "evaluating, sampling" in shown and "━" in shown
+    assert "16/64 rollouts" in shown and " tokens/s  2 s" in shown
+
+
+def test_a_pipe_gets_a_line_about_a_long_phase_and_none_about_a_short_one() -> None:
+    stream, clock = io.StringIO(), Clock()
+    display = Display(stream, clock)
+    display.print_phase()  # nothing is going on
+    for place in track("updating", range(4), "micro-batches"):
+        clock.now += 0.6 * SECONDS_WITHOUT_LINE
+        display.print_phase()
+        assert stream.getvalue().count("\n") == (place + 1) // 2
+    display.close()
+    assert stream.getvalue().startswith("  updating  1/4 micro-batches")
+    assert stream.getvalue().isascii()
