@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -152,7 +152,16 @@ def override_strings(overrides: Overrides) -> Sequence[str]:
     """Overrides as KEY=VALUE; a value is read as YAML, of which JSON is a part."""
     if not isinstance(overrides, Mapping):
         return overrides
-    return [f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items()]
+    return [f"{key}={json.dumps(value, default=str)}" for key, value in _flat(overrides)]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Single keys: two sources may set keys of one section."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def train_plan(
