@@ -77,6 +77,8 @@ class _Parts:
             return f"partial {self.describe((value.func, value.args, value.keywords), name)}"
         if isinstance(value, types.MethodType):
             return f"method {self.describe((value.__func__, value.__self__), name)}"
+        if isinstance(value, types.MethodWrapperType | types.BuiltinFunctionType):
+            return f"{value.__name__} of {self.describe(value.__self__, name)}"
         if isinstance(value, property):
             return f"property {self.describe((value.fget, value.fset), name)}"
         if isinstance(value, types.FunctionType):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import ascent.runs.folder
+from ascent.api import drive as driving
 from ascent.api import train as training
 from ascent.checkpoints import disk
 from ascent.config.load import nest_keys
@@ -175,7 +176,7 @@ def wait_in_step(step: int, go: Path) -> None:
 
 def kill_after(step: int) -> None:
     """Kill this process as soon as the checkpoint of `step` is saved."""
-    save = training.save
+    save = driving.save
 
     def last(root: Path, at: int, *parts: Any, **options: Any) -> Any:
         saved = save(root, at, *parts, **options)
@@ -183,7 +184,7 @@ def kill_after(step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return saved
 
-    training.save = last
+    driving.save = last
 
 
 def kill_at_change(number: int, folder: Path) -> None:
@@ -203,7 +204,7 @@ def kill_at_every_change(step: int, wrecks: Path) -> None:
 
     What each leaves of the run folder is copied to `wrecks`/n, and the folder is put back as it was.
     """
-    save = training.save
+    save = driving.save
 
     def forking(root: Path, at: int, *parts: Any, **options: Any) -> Any:
         if at != step:
@@ -218,7 +219,7 @@ def kill_at_every_change(step: int, wrecks: Path) -> None:
             shutil.copytree(before, root)
 
     wrecks.mkdir()
-    training.save = forking  # type: ignore[assignment]
+    driving.save = forking  # type: ignore[assignment]
 
 
 def _killed(number: int, root: Path, save: Callable[[], Any]) -> bool:

@@ -1,0 +1,122 @@
+"""Two functions have one fingerprint exactly if they do the same with the same values."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ascent.plugins import load_names
+from ascent.setup.code_fingerprints import code_content
+
+
+def defined(tmp_path: Path, text: str, name: str = "f") -> Any:
+    """A function of a file, as of a script that is run again."""
+    path = tmp_path / f"code_{len(list(tmp_path.iterdir()))}.py"
+    path.write_text(text)
+    return load_names("test", path)[name]
+
+
+def content(tmp_path: Path, text: str) -> dict[str, str]:
+    return code_content(defined(tmp_path, text))[0]
+
+
+BASE = """
+import math
+LIMIT = {"most": 3, "words": ["a", "b"], "set": {"x", "y", "z"}}
+def helper(x):
+    return x + 1
+def f(rollout, *, k=2):
+    return helper(LIMIT["most"]) * k + math.pi
+"""
+
+
+def test_lines_files_and_what_is_not_used_do_not_count(tmp_path: Path) -> None:
+    moved = "# a comment\n\nOTHER = 1\ndef unused():\n    pass\n" + BASE
+    assert content(tmp_path, BASE) == content(tmp_path, moved)
+
+
+def test_each_thing_that_a_function_uses_counts_under_its_name(tmp_path: Path) -> None:
+    base = content(tmp_path, BASE)
+    for changed, names in (
+        (BASE.replace("k=2", "k=3"), {"f"}),
+        (BASE.replace("* k", "+ k"), {"f"}),
+        (BASE.replace("x + 1", "x + 2"), {"helper"}),
+        (BASE.replace('"most": 3', '"most": 4'), {"LIMIT"}),
+        (BASE.replace('["a", "b"]', '["a", "c"]'), {"LIMIT"}),
+        (BASE.replace("math.pi", "math.e"), {"f"}),
+    ):
+        now = content(tmp_path, changed)
+        assert {name for name in {**base, **now} if base.get(name) != now.get(name)} == names, changed
+
+
+def test_closures_partials_instances_and_patterns() -> None:
+    def closing(n: int) -> Callable[[Any], int]:
+        def g(rollout: Any) -> int:
+            return n
+
+        return g
+
+    class Held:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def __call__(self, rollout: Any) -> Any:
+            return self.value
+
+    def pattern(text: str) -> Any:
+        compiled = re.compile(text)
+        return lambda rollout: compiled.match(rollout.text)
+
+    def take(rollout: Any, k: int) -> int:
+        return k
+
+    makers: tuple[Callable[[Any], Any], ...] = (
+        closing, Held, lambda n: pattern(str(n)), lambda n: functools.partial(take, k=n), lambda n: closing(n).__call__
+    )  # fmt: skip
+    for make in makers:
+        assert code_content(make(1)) == code_content(make(1))
+        assert code_content(make(1))[0] != code_content(make(2))[0]
+
+
+def test_a_module_of_ones_own_counts_by_its_files(tmp_path: Path) -> None:
+    sys.path.insert(0, str(tmp_path))
+    try:
+        found = []
+        for value in (1, 2):
+            sys.modules.pop("own_helpers", None)
+            (tmp_path / "own_helpers.py").write_text(f"def value():\n    return {value}\n")
+            found.append(content(tmp_path, "import own_helpers\ndef f(rollout):\n    return own_helpers.value()\n"))
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("own_helpers", None)
+    assert found[0]["own_helpers.py"] != found[1]["own_helpers.py"] and found[0]["f"] == found[1]["f"]
+
+
+LOCK = threading.Lock()
+
+
+def test_what_cannot_be_pickled_is_named() -> None:
+    def f(rollout: Any) -> float:
+        with LOCK:
+            return 1.0
+
+    found, unchecked = code_content(f)
+    assert unchecked == ("LOCK (lock)",) and "f" in found
+
+
+def test_a_value_that_refers_to_itself() -> None:
+    again: list[Any] = []
+    again.append(again)
+
+    def f(rollout: Any) -> Any:
+        return again
+
+    def g(n: int) -> Any:
+        return g(n - 1) if n else f
+
+    assert code_content(f) == code_content(f) and code_content(g) == code_content(g)
