@@ -16,6 +16,7 @@ from ascent.records import Message
 
 CALL = '{"function": {"name": "...", "arguments": {...}}}'
 TOOL = '{"type": "function", "function": {"name": "...", "parameters": {...}}}'
+FIX = "use a model whose chat template has tools, or remove them from the data"
 REPLY_KEYS = ("name", "tool_call_id")
 # What a template may leave out, in words.
 PARTS = {"tools": "the tools on offer", "tool_calls": "tool calls", "reply": "replies of tools"}
@@ -72,7 +73,7 @@ def parts_in(messages: Sequence[Message]) -> set[str]:
 
 
 def rendered_parts(render: Callable[[Sequence[Message]], str]) -> frozenset[str]:
-    """Which of PARTS a chat template writes; none if it refuses the probe."""
+    """Which of PARTS a chat template writes; RowError if it refuses the probe."""
     arguments = {"probe_key": "probe_value"}
     call = {"id": "call00000", "type": "function", "function": {"name": "probe_call", "arguments": arguments}}
     parameters = {"type": "object", "properties": {"probe_key": {"type": "string", "description": "probe"}}}
@@ -85,8 +86,8 @@ def rendered_parts(render: Callable[[Sequence[Message]], str]) -> frozenset[str]
     )
     try:
         text = render(messages)
-    except RowError:
-        return frozenset()
+    except RowError as error:
+        raise RowError("type", f"tools cannot be rendered: {error}; {FIX}") from None
     marks = {"tools": "probe_tool", "tool_calls": "probe_value", "reply": "probe_reply"}
     return frozenset(part for part, mark in marks.items() if mark in text)
 
@@ -96,11 +97,7 @@ def check_parts(wanted: Set[str], rendered: Set[str] | None, tokenizer: str) -> 
     if rendered is None:
         raise RowError("type", f"tools need a chat template, and {tokenizer} has none; use an instruct model")
     if missing := [PARTS[each] for each in PARTS if each in wanted - rendered]:
-        raise RowError(
-            "type",
-            f"the chat template of {tokenizer} does not write {' and '.join(missing)}, so the model would be trained "
-            "without; use a model whose template does, or remove them from the data",
-        )
+        raise RowError("type", f"the chat template of {tokenizer} does not write {' and '.join(missing)}; {FIX}")
 
 
 def _call(item: Any, name: str) -> dict[str, Any]:
@@ -115,7 +112,7 @@ def _call(item: Any, name: str) -> dict[str, Any]:
             raise RowError("syntax", f"{name}: the arguments are not JSON ({error.msg}); write an object") from None
     if arguments is not None and not isinstance(arguments, Mapping):
         raise RowError("type", f"{name}: the arguments are {arguments!r:.60}, but they must be an object")
-    found = {"type": "function", "function": {"name": function["name"], "arguments": dict(arguments or {})}}
+    found = {"type": "function", "function": {"name": function["name"], "arguments": _without_nulls(arguments or {})}}
     return {"id": str(item["id"]), **found} if item.get("id") is not None else found
 
 
@@ -131,7 +128,7 @@ def _parse(value: Any, name: str) -> list[Any]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A table gives every tool the keys of all tools, empty ones as null."""
+    """A table gives every tool the keys of all tools, and every call the arguments of all calls, empty ones as null."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list | tuple) else value

@@ -21,6 +21,14 @@ SPOKEN = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
+# Offers tools and writes calls, which end with a token of their own.
+TOOLS = (
+    "{% if tools %}<|start|>system\n{{ tools | tojson }}<|end|>\n{% endif %}"
+    "{% for m in messages %}<|start|>{{ m['role'] }}{{ ' ' ~ m['name'] if m['name'] }}\n{{ m['content'] }}"
+    "{% for call in m['tool_calls'] or [] %}{{ call['function'] | tojson }}{% endfor %}"
+    "{{ '<|eos|>' if m['tool_calls'] else '<|end|>' }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
 # Leaves what an assistant thought out of all turns but the last, as reasoning models do.
 FORGETFUL = (
     "{% for m in messages %}<|start|>{{ m['role'] }}\n"

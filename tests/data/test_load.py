@@ -8,7 +8,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from ascent.data.load import from_records, load
+from ascent.data.load import check_path, files_of, from_records, load, parse_name
 from ascent.records import Example, Message, Prompt, Ranking
 from ascent.tasks import TASKS
 from tests.data import files
@@ -189,3 +189,36 @@ def test_built_in_tasks_are_handed_in() -> None:
     assert isinstance(loaded.records[0], Prompt)
     with pytest.raises(ValueError, match="gave no records"):
         from_records("style", [], "prompts")
+
+
+def test_a_count_limits_the_rows(tmp_path: Path) -> None:
+    path = files.jsonl(tmp_path / "a", ROWS)
+    assert load(f"{path}:2", "examples").records == load(path, "examples").records[:2]
+    assert len(load(f"{path}:9", "examples").records) == 3
+    assert len(load(f"{tmp_path}:1", "examples").records) == 1
+    with pytest.raises(ValueError, match="0 rows are no data"):
+        load(f"{path}:0")
+    with pytest.raises(ValueError, match=r"no file or folder at .*b\.jsonl; give a path"):
+        load(f"{tmp_path}/b.jsonl:2")
+    odd = Path(path).rename(tmp_path / "odd:2")
+    assert parse_name(str(odd)).limit is None  # a file of this very name
+
+
+def test_a_limited_file_is_read_no_further(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(ROWS[0]) + "\nnot json\n")
+    assert len(load(f"{path}:1", "examples").records) == 1
+    with pytest.raises(ValueError, match=r"a\.jsonl"):
+        load(f"{path}:2", "examples")
+
+
+@pytest.mark.parametrize("name", ["gsm8k:{}", "gsm8k:{}:1"])
+def test_the_file_of_a_benchmark_is_found(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({"question": "1 and 1?", "answer": "2.\n#### 2"}) + "\n")
+    name = name.format(path)
+    check_path(name)
+    assert [each for each, _ in files_of(name)] == [path]
+    assert load(name, "prompts").records[0].answer == "2"  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"no file or folder at gsm8k:.*absent\.jsonl"):
+        check_path(f"gsm8k:{tmp_path}/absent.jsonl")

@@ -176,7 +176,7 @@ def test_unknown_columns_are_told_what_would_fit() -> None:
         ({"messages": [U, U]}, "missing", "last message is the user's"),
         ({"messages": [U, {"role": "robot", "content": "a"}, A]}, "type", "role 'robot'"),
         ({"messages": [U, {"role": "assistant", "content": None}, A]}, "missing", "no 'content'"),
-        ({"messages": [U, {**A, "tool_calls": [1]}]}, "type", "has 'tool_calls'"),
+        ({"messages": [U, {**A, "tool_calls": [1]}]}, "type", r"tool_calls\[0\] is 1, but a tool call is"),
         ({"messages": [U, {**A, "loss": False}, A]}, "type", "has 'loss'"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}, A]}, "type", "not text"),
         ({"prompt": "q", "completion": 3}, "type", "completion is int 3"),
