@@ -34,7 +34,7 @@ LAYERS = (
     ("protocols",),
     ("records", "config"),
     ("cells",),
-    ("metrics", "parameter_ranges", "c_extension", "http_client", "plugins", "progress"),
+    ("metrics", "parameter_ranges", "c_extension", "http_client", "plugins", "progress", "distribution"),
 )
 DEPTH = {part: depth for depth, layer in enumerate(LAYERS) for part in layer}
 

@@ -24,7 +24,7 @@ def environment(tmp_path_factory):
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(ROOT)]
     subprocess.run([*pip, *build], check=True, timeout=300)
-    (wheel,) = wheels.glob("ascent-*.whl")
+    (wheel,) = wheels.glob("ascent_posttrain-*.whl")
     venv.create(folder, with_pip=False)
     install = ["--python", str(folder / "bin/python"), "install", "--no-deps", "--no-index", str(wheel)]
     subprocess.run([*pip, *install], check=True, timeout=300)

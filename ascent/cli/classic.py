@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascent.cli.help import SectionedGroup, examples
+from ascent.distribution import install_hint
 
 if TYPE_CHECKING:
     from ascent.classic.estimation import Report
@@ -273,4 +274,4 @@ def needs_gymnasium() -> None:
     import importlib.util
 
     if importlib.util.find_spec("gymnasium") is None:
-        raise ValueError("ascent classic needs Gymnasium, which is not installed; run: pip install 'ascent[classic]'")
+        raise ValueError(f"ascent classic needs Gymnasium, which is not installed; run: {install_hint('classic')}")

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import typer
 
+from ascent.distribution import install_hint
+
 CORE = (
     *("torch", "transformers", "tokenizers", "safetensors", "datasets"),
     *("pydantic", "yaml", "typer", "rich", "numpy", "matplotlib"),
@@ -92,7 +94,7 @@ def extras() -> list[Finding]:
     for extra, modules in EXTRAS.items():
         absent = [module for module in modules if importlib.util.find_spec(module) is None]
         state = f"without {', '.join(absent)}" if absent else "installed"
-        found.append(Finding(f"extra {extra}", state, f"pip install 'ascent[{extra}]'" if absent else ""))
+        found.append(Finding(f"extra {extra}", state, install_hint(extra) if absent else ""))
     return found
 
 

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ascent.distribution import install_hint
 from ascent.models import heads, quantize
 from ascent.models.locate import ADAPTER_CONFIG, resolve
 
@@ -82,7 +83,7 @@ def merge(module: PreTrainedModel, folder: Path) -> PreTrainedModel:
         from peft import PeftConfig, get_peft_model
     except ImportError as error:
         raise ImportError(
-            f"{folder} is a LoRA adapter, which needs the package peft; install it with: pip install 'ascent[lora]'"
+            f"{folder} is a LoRA adapter, which needs the package peft; install it with: {install_hint('lora')}"
         ) from error
     config: Any = PeftConfig.from_pretrained(str(folder))
     # A critic may start from the adapter of a policy, and a base may have moved.

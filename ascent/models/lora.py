@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from ascent.distribution import install_hint
 from ascent.models import adapters, heads, layer_patching
 from ascent.models.forward import Batch
 from ascent.models.model import LanguageModel
@@ -38,7 +39,7 @@ def attach(
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise ImportError("LoRA needs the package peft; install it with: pip install 'ascent[lora]'") from error
+        raise ImportError(f"LoRA needs the package peft; install it with: {install_hint('lora')}") from error
     if model.adapter is not None:
         raise ValueError("the model already has a LoRA adapter; load it again before attaching another")
     if rank < 1:

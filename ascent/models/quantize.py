@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ascent.distribution import install_hint
+
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig
 
@@ -36,7 +38,7 @@ def quantization(scheme: str, dtype: torch.dtype) -> BitsAndBytesConfig:
     missing = [name for name in ("bitsandbytes", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(
-            f"4-bit weights need the package {' and '.join(missing)}; install with: pip install 'ascent[qlora]'"
+            f"4-bit weights need the package {' and '.join(missing)}; install with: {install_hint('qlora')}"
         )
     from transformers import BitsAndBytesConfig
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ascent.distribution import install_hint
 from ascent.protocols import Score
 from ascent.records import Rollout
 from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, no_symbolic, oversized
@@ -28,7 +29,7 @@ class Mathematics(Batch):
 
     def __init__(self, *, seconds: float = 10.0, workers: int = 0) -> None:
         if importlib.util.find_spec("math_verify") is None:
-            raise ValueError("the reward mathematics needs math-verify; install it with: pip install 'ascent[math]'")
+            raise ValueError(f"the reward mathematics needs math-verify; install it with: {install_hint('math')}")
         if not seconds > 0:
             raise ValueError(f"mathematics: seconds={seconds}, but a comparison needs some time")
         self._seconds = seconds

@@ -11,10 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = (
-    *("ascent", "torch", "transformers", "tokenizers", "safetensors"),
-    *("datasets", "numpy", "peft", "triton", "vllm"),
-)
+from ascent import __version__
+
+PACKAGES = (*("torch", "transformers", "tokenizers", "safetensors"), *("datasets", "numpy", "peft", "triton", "vllm"))
 
 
 def describe(*, devices: Sequence[str] = (), command: Sequence[str] | None = None) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def describe(*, devices: Sequence[str] = (), command: Sequence[str] | None = Non
         "command": list(sys.argv if command is None else command),
         "python": platform.python_version(),
         "system": platform.platform(),
-        "packages": versions(PACKAGES),
+        "packages": {"ascent": __version__, **versions(PACKAGES)},
         "hardware": {
             "machine": platform.machine(),
             "cpus": os.cpu_count(),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ascent.distribution import install_hint
 from ascent.protocols import Tracker
 
 
@@ -116,5 +117,5 @@ def _import(module: str, title: str, package: str) -> Any:
     except ImportError as error:
         raise ImportError(
             f"{title} was chosen as a tracker, but the package {package!r} cannot be imported ({error}); "
-            "install it with: pip install 'ascent[track]'"
+            f"install it with: {install_hint('track')}"
         ) from error

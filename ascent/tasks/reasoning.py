@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ascent.distribution import install_hint
 from ascent.records import Example, Message, Prompt
 from ascent.tasks.keyed_random import stable_hash
 from ascent.tasks.task import MAX_TRIES, SPLITS, Split, split_of
@@ -79,7 +80,7 @@ class Reasoning:
             if error.name != "reasoning_gym":
                 raise
             raise ValueError(
-                f"{self.name} needs the package reasoning-gym; install it with: pip install 'ascent[reasoning]'"
+                f"{self.name} needs the package reasoning-gym; install it with: {install_hint('reasoning')}"
             ) from None
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None

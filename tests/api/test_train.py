@@ -210,7 +210,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ImportError, match=r"pip install 'ascent\[track\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'ascent-posttrain\[track\]'"):
         train_plan(tiny_plan(run={"trackers": ["wandb"]}), tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 

@@ -32,7 +32,7 @@ def test_a_missing_extra_is_no_failure(monkeypatch):
     without(monkeypatch, "gymnasium")
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 0
-    assert "pip install 'ascent[classic]'" in done.stdout
+    assert "pip install 'ascent-posttrain[classic]'" in done.stdout
 
 
 def test_the_sandbox_is_looked_for(monkeypatch):

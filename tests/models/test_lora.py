@@ -110,5 +110,5 @@ def test_without_peft_the_message_says_what_to_install(folder, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"pip install 'ascent\[lora\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'ascent-posttrain\[lora\]'"):
         attach(model)

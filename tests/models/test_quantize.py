@@ -138,5 +138,5 @@ def test_what_cannot_be_is_refused(folder, tmp_path, monkeypatch):
         load(tmp_path / "adapter", quantize="nf4")
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "bitsandbytes" else real(name))
-    with pytest.raises(ImportError, match=r"need the package bitsandbytes; .*pip install 'ascent\[qlora\]'"):
+    with pytest.raises(ImportError, match=r"need the package bitsandbytes; .*pip install 'ascent-posttrain\[qlora\]'"):
         load(folder, quantize="nf4")

@@ -148,7 +148,7 @@ def test_what_a_collapsed_policy_writes_is_wrong_at_once_and_counted(maths):
 
 def test_without_math_verify_the_reward_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'ascent\[math\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'ascent-posttrain\[math\]'"):
         Mathematics()
 
 

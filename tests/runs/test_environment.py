@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import ascent
 from ascent.runs.environment import describe, git_state, versions
 
 
@@ -17,7 +18,7 @@ def test_it_names_versions_hardware_and_the_command(monkeypatch: pytest.MonkeyPa
     assert found["command"] == ["ascent", "train"]
     assert found["hardware"]["devices"] == ["NVIDIA H200"]
     assert found["hardware"]["memory_bytes"] > 2**28
-    assert found["packages"]["torch"]
+    assert found["packages"]["torch"] and found["packages"]["ascent"] == ascent.__version__
     assert "swordfish" not in json.dumps(found)
 
 

@@ -95,7 +95,7 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, module, None)
     package = module.partition(".")[0]
     with pytest.raises(
-        ImportError, match=rf"the package '{package}' cannot be imported .*pip install 'ascent\[track\]'"
+        ImportError, match=rf"the package '{package}' cannot be imported .*pip install 'ascent-posttrain\[track\]'"
     ):
         make(tmp_path)
 
@@ -104,7 +104,7 @@ def test_a_missing_package_is_named_with_its_extra(
 def test_a_missing_package_can_be_found_out_beforehand(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, NEEDS[name][1], None)
     require([each for each in NEEDS if each not in (name, "wandb")])
-    with pytest.raises(ImportError, match=r"pip install 'ascent\[track\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'ascent-posttrain\[track\]'"):
         require([name])
 
 
