@@ -47,17 +47,11 @@ def drive(
 ) -> int:
     """Run the loop from step `done` to the end, write everything that is reported, and note how the run ended."""
     settings = plan.config.run
-    for note in training.notes:
-        say(note)
-    if training.samples is not None and training.evaluate is None:
-        say("no held-out prompts: only rewards in training will be known; data.evaluate names some")
+    _say_notes(training, say)
     scores: dict[str, float] = {}  # the last evaluation, by which the checkpoint saved with it is ranked
 
     def evaluate(step: int) -> dict[str, float]:
-        if training.evaluate is not None:
-            scores.update(training.evaluate(step))
-        else:
-            scores.update(evaluation.evaluated(training.learner, training.heldout, training.objective))
+        scores.update(_evaluated(training, step))
         callbacks.on_evaluate(step, scores)
         return dict(scores)
 
@@ -72,9 +66,11 @@ def drive(
         on_step=callbacks.on_step,
     )
     if found is not None:
-        state = read_state(found.folder)
-        loop.load_state(parts, state)
-        rng.restore(state["rng"])
+        _restore(parts, found)
+
+    def why() -> str:
+        return training.stop_reason() or callbacks.reason
+
     schedule = loop.Schedule(settings.steps, settings.save_every, settings.evaluate_every)
     try:
         outside = trackers_of(plan, run, resumed_at=done if found else None)
@@ -86,20 +82,37 @@ def drive(
                 tracker.log(0, baseline)
                 callbacks.on_evaluate(0, baseline)
                 evaluation.refuse_unreported_part(settings.best_metric, baseline)
-            last = loop.run(
-                parts, schedule, done=done,
-                stop=lambda: stop.requested or bool(training.stop_reason() or callbacks.reason),
-            )  # fmt: skip
+            last = loop.run(parts, schedule, done=done, stop=lambda: stop.requested or bool(why()))
             callbacks.raise_error()
     except BaseException as error:
         _record_failure(run, done, error, say)
         raise
     finally:
         tracker.close_others()
-    reason = f"stopped by {stop.received}" if stop.received else training.stop_reason() or callbacks.reason
+    reason = f"stopped by {stop.received}" if stop.received else why()
     _finish(plan, run, last, reason, say)
     callbacks.on_end(last, reason if last < settings.steps else "")
     return last
+
+
+def _say_notes(training: Training, say: Say) -> None:
+    for note in training.notes:
+        say(note)
+    if training.samples is not None and training.evaluate is None:
+        say("no held-out prompts: only rewards in training will be known; data.evaluate names some")
+
+
+def _restore(parts: loop.LoopParts, found: ResumePoint) -> None:
+    state = read_state(found.folder)
+    loop.load_state(parts, state)
+    rng.restore(state["rng"])
+
+
+def _evaluated(training: Training, step: int) -> Mapping[str, float]:
+    """By sampling, or on held-out batches."""
+    if training.evaluate is not None:
+        return training.evaluate(step)
+    return evaluation.evaluated(training.learner, training.heldout, training.objective)
 
 
 def _record_failure(run: RunFolder, done: int, error: BaseException, say: Say) -> None:
