@@ -73,7 +73,7 @@ def drive(
 
     schedule = loop.Schedule(settings.steps, settings.save_every, settings.evaluate_every)
     try:
-        outside = trackers_of(plan, run, resumed_at=done if found else None)
+        outside = trackers_of(plan, run, training, resumed_at=done if found else None)
         for each in chain(outside, _recorders(plan, training, run, terminal.note if terminal else say)):
             tracker.add(each)
         with GracefulStop() as stop:

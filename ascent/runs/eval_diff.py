@@ -91,8 +91,8 @@ def markdown(found: Changes) -> str:
     gained, lost = gain_labels(found)
     kinds = [(each, gained if each.gain > 0 else lost if each.gain < 0 else "same") for each in found.changes]
     rows = [
-        f"| {kind} | {_cell(each.prompt)} | {_cell(each.before)} | {_score(each.score_before)} | {_cell(each.after)} | "
-        f"{_score(each.score_after)} |"
+        f"| {kind} | {markdown_cell(each.prompt)} | {markdown_cell(each.before)} | {_score(each.score_before)} | "
+        f"{markdown_cell(each.after)} | {_score(each.score_after)} |"
         for each, kind in kinds
     ]
     head = "| | prompt | before | score | after | score |\n|---|---|---|---|---|---|\n"
@@ -113,5 +113,6 @@ def _short(text: str) -> str:
     return flat if len(flat) <= MAX_WIDTH else f"{flat[: MAX_WIDTH - 3]}..."
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
+    """A text as one cell of a Markdown table."""
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import types
@@ -68,6 +69,73 @@ def test_tensorboard_reads_what_was_written_and_forgets_what_was_run_again(tmp_p
     reader = EventAccumulator(str(tmp_path))
     reader.Reload()
     assert [(event.step, event.value) for event in reader.Scalars("loss")] == [(1, 1.0), (2, 20.0)]
+
+
+RECORDS = [
+    {"prompt": "1 | 2", "completion": "a\nb", "reward": None, "parts": {"r/a": None}, "stop": "eos"},
+    {"prompt": "3", "completion": "c", "reward": 0.25, "parts": {"r/a": 1.0, "r/b": 0.5}, "stop": "length"},
+]
+COLUMNS = ["prompt", "completion", "reward", "r/a", "r/b", "stop"]
+ROWS = [["1 | 2", "a\nb", None, None, None, "eos"], ["3", "c", 0.25, 1.0, 0.5, "length"]]
+
+
+def log_tables(tracker: TensorBoard | WeightsAndBiases) -> None:
+    """Evaluations before the first step and after step 4; eleven steps."""
+    for step in range(12):
+        tracker.log(step, {"loss/total": 1.0, **({"eval/reward/mean": 0.5} if step in (0, 4) else {})})
+    tracker.close()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_tensorboard_shows_samples_as_tables(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    long = [RECORDS[1]] * 40
+    log_tables(TensorBoard(tmp_path, samples=lambda: RECORDS, answers=lambda: long))
+    reader = EventAccumulator(str(tmp_path))
+    reader.Reload()
+    assert reader.PluginTagToContent("text").keys() == {"samples", "answers"}
+    found = {
+        tag: {e.step: e.tensor_proto.string_val[0].decode() for e in reader.Tensors(tag)}
+        for tag in ("samples", "answers")
+    }
+    assert list(found["samples"]) == [1, 4, 10] and list(found["answers"]) == [0, 4]
+    assert found["samples"][1].splitlines() == [
+        "| prompt | completion | reward | r/a | r/b | stop |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| 1 \\| 2 | a b |  |  |  | eos |",
+        "| 3 | c | 0.25 | 1 | 0.5 | length |",
+    ]
+    assert len(found["answers"][0].splitlines()) == 2 + 16  # the first rows only
+    assert len(reader.Scalars("loss/total")) == 12
+
+
+def test_weights_and_biases_gets_samples_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[Any] = []
+    fake: Any = types.ModuleType("wandb")
+    fake.Table = lambda columns, data: {"columns": columns, "data": data}
+    run = types.SimpleNamespace(log=lambda values, step: logged.append((step, values)), finish=lambda: None)
+    fake.init = lambda **options: run
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    log_tables(
+        WeightsAndBiases(tmp_path, project="p", name="r", config={}, samples=lambda: RECORDS, answers=lambda: [])
+    )
+    tables = [(step, values) for step, values in logged if "loss/total" not in values]
+    assert [step for step, _ in tables] == [1, 4, 10]  # no table of no answers
+    assert tables[0][1] == {"samples": {"columns": COLUMNS, "data": ROWS}}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_biases_itself_writes_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed; the test above has a stand-in")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    log_tables(WeightsAndBiases(tmp_path, project="p", name="r", config={}, samples=lambda: RECORDS))
+    files = sorted(tmp_path.rglob("samples_*.table.json"), key=lambda path: int(path.name.split("_")[1]))
+    assert [int(path.name.split("_")[1]) for path in files] == [1, 4, 10]
+    assert json.loads(files[0].read_text()) == {"columns": COLUMNS, "data": ROWS}
 
 
 def test_weights_and_biases_gets_the_run_and_no_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
