@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from ascent.cli.console import make_console
 from ascent.cli.samples import escape_controls
 from ascent.feedback.comparisons import Form, ShownComparison
 from ascent.feedback.verdicts import Verdict, ranks_of
@@ -44,7 +45,7 @@ class TerminalAnnotator:
 
     def __init__(self, source: TextIO | None = None, console: Console | None = None) -> None:
         self._source = source or sys.stdin
-        self._console = console or Console(highlight=False)
+        self._console = console or make_console(pipe_width=80)
 
     def ask(self, shown: ShownComparison, form: Form, *, done: int, total: int) -> Reply:
         with deferred_interrupt():
@@ -55,14 +56,14 @@ class TerminalAnnotator:
             typed = read(self._source)
             if typed is None:
                 return "quit"
-            self._console.print(typed if read is read_key or not self._source.isatty() else "", markup=False)
+            self._console.print(typed if read is read_key or not self._source.isatty() else "")
             try:
                 return parse_reply(typed, form, len(shown.answers))
             except ValueError as error:
-                self._console.print(f"{error}\n{HELP[form]}", markup=False)
+                self._console.print(f"{error}\n{HELP[form]}")
 
     def tell(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(text)
 
     def _show(self, shown: ShownComparison, form: Form, done: int, total: int) -> None:
         console = self._console
@@ -79,7 +80,7 @@ class TerminalAnnotator:
         else:
             for panel in panels:
                 console.print(panel)
-        console.print(HELP[form], style="dim", markup=False)
+        console.print(HELP[form], style="dim")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascent.cli.completion import run_folders
+from ascent.cli.lines import echo
 from ascent.cli.options import INTERRUPTED, Limit, MaxNewTokens, Seed, Temperature, TopP, plain_errors, say
 
 if TYPE_CHECKING:
@@ -72,8 +73,6 @@ def _print_result(result: CollectResult) -> None:
     for reason, count in sorted(result.unjudged.items()):
         say(f"no verdict: {count} ({reason}); they are asked again next time")
     for line in agreement_lines(result.agreement):
-        typer.echo(line)
+        echo(line)
     rest = "" if result.finished else "; the same command continues from there"
-    typer.echo(
-        f"{result.annotator} has answered {result.done} of {result.questions} questions, all in {result.out}{rest}"
-    )
+    echo(f"{result.annotator} has answered {result.done} of {result.questions} questions, all in {result.out}{rest}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascent.cli.lines import echo
 from ascent.cli.options import AsJson, Limit, MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors
 
 if TYPE_CHECKING:
@@ -47,29 +48,22 @@ def compare(
 
 
 def print_comparison(found: CompareResult) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
+    from ascent.cli.console import make_console, print_table
 
-    console = Console(highlight=False, soft_wrap=True, markup=False)
     how = f"{found.samples} samples each" if found.samples else "greedy"
-    console.print(f"A {found.a}\nB {found.b}\n{found.prompts} prompts of {found.data}, {how}, judged by {found.judge}")
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for place, column in enumerate(("", "A", "95% interval")):
-        table.add_column(column, justify="right" if place else "left")
-    table.add_row("win rate", *_cells(found.win_rate))
-    table.add_row("win rate, lengths matched", *_cells(found.length_matched))
+    echo(f"A {found.a}\nB {found.b}\n{found.prompts} prompts of {found.data}, {how}, judged by {found.judge}")
+    rows = [("win rate", *_cells(found.win_rate)), ("win rate, lengths matched", *_cells(found.length_matched))]
     if found.first_position is not None:
-        table.add_row("chosen because shown first", *_cells(found.first_position))
-    console.print(table)
-    console.print(", ".join(f"{count} {name}" for name, count in found.outcomes.items() if count))
-    console.print(f"A's answers are {found.length_diff:+.1f} characters longer on average")
+        rows.append(("chosen because shown first", *_cells(found.first_position)))
+    print_table(make_console(), ("", "A", "95% interval"), rows, numbers=True)
+    echo(", ".join(f"{count} {name}" for name, count in found.outcomes.items() if count))
+    echo(f"A's answers are {found.length_diff:+.1f} characters longer on average")
     if found.scores is not None:
-        console.print(f"mean score of A {found.scores[0]:.4g}, of B {found.scores[1]:.4g}")
+        echo(f"mean score of A {found.scores[0]:.4g}, of B {found.scores[1]:.4g}")
     for reason, count in found.unjudged.items():
-        console.print(f"no verdict, left out: {count} ({reason})")
+        echo(f"no verdict, left out: {count} ({reason})")
     name = {"a": f"A wins ({found.a})", "b": f"B wins ({found.b})"}
-    console.print(name.get(found.winner or "", "no winner: the interval holds one half"))
+    echo(name.get(found.winner or "", "no winner: the interval holds one half"))
 
 
 def _cells(each: Interval) -> tuple[str, str]:

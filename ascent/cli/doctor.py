@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import typer
 
+from ascent.cli.lines import echo
+
 from ascent.distribution import install_hint
 
 CORE = (
@@ -35,7 +37,7 @@ def doctor() -> None:
     findings = [python(), *core(), gpu(), compiler(), sandbox(), *extras(), disk(Path.cwd())]
     for found in findings:
         mark = "BROKEN" if found.broken else "missing" if found.fix else "ok"
-        typer.echo(f"{mark:<8} {found.what:<22} {found.state}" + (f"; {found.fix}" if found.fix else ""))
+        echo(f"{mark:<8} {found.what:<22} {found.state}" + (f"; {found.fix}" if found.fix else ""), hang=32)
     if any(found.broken for found in findings):
         raise typer.Exit(1)
 
@@ -66,6 +68,8 @@ def gpu() -> Finding:
     if torch.cuda.is_available():
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
         return Finding("gpu", f"{torch.cuda.get_device_name()}, {free:.0f} of {total:.0f} GiB free")
+    if torch.backends.mps.is_available():
+        return Finding("gpu", "that of this Mac (mps) is not used, because it is untested; ASCENT_MPS=1 tries it")
     built = f"torch was built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch was built without CUDA"
     fix = "check the driver with nvidia-smi" if torch.version.cuda else "install a CUDA build of torch to use one"
     return Finding("gpu", f"none in use: {built}; everything runs on {torch.get_num_threads()} CPU threads", fix)

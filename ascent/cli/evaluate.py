@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascent.cli.lines import echo
 from ascent.cli.options import AsJson, Limit, MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ascent.api.evaluate import EvalResult
     from ascent.maths.estimates import Estimate
 
@@ -59,7 +58,7 @@ def evaluate(
     print_answers(result, show)
     print_evaluation(result)
     if out is not None:
-        typer.echo(f"{len(result.answers)} answers are in {out}")
+        echo(f"{len(result.answers)} answers are in {out}")
 
 
 def print_answers(found: EvalResult, prompts: int) -> None:
@@ -70,45 +69,28 @@ def print_answers(found: EvalResult, prompts: int) -> None:
     for _, answers in itertools.islice(groups, prompts):
         for place, each in enumerate(answers):
             if place == 0:
-                typer.secho(escape_controls(each.prompt), fg="cyan")
+                echo(escape_controls(each.prompt), color="cyan")
             if place == 0 and each.answer is not None:
-                typer.echo(f"  reference: {escape_controls(each.answer)}")
+                echo(f"  reference: {escape_controls(each.answer)}")
             scores = [f"{name} {'unknown' if value is None else f'{value:.3g}'}" for name, value in each.scores.items()]
             facts = ", ".join([f"{each.tokens} tokens", each.stop, *scores])
-            typer.echo(f"  {each.sample}: {escape_controls(each.completion)}  [{facts}]")
-        typer.echo()
+            echo(f"  {each.sample}: {escape_controls(each.completion)}  [{facts}]")
+        echo()
 
 
 def print_evaluation(found: EvalResult) -> None:
-    from rich.console import Console
+    from ascent.cli.console import make_console, print_table
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     drawn = f", {found.samples} samples each" if found.samples else ""
-    console.print(
-        f"{found.model} on {found.data}: {found.prompts} prompts{drawn}, scored by {found.scored_by}", markup=False
-    )
-    table = number_table("", "mean", "95% interval", "prompts")
-    for name, each in found.metrics.items():
-        table.add_row(name, f"{each.value:.3f}", _interval(each), str(each.prompts))
-    console.print(table)
-    tokens = number_table("tokens", "mean", "median", "max")
-    for kind, numbers in found.tokens.items():
-        tokens.add_row(kind, f"{numbers['mean']:.1f}", f"{numbers['median']:g}", f"{numbers['max']:g}")
-    console.print(tokens)
+    echo(f"{found.model} on {found.data}: {found.prompts} prompts{drawn}, scored by {found.scored_by}")
+    scores = [(name, f"{each.value:.3f}", _interval(each), str(each.prompts)) for name, each in found.metrics.items()]
+    print_table(console, ("", "mean", "95% interval", "prompts"), scores, numbers=True)
+    lengths = [(kind, f"{n['mean']:.1f}", f"{n['median']:g}", f"{n['max']:g}") for kind, n in found.tokens.items()]
+    print_table(console, ("tokens", "mean", "median", "max"), lengths, numbers=True)
     for reason, count in found.unscored.items():
-        console.print(f"unscored, left out: {count} ({reason})")
+        echo(f"unscored, left out: {count} ({reason})")
 
 
 def _interval(each: Estimate) -> str:
     return "one prompt" if each.low is None else f"{each.low:.3f} to {each.high:.3f}"
-
-
-def number_table(*columns: str) -> Table:
-    """A table whose columns after the first are aligned to the right."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left")
-    return table

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascent.cli.lines import echo
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -34,9 +36,9 @@ def inspect(
 
     With --model: also what would be cut, and one sample with its trained tokens marked.
     """
-    from rich.console import Console
+    from ascent.cli.console import make_console
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = make_console()
     sets = [_load(name, kind) for name in data]
     renderer = _renderer(model)
     for loaded in sets:
@@ -45,12 +47,12 @@ def inspect(
     _print_lengths(console, sets, unit, measure)
     _print_duplicates(console, sets)
     if renderer is None:
-        console.print("\nTruncation and a rendered sample need a tokenizer: add --model MODEL")
+        echo("\nTruncation and a rendered sample need a tokenizer: add --model MODEL")
     else:
         from ascent.data.prepare import Limits
 
         for line in renderer.describe():
-            console.print(line)
+            echo(line)
         for loaded in sets:
             _print_rendered(console, loaded, renderer, Limits(max_tokens, max_prompt_tokens))
     if any(loaded.report.invalid for loaded in sets):
@@ -84,13 +86,13 @@ def _measure(renderer: Renderer | None, words: bool) -> tuple[str, Callable[[str
 
 def _print_counts(console: Console, loaded: LoadResult) -> None:
     counts = f"{len(loaded.records)} {loaded.kind} of {loaded.report.rows} rows"
-    console.print(f"{loaded.name}: {counts}, schema: {loaded.schema}")
+    echo(f"{loaded.name}: {counts}, schema: {loaded.schema}")
     for remark in loaded.remarks:
-        console.print(f"  converted: {remark}")
+        echo(f"  converted: {remark}")
     if loaded.unused:
-        console.print(f"  columns not used: {', '.join(loaded.unused)}")
+        echo(f"  columns not used: {', '.join(loaded.unused)}")
     for line in loaded.report.lines():
-        console.print(f"  {line}")
+        echo(f"  {line}")
     if {"annotator", "verdict"} <= set(loaded.unused):  # written by ascent collect
         from pathlib import Path
 
@@ -98,7 +100,7 @@ def _print_counts(console: Console, loaded: LoadResult) -> None:
         from ascent.feedback.preference_log import read
 
         for line in agreement_lines(agreement(read(Path(loaded.name)))):
-            console.print(f"  {line}")
+            echo(f"  {line}")
 
 
 def _print_lengths(console: Console, sets: Sequence[LoadResult], unit: str, measure: Callable[[str], int]) -> None:
@@ -143,14 +145,12 @@ def _print_duplicates(console: Console, sets: Sequence[LoadResult]) -> None:
 
     for loaded in sets:
         records, prompts = summary.count_duplicates(loaded.records)
-        console.print(f"{loaded.name}: {records} records repeat an earlier one, {prompts} repeat an earlier prompt")
+        echo(f"{loaded.name}: {records} records repeat an earlier one, {prompts} repeat an earlier prompt")
         longer = summary.chosen_longer_frac(loaded.records)
         if longer is not None:
-            console.print(f"{loaded.name}: the chosen answer is the longer one in {longer:.0%} of pairs")
+            echo(f"{loaded.name}: the chosen answer is the longer one in {longer:.0%} of pairs")
     for one, other in combinations(sets, 2):
-        console.print(
-            f"{one.name} and {other.name} share {summary.count_shared_prompts(one.records, other.records)} prompts"
-        )
+        echo(f"{one.name} and {other.name} share {summary.count_shared_prompts(one.records, other.records)} prompts")
 
 
 def _print_rendered(console: Console, loaded: LoadResult, renderer: Renderer, limits: Limits) -> None:
@@ -171,13 +171,11 @@ def _print_rendered(console: Console, loaded: LoadResult, renderer: Renderer, li
             continue
         sample = sample or item
     budget = f"{limits.max_tokens} tokens a record, {limits.max_prompt_tokens} a prompt"
-    console.print(f"\n{loaded.name}: {len(report.invalid)} of {report.rows} records cannot be trained on ({budget})")
+    echo(f"\n{loaded.name}: {len(report.invalid)} of {report.rows} records cannot be trained on ({budget})")
     for line in report.lines():
-        console.print(f"  {line}")
+        echo(f"  {line}")
     if isinstance(sample, tuple):
-        console.print(
-            f"sample, {len(sample)} tokens, as a sampler continues it:\n{renderer.tokenizer.decode(list(sample))}"
-        )
+        echo(f"sample, {len(sample)} tokens, as a sampler continues it:\n{renderer.tokenizer.decode(list(sample))}")
     elif sample is not None:
         for sequence in sample.sequences:
             _print_sequence(console, sequence, renderer)
@@ -186,10 +184,12 @@ def _print_rendered(console: Console, loaded: LoadResult, renderer: Renderer, li
 def _print_sequence(console: Console, sequence: Rendered, renderer: Renderer) -> None:
     from rich.text import Text
 
+    from ascent.cli.console import print_text
+
     shown = Text()
     runs = groupby(zip(sequence.tokens.tolist(), sequence.loss_mask.tolist(), strict=True), key=lambda each: each[1])
     for trained, run in runs:
         text = renderer.tokenizer.decode([token for token, _ in run])
         shown.append(f"⟦{text}⟧" if trained else str(text), style="bold green" if trained else "dim")
-    console.print(f"sample, {len(sequence)} tokens, {int(sequence.loss_mask.sum())} trained, marked ⟦ ⟧:")
-    console.print(shown)
+    echo(f"sample, {len(sequence)} tokens, {int(sequence.loss_mask.sum())} trained, marked ⟦ ⟧:")
+    print_text(console, shown)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ascent.cli.lines import echo
 from ascent.cli.options import INTERRUPTED, Overrides, Progress, Recipe, plain_errors, say
 
 
@@ -41,4 +42,4 @@ def iterate(
             rate, scores = each.comparison["win_rate"], each.comparison["scores"]
             line += f"  win rate {rate['value']:.3f} ({rate['low']:.3f} to {rate['high']:.3f})"
             line += f"  mean score {scores[0]:.3f}, first policy {scores[1]:.3f}" if scores else ""
-        typer.echo(line)
+        echo(line)

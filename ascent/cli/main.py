@@ -27,6 +27,7 @@ from ascent.cli import (
     train,
 )
 from ascent.cli.help import SectionedGroup, add, examples
+from ascent.cli.options import say
 from ascent.cli.startup import shorten_imports
 
 
@@ -135,5 +136,5 @@ def run() -> None:
         app()
     except (ValueError, OSError) as error:
         for line in str(error).splitlines():
-            print(f"ascent: {line}", file=sys.stderr)
+            say(f"ascent: {line}")
         sys.exit(2)

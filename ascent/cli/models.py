@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ascent.cli.lines import echo
 from ascent.cli.options import MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors, say
 
 
@@ -24,7 +25,7 @@ def export(
     with plain_errors():
         from ascent.api.export import export
 
-        typer.echo(f"written to {export(model, target, trust_remote_code=trust_remote_code)}")
+        echo(f"written to {export(model, target, trust_remote_code=trust_remote_code)}")
 
 
 def score(
@@ -64,4 +65,4 @@ def sample(
             model, texts, samples=samples, max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p,
             greedy=greedy, seed=seed,
         ):  # fmt: skip
-            typer.echo(f"{each.prompt} -> {each.completion}  [{each.tokens} tokens, {each.stop}]")
+            echo(f"{each.prompt} -> {each.completion}  [{each.tokens} tokens, {each.stop}]")

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from ascent.cli.completion import recipe_names, run_folders
+from ascent.cli.lines import echo
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
 
@@ -39,7 +40,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def say(text: str) -> None:
-    typer.echo(text, err=True)
+    echo(text, err=True)
 
 
 class OverridesCommand(TyperCommand):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascent.cli.lines import echo
 from ascent.cli.options import INTERRUPTED, Progress, Seed, plain_errors, say
 
 if TYPE_CHECKING:
@@ -42,36 +43,35 @@ def quickstart(
 
 
 def print_result(result: QuickstartResult) -> None:
-    from rich.console import Console
+    from rich.text import Text
 
-    console = Console(highlight=False)
+    from ascent.cli.console import make_console, print_text
+
+    console = make_console()
     _print_models(console, result)
     improved = result.improved()
-    console.print(f"\n{len(improved)} answers of the first model changed from wrong to right; the first {EXAMPLES}:")
+    echo(f"\n{len(improved)} answers of the first model changed from wrong to right; the first {EXAMPLES}:")
     for before, after in improved[:EXAMPLES]:
         question = before.prompt.messages[-1].content
-        console.print(f"  {question} [red]{before.text}[/red] -> [green]{after.text}[/green]")
+        print_text(console, Text.assemble(f"  {question} ", (before.text, "red"), " -> ", (after.text, "green")))
     prompt = (improved[0][0] if improved else result.models[0].answers[0]).prompt.messages[-1].content
     where = result.trained
-    console.print(f"\nThe curves are in {where / 'curves.png'}. To look further:")
+    echo(f"\nThe curves are in {where / 'curves.png'}. To look further:")
     for command in (f"show run {where}", f"show samples {where}", f'sample {where} "{prompt}" --greedy'):
-        console.print(f"  ascent {command}", soft_wrap=True)
-    console.print("To change something:")
+        echo(f"  ascent {command}")
+    echo("To change something:")
     for command in result.next_commands:
-        console.print(f"  {command}", soft_wrap=True)
-    console.print("Then docs/tutorial: your own reward function, your own model, your own preferences.")
+        echo(f"  {command}")
+    echo("Then docs/tutorial: your own reward function, your own model, your own preferences.")
 
 
 def _print_models(console: Console, result: QuickstartResult) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from ascent.cli.console import print_table
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column(f"held-out {result.task}")
-    for column in (result.part, "95% interval", "seconds of training"):
-        table.add_column(column, justify="right")
+    rows = []
     for each in result.models:
         score = each.metrics[f"greedy/{result.part}"]
         interval = "" if score.low is None else f"{score.low:.3f} to {score.high:.3f}"
-        table.add_row(each.name, f"{score.value:.3f}", interval, f"{each.seconds:.0f}")
-    console.print(table)
+        rows.append((each.name, f"{score.value:.3f}", interval, f"{each.seconds:.0f}"))
+    columns = (f"held-out {result.task}", result.part, "95% interval", "seconds of training")
+    print_table(console, columns, rows, numbers=True)

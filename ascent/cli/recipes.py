@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
+from ascent.cli.lines import echo
 from ascent.cli.options import say
 
 
@@ -14,5 +13,5 @@ def recipes() -> None:
     found = shipped_recipes()
     width = max(map(len, found))
     for name, line in found.items():
-        typer.echo(f"{name:<{width}}  {line}")
+        echo(f"{name:<{width}}  {line}", hang=width + 2)
     say("every algorithm is a recipe too (ascent show algorithms): ascent train grpo model=MODEL data=DATA")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ascent.cli.lines import echo
 from ascent.cli.options import AsJson, Run, plain_errors
 
 SHOWN = ("loss/total", "reward/mean", "reward/correct", "preference/accuracy")
@@ -27,7 +28,7 @@ def runs(
     width = max((len(each.name) for each in found), default=0)
     for each in found:
         numbers = "  ".join([f"{k} {each.latest[k]:.4g}" for k in SHOWN if k in each.latest][:2])
-        typer.echo(f"{each.name:<{width}}  {each.state:<9} step {each.step:<6} {numbers}".rstrip())
+        echo(f"{each.name:<{width}}  {each.state:<9} step {each.step:<6} {numbers}".rstrip())
 
 
 def show_run(run: Run) -> None:
@@ -36,16 +37,16 @@ def show_run(run: Run) -> None:
         from ascent.runs.folder import read_run
 
         found = read_run(run)
-    typer.echo(
+    echo(
         f"{found.path}: {found.state}{f' ({found.message})' if found.message else ''}, {len(found.environment)} starts"
     )
-    typer.echo(f"checkpoints: {', '.join(map(str, found.checkpoints)) or 'none'}")
+    echo(f"checkpoints: {', '.join(map(str, found.checkpoints)) or 'none'}")
     for start in found.environment[-1:]:
-        typer.echo(f"python {start['python']}, {start['system']}; {' '.join(start['command'])}")
+        echo(f"python {start['python']}, {start['system']}; {' '.join(start['command'])}")
     for change in found.changes:
-        typer.echo(f"changed from step {change['step']} on: {change['key']}{_change_text(change)}")
+        echo(f"changed from step {change['step']} on: {change['key']}{_change_text(change)}")
     for note in found.notes:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
     typer.echo("config:")
     typer.echo("".join(f"  {line}\n" for line in found.config.splitlines()), nl=False)
     if found.metrics:
@@ -57,7 +58,7 @@ def show_run(run: Run) -> None:
     for each in found.warnings:
         number = f"{each['reads']} {each['value']:.4g}: " if "value" in each else ""
         text = f"  step {each['step']}, {each['name']}: {number}{each['why']} {each.get('fix', '')}"
-        typer.secho(text.rstrip(), fg="yellow")
+        echo(text.rstrip(), color="yellow")
 
 
 def format_metric(name: str, value: float) -> str:
@@ -110,4 +111,4 @@ def show_samples(
     samples.print_samples(selected, limit)
     note = samples.omission_note(kept, step if step is not None else kept[-1]["step"])
     if note:
-        typer.echo(note)
+        echo(note)

@@ -6,26 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
+
+from ascent.cli.console import make_console, print_text
 
 Sample = Mapping[str, Any]
 DARKEST, BRIGHTEST = 60, 175  # of the background's channel, so that light text stays readable
-PIPE_WIDTH = 500
 CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 CONTROLS |= {0x7F: "\u2421"} | {code: "\ufffd" for code in range(0x80, 0xA0)}
 
 
 def print_samples(samples: Sequence[Sample], limit: int) -> None:
     """Print the first `limit`, all on one color scale."""
-    console = Console()
-    console = console if console.is_terminal else Console(width=PIPE_WIDTH)
+    console = make_console()
     shown = samples[:limit]
     largest = max((abs(value) for each in shown for value in advantages(each) or ()), default=0.0)
     for each in shown:
         print_sample(console, each, largest)
     if len(samples) > limit:
-        console.print(f"{limit} of {len(samples)}; --limit shows more", highlight=False)
+        print_text(console, f"{limit} of {len(samples)}; --limit shows more")
 
 
 def omission_note(samples: Sequence[Sample], step: int) -> str:
@@ -96,10 +95,10 @@ def print_sample(console: Console, sample: Sample, largest: float) -> None:
     head = f"step {sample['step']}, sample {sample['sample']}: reward {_number(sample['reward'])}"
     tail = [f"({parts})"] if parts else []
     tail += [f"ended by {sample['stop']} after {len(sample['tokens'])} tokens", _advantage_text(sample)]
-    console.print(f"[bold]{escape(head)}[/]  {escape('  '.join(tail))}", highlight=False)
-    console.print(Text(escape_controls(sample["prompt"]), style="cyan"))
-    console.print(color_tokens(sample, largest))
-    console.print()
+    print_text(console, Text.assemble((head, "bold"), f"  {'  '.join(tail)}"))
+    print_text(console, escape_controls(sample["prompt"]), "cyan")
+    print_text(console, color_tokens(sample, largest))
+    print_text(console)
 
 
 def _advantage_text(sample: Sample) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ascent.cli.lines import echo
 from ascent.cli.options import Model, plain_errors
 
 
@@ -24,4 +25,4 @@ def serve_reward(
     from ascent.api.serve import serve_reward
 
     with plain_errors():
-        serve_reward(model, port=port, host=host, token_file=token_file, say=typer.echo)
+        serve_reward(model, port=port, host=host, token_file=token_file, say=echo)

@@ -23,8 +23,9 @@ COMPILER, TRACER = "torch._dynamo", "torch._dynamo._trace_wrapped_higher_order_o
 
 
 def shorten_imports() -> None:
-    """Call it once, before torch is imported."""
-    sys.meta_path.insert(0, _Finder())
+    """Has an effect before torch is imported, and once."""
+    if "torch" not in sys.modules and not any(isinstance(each, _Finder) for each in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
 
 
 class _Finder(MetaPathFinder):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascent.cli.lines import echo
 from ascent.cli.options import INTERRUPTED, Overrides, Progress, Recipe, Run, plain_errors, say
 
 if TYPE_CHECKING:
@@ -59,20 +60,20 @@ def check(recipe: Recipe, overrides: Overrides = None, progress: Progress = True
     with plain_errors():
         from ascent.api.check import check
 
-        print_check(check(recipe, overrides or (), progress=progress))
+        print_check(check(recipe, overrides or (), progress=progress, say=say))
 
 
 def print_check(found: CheckResult) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(soft_wrap=True, highlight=False)
+    from ascent.cli.console import make_console, print_text
+
     for note in found.notes:
-        console.print(f"- {note}", markup=False)
+        echo(f"- {note}")
     line = Text("first sequence, trained tokens in brackets: ")
     for text, trained in found.sample:
         line.append(f"[{text}]" if trained else text, style="bold green" if trained else "dim")
-    console.print(line)
+    print_text(make_console(), line)
     memory, steps = found.memory, found.steps
     minutes = steps * found.seconds / 60
     parts = {each.name: getattr(memory, each.name) for each in fields(memory)}
@@ -83,7 +84,7 @@ def print_check(found: CheckResult) -> None:
         "peak memory": f"{_bytes(memory.total)}: " + ", ".join(f"{k} {_bytes(n)}" for k, n in parts.items() if n),
     }
     for name, value in rows.items():
-        console.print(f"{name:<20} {value}", markup=False)
+        echo(f"{name:<20} {value}", hang=21)
 
 
 def _bytes(count: int) -> str:

@@ -16,7 +16,7 @@ from ascent.models.tiny import create
 
 
 def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False, env={"COLUMNS": "100"})
+    return CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False, env={"COLUMNS": "300"})
 
 
 @pytest.mark.slow

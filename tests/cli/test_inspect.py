@@ -15,7 +15,7 @@ from tests.data import chat
 
 
 def inspect(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["inspect", *arguments], catch_exceptions=False, env={"COLUMNS": "100"})
+    return CliRunner().invoke(app, ["inspect", *arguments], catch_exceptions=False, env={"COLUMNS": "300"})
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> str:

@@ -165,7 +165,7 @@ def test_data_that_cannot_be_read_is_refused_by_every_command(name, content, wor
     settings = ["sft", "model.policy=tiny:llama", f"data.train={tmp_path / name}"]
     assert words in error_of(monkeypatch, capsys, "train", *settings, "--run", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
-    assert words in error_of(monkeypatch, capsys, "check", *settings)
+    assert words in error_of(monkeypatch, capsys, "check", *settings, "--no-progress")
     if b"\n" not in content.strip():  # of several rows the others are shown, and the bad one is counted
         assert words in error_of(monkeypatch, capsys, "inspect", str(tmp_path / name))
 
