@@ -105,14 +105,21 @@ def single(value: Tensor | float) -> Mean:
 def mean_of(x: Tensor, keep: Tensor) -> Mean:
     """The mean of x (or the share of true, for booleans) over the kept entries, as a (sum, count) pair."""
     x = x.detach()
-    x = x.to(torch.float64) if x.dtype == torch.bool else x
+    x = _wide(x) if x.dtype == torch.bool else x
+    keep = keep.to(x.device)
     return Mean(masked.total(x, keep), keep.sum())
 
 
 def std_of(x: Tensor, keep: Tensor) -> Std:
     """The standard deviation of x over the kept entries, as (sum, sum of squares, count)."""
-    wide = x.detach().to(torch.float64)
+    wide = _wide(x.detach())
+    keep = keep.to(wide.device)
     return Std(masked.total(wide, keep), masked.total(wide**2, keep), keep.sum())
+
+
+def _wide(x: Tensor) -> Tensor:
+    """float64, which the GPU of a Mac does not have."""
+    return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
 
 
 def max_of(x: Tensor, keep: Tensor) -> Max:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from ascent.update.optim import Adam
 from ascent.update.reference_cache import ReferenceCache
 
 TINY = "tiny:"
+MPS = "ASCENT_MPS"
 # What building a run may leave in its folder before there is a run: models and log-probs made from the recipe alone.
 INITIAL, REFERENCE = "initial", "reference.safetensors"
 
@@ -29,6 +31,7 @@ def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> L
     With LoRA a checkpoint gives the adapter alone; the model beside it is the recipe's, as at the start.
     """
     config, settings = plan.config, plan.config.model
+    notes = _check_device(plan)
     place: str | Path | None = model_folder
     if place is None or settings.lora is not None:
         place = initial(settings.policy, folder, config.seed, plan.objects)
@@ -43,6 +46,7 @@ def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> L
         routing_replay=settings.routing_replay,
         quantize=settings.quantize,
     )
+    model.notes += notes
     model.normalization = None  # what a reward model had learnt before says nothing of what it will have learnt
     model.step_format = StepFormat(config.data.step_separator) if "step_head" in plan.row.needs else None
     if settings.lora is None:
@@ -127,4 +131,35 @@ def adam_of(plan: Plan) -> Adam:
 
 
 def device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """CUDA where there is a GPU, else the CPU; the GPU of a Mac only where ASCENT_MPS=1 asks for it."""
+    if torch.cuda.is_available():
+        return "cuda"
+    if os.environ.get(MPS) != "1":
+        return "cpu"
+    if not torch.backends.mps.is_available():
+        raise ValueError(f"{MPS}=1, but torch finds no GPU of a Mac (mps) here; unset {MPS}")
+    return "mps"
+
+
+def _check_device(plan: Plan) -> tuple[str, ...]:
+    """Refuse what cannot run on a Mac's GPU before anything is loaded; a note where that GPU is not used.
+
+    The native engine has no kernels for it, metrics of scores need float64, which it lacks, and nobody has tried the
+    rest: it is used only on request.
+    """
+    if device() != "mps":
+        unused = device() == "cpu" and torch.backends.mps.is_available()
+        return (
+            f"the GPU of this Mac (mps) is not used, because training on it is untested; {MPS}=1 tries it",
+        ) * unused
+    row, settings = plan.row, plan.config.model
+    reasons = {
+        f"{row.name} samples": row.samples or plan.config.data.on_policy_fraction > 0,
+        f"{row.name} trains a model that scores": bool(row.needs & {"score_head", "step_head"}),
+        f"model.dtype={settings.dtype}": settings.dtype != "float32",
+        f"model.quantize={settings.quantize}": settings.quantize is not None,
+    }
+    found = next((reason for reason, holds in reasons.items() if holds), None)
+    if found is not None:
+        raise ValueError(f"{MPS}=1 runs algorithms that train on files in float32, but {found}; unset {MPS}")
+    return ("training on the GPU of this Mac (mps), which is untested",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from ascent.models.lora import WithoutAdapter
 from ascent.models.tiny import create
 from ascent.plan import resolve
 from ascent.runs.folder import read_run
-from ascent.setup.policy import initial, load_policy, reference_of
+from ascent.setup.policy import device, initial, load_policy, reference_of
 from tests.end_to_end import rewarded
 from tests.setup.runs import tiny_plan, weights_of
 
@@ -257,3 +258,49 @@ def test_tiny_models_of_other_names_are_other_models(tmp_path: Path) -> None:
     assert len(load(small).tokenizer) == 258 and len(load(digits).tokenizer) == 275
     with pytest.raises(ValueError, match="no tiny model named 'lama'; there are llama"):
         initial("tiny:lama", tmp_path, seed=0)
+
+
+def mac(monkeypatch: pytest.MonkeyPatch, wanted: str | None) -> None:
+    """A Mac with a GPU, as far as the choice of the device sees one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.delenv("ASCENT_MPS", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("ASCENT_MPS", wanted)
+
+
+def test_the_gpu_of_a_mac_is_used_on_request_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert device() == ("cuda" if torch.cuda.is_available() else "cpu")
+    mac(monkeypatch, None)
+    assert device() == "cpu"
+    notes = load_policy(tiny_plan(), tmp_path).notes
+    assert "the GPU of this Mac (mps) is not used, because training on it is untested; ASCENT_MPS=1 tries it" in notes
+    mac(monkeypatch, "1")
+    assert device() == "mps"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device() == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="ASCENT_MPS=1, but torch finds no GPU of a Mac"):
+        device()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (None, "grpo samples"),
+        ({"algorithm": "gkd"}, "gkd samples"),
+        ({"algorithm": "reward_model"}, "reward_model trains a model that scores"),
+        ({"model": {"dtype": "bfloat16"}}, "model.dtype=bfloat16"),
+        ({"model": {"lora": 2, "quantize": "nf4"}}, "model.quantize=nf4"),
+    ],
+)
+def test_what_cannot_run_on_the_gpu_of_a_mac_is_refused_first(
+    changes: dict[str, Any] | None, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sampling = {"model": {"policy": "tiny:llama"}, "data": {"train": "sort_digits:8"}, "rewards": [{"use": "verifier"}]}
+    plan = resolve(validate({"algorithm": "grpo", **sampling})) if changes is None else tiny_plan(**changes)
+    mac(monkeypatch, "1")
+    with pytest.raises(ValueError, match=f"train on files in float32, but {re.escape(reason)}; unset ASCENT_MPS"):
+        load_policy(plan, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
