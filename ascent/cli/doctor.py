@@ -12,7 +12,6 @@ from typing import NamedTuple
 import typer
 
 from ascent.cli.lines import echo
-
 from ascent.distribution import install_hint
 
 CORE = (
