@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ascent.config.changes import flatten, flatten_mapping
 from ascent.config.load import nest_keys
 from ascent.config.schema import Config
+from ascent.plan.resolve import Plan
 from ascent.runs.folder import CONFIG
 from ascent.setup.objects import (
     Objects,
@@ -73,12 +76,16 @@ class Collector:
         """A name, an object, or a section whose `use` is either."""
         if value is None or isinstance(value, str):
             return value if value is None else {"use": value}
-        if isinstance(value, Mapping):
-            use = value.get("use")
-            return {**value, "use": use if isinstance(use, str) else self._code(f"{key}.use", use, rule)}
-        return {"use": self._code(key, value, rule)}
+        if not isinstance(value, Mapping):
+            return {"use": self._code(key, value, rule)}
+        if "use" not in value or isinstance(value["use"], str):
+            return dict(value)
+        return {**value, "use": self._code(f"{key}.use", value["use"], rule)}
 
     def _code(self, key: str, value: Any, rule: str) -> str:
+        if inspect.iscoroutine(value):
+            value.close()
+            raise ValueError(f"{key} is a coroutine, the result of a call; give the function itself, without ()")
         if not callable(value) and not hasattr(value, "score"):
             raise ValueError(f"{key} is a {type(value).__name__} ({value!r:.60}); give {rule}")
         return self._name(key, value)
@@ -91,6 +98,34 @@ def _is_word(value: Any) -> bool:
 def _is_list_of_entries(value: Any) -> bool:
     """Whether a tuple is a list of rewards, and not one reward with its weight."""
     return isinstance(value, tuple) and not (len(value) == 2 and isinstance(value[1], int | float))
+
+
+def check_arguments(recipe: Any, overrides: Any, run: Any) -> None:
+    """ValueError for arguments of another type than a recipe, overrides and a folder can have."""
+    if not isinstance(recipe, str | Path | Mapping | Plan):
+        fix = "ascent.resolve(config)" if isinstance(recipe, Config) else "a name, a .yaml file or a mapping of keys"
+        raise ValueError(f"recipe is a {type(recipe).__name__} ({recipe!r:.60}); give {fix}")
+    listed = isinstance(overrides, Sequence) and not isinstance(overrides, str)
+    if not isinstance(overrides, Mapping) and not (listed and all(isinstance(each, str) for each in overrides)):
+        raise ValueError(
+            f'overrides is {overrides!r:.60}; give a mapping, {{"run.steps": 2}}, or a list of texts, ["run.steps=2"]'
+        )
+    if run is not None and not isinstance(run, str | Path):
+        raise ValueError(f"run is a {type(run).__name__} ({run!r:.60}); give the path of the run folder")
+
+
+def as_json(key: str, value: Any) -> str:
+    """A value of a recipe as JSON, of which YAML is more."""
+
+    def word(each: Any) -> str:
+        if isinstance(each, Path):
+            return str(each)
+        raise ValueError(
+            f"{key} is a {type(each).__name__} ({each!r:.60}); objects are taken at the keys model.policy, data.train, "
+            "data.evaluate, rewards and env"
+        )
+
+    return json.dumps(value, default=word)
 
 
 def as_keys(**arguments: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,7 +12,7 @@ from ascent import __version__
 from ascent.api.callbacks import Callbacks
 from ascent.api.drive import Say, close, drive
 from ascent.api.input_changes import check_inputs, inputs_text, record_inputs
-from ascent.api.objects import Collector, as_keys, objects_again
+from ascent.api.objects import Collector, as_json, as_keys, check_arguments, objects_again
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import newest
 from ascent.config.changes import flatten
@@ -86,6 +85,7 @@ def train(
         run = ascent.train("sft", {"model": "tiny:llama", "data": "arithmetic:256"}, run="runs/sft")
         run.metrics[-1]["loss/total"]
     """
+    check_arguments(recipe, overrides, run)
     given = as_keys(model=model, data=data, eval_data=eval_data, rewards=rewards, env=env)
     plan, called = plan_of(recipe, overrides, given=given, tokenizer=tokenizer), Callbacks(callbacks)
     origin = recipe if isinstance(recipe, str | Path) else "Python"
@@ -152,7 +152,7 @@ def override_strings(overrides: Overrides) -> Sequence[str]:
     """Overrides as KEY=VALUE; a value is read as YAML, of which JSON is a part."""
     if not isinstance(overrides, Mapping):
         return overrides
-    return [f"{key}={json.dumps(value, default=str)}" for key, value in _flat(overrides)]
+    return [f"{key}={as_json(key, value)}" for key, value in _flat(overrides)]
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -63,6 +63,12 @@ class Scorer:
                     return f"reward {name}: {unscored}"
         return None
 
+    def refuse_unscorable(self, name: str, prompts: Sequence[Prompt]) -> None:
+        """ValueError if no prompt of a dataset can be scored, for one reason: given once and not for every row."""
+        first = self.problem(prompts[0]) if len(prompts) > 1 else None
+        if first is not None and all(self.problem(each) == first for each in prompts[1:]):
+            raise ValueError(f"{name}: none of {len(prompts)} prompts can be scored: {first}")
+
     def close(self) -> None:
         self.pipeline.close()
 

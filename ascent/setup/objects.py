@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ascent.rewards.outcome import place_of
 from ascent.setup.code_fingerprints import code_content
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def rows_of(key: str, value: Any) -> PythonObject:
     label = getattr(value, "__name__", type(value).__name__) if callable(value) else type(value).__name__
     label = "".join(each if each.isalnum() or each == "_" else "" for each in label)
     lines = []
-    for number, row in enumerate(_iterate(key, value), 1):
+    for number, row in enumerate(_reported(key, _iterate(key, value)), 1):
         if number > MAX_ROWS:
             raise ValueError(f"{key}: {label} gave {MAX_ROWS} rows and has not ended; data are read once, so they end")
         lines.append(_as_line(f"{key} row {number}", row))
@@ -79,6 +80,8 @@ def _iterate(key: str, value: Any) -> Iterator[Any]:
         splits = ", ".join(map(str, islice(value, 5)))
         way = f'one split, as in data["{next(iter(value), "train")}"]' if kind.endswith("DatasetDict") else ROWS
         raise ValueError(f"{key} is a {kind} with the keys {splits}; give {way}")
+    if inspect.iscoroutine(value):
+        value.close()
     if isinstance(value, Iterator) or inspect.iscoroutine(value):
         raise ValueError(f"{key} is a {kind}, which can be read once only; give the function that makes it")
     if isinstance(value, str | bytes | type) or not (callable(value) or isinstance(value, Iterable)):
@@ -90,6 +93,14 @@ def _iterate(key: str, value: Any) -> Iterator[Any]:
     return _call(key, value)
 
 
+def _reported(key: str, rows: Iterator[Any]) -> Iterator[Any]:
+    """Rows of the user's code; what it raises is an error of the argument."""
+    try:
+        yield from rows
+    except Exception as error:
+        raise ValueError(f"{key}: reading it raised {type(error).__name__}: {error}{place_of(error)}") from error
+
+
 def _call(key: str, function: Callable[[], Any]) -> Iterator[Any]:
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -99,7 +110,12 @@ def _call(key: str, function: Callable[[], Any]) -> Iterator[Any]:
         needed = []
     if needed:
         raise ValueError(f"{key}: the function takes {needed[0]}, but it is called without arguments; bind it first")
-    made = function()
+    try:
+        made = function()
+    except Exception as error:
+        raise ValueError(f"{key}: the function raised {type(error).__name__}: {error}{place_of(error)}") from error
+    if inspect.iscoroutine(made):
+        made.close()
     if isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
         raise ValueError(f"{key}: the function returned a {type(made).__name__}; it returns an iterator of dicts")
     return iter(made)

@@ -103,6 +103,7 @@ def rendered_prompts(
     data = plan.config.data
     records, made_from = open_environment(load_part(name, plan, "prompts"), session)
     refuse_long_answers(plan.config, renderer)
+    score.refuse_unscorable(name, cast(Any, records.records))
     answer = plan.config.rollouts.max_new_tokens
     limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.prompt_overflow, answer_tokens=answer)
     prompts, _ = prepare_prompts(records, renderer, limits, invalid_rows=data.invalid_rows, check=score.problem)
