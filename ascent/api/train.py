@@ -20,6 +20,7 @@ from ascent.config.load import nest_keys
 from ascent.config.show import as_yaml
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read as read_yaml
+from ascent.models.dtype import describe_slow_dtype
 from ascent.plan.load import load_config
 from ascent.plan.resolve import Plan, resolve
 from ascent.runs import trackers
@@ -177,6 +178,7 @@ def train_plan(
     claim = FolderClaim(folder, LEFTOVERS, say=say)
     with ExitStack() as stack:
         try:
+            say_slow(plan, say)
             recipe, (plan, found) = plan, record_inputs(plan, folder, say=say)
             training = assemble(plan, folder)
             stack.callback(close, training, say)
@@ -220,6 +222,7 @@ def resume_run(
                 f"{folder} is finished (step {done} of {steps}), so there is nothing to resume; to train further, "
                 f"raise run.steps in {folder / CONFIG}"
             )
+        say_slow(plan, say)
         plan, changes = check_inputs(plan, folder, done, started=found is not None, accept=accept_changes, say=say)
         training = assemble(plan, folder, model_folder=found.folder / "model" if found else None)
         stack.callback(close, training, say)
@@ -228,6 +231,12 @@ def resume_run(
         stack.enter_context(run)
         callbacks = callbacks or Callbacks()
         return drive(plan, training, run, callbacks, done=done, progress=progress, say=say, found=found)
+
+
+def say_slow(plan: Plan, say: Say) -> None:
+    """Say what will take much longer than it needs to, before anything is loaded."""
+    if slow := describe_slow_dtype(plan.config.model.dtype):
+        say(slow)
 
 
 def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> Training:

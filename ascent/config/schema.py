@@ -142,8 +142,10 @@ class Model(Section):
     teacher: str | None = Field(
         None, description="Teacher of distillation: a folder or a hub name, with the vocabulary of the policy."
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Dtype of the weights; the optimizer keeps float32 master weights."
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="Dtype of the weights; the optimizer keeps float32 master weights. auto: bfloat16 on a GPU that "
+        "computes in it, float32 elsewhere.",
     )
     gradient_checkpointing: Bool = Field(
         False, description="Recompute activations in the backward pass: less memory, more time."

@@ -17,15 +17,19 @@ from ascent.records import Example
 
 
 def heldout_prompts(loaded: LoadResult, share: float) -> frozenset[str]:
-    """The held-out prompts of a dataset: about `share` of all, at least one, never all."""
+    """The held-out prompts of a dataset: about `share` of all, with something left on either side.
+
+    Unpaired answers are compared with those to other prompts (KTO), so that both sides need two.
+    """
     ranked = sorted({_prompt(record) for record in loaded.records}, key=_rank)
-    if len(ranked) < 2:
+    least = 2 if loaded.kind == "unpaired" else 1
+    if len(ranked) < 2 * least:
         raise ValueError(
-            f"{loaded.name} has only one prompt, so none can be held out for evaluation; name evaluation data, or set "
-            "data.evaluate=null"
+            f"{loaded.name} has {len(ranked)} different prompts, too few to hold some out for evaluation; name "
+            "evaluation data, or set data.evaluate=null"
         )
     count = sum(_rank(each) < share for each in ranked)
-    return frozenset(ranked[: min(max(count, 1), len(ranked) - 1)])
+    return frozenset(ranked[: min(max(count, least), len(ranked) - least)])
 
 
 def split(loaded: LoadResult, heldout: frozenset[str]) -> tuple[LoadResult, LoadResult]:

@@ -13,6 +13,7 @@ from typing import Any
 from ascent.algorithms import Row
 from ascent.config.schema import Config, leaves
 from ascent.config.validate import format_value, validate
+from ascent.models.dtype import default_dtype
 from ascent.plan.compatibility import check_compatibility
 from ascent.plan.overrides import resolved_cells, with_budget, with_cells
 from ascent.plan.rows import find_row
@@ -56,6 +57,8 @@ def _complete(config: Config) -> tuple[Row, Row, dict[str, Any]]:
     """The row of the table, the row with the config's cells, and the value of every key outside `cells`."""
     base = find_row(config.algorithm)
     values = _defaults() | dict(base.defaults) | _given(config)
+    if values["model.dtype"] == "auto":
+        values["model.dtype"] = default_dtype()
     row = with_budget(with_cells(base, config.cells), config.cells, values["rollouts.max_new_tokens"])
     return base, row, values
 

@@ -43,7 +43,8 @@ def test_changed_rows_resolve_to_themselves():
 
 @pytest.mark.parametrize("name", [name for name in shipped_recipes() if ROUNDS not in read_recipe(name)])
 def test_shipped_recipes_resolve(name):
-    assert resolve(load_config(name)).row.name == load_config(name).algorithm
+    models = ["model=m", "model.reward_model=r"] if name == "tldr_ppo" else []  # those of its first two stages
+    assert resolve(load_config(name, models)).row.name == read_recipe(name)["algorithm"]
 
 
 def test_order_is_schema_then_row_then_recipe():

@@ -13,7 +13,7 @@ from ascent.plan import Plan, find_row, resolve
 
 TINY: dict[str, Any] = {
     "algorithm": "sft",
-    "model": {"policy": "tiny:llama"},
+    "model": {"policy": "tiny:llama", "dtype": "float32"},
     "data": {"train": "arithmetic:64", "evaluate": "arithmetic@heldout:8", "batch_size": 16, "max_tokens": 64},
     "update": {"learning_rate": 3e-3, "tokens_per_microbatch": 512},
     "run": {"steps": 4, "save_every": 2, "evaluate_every": 2},

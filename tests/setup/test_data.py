@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,19 @@ import pytest
 
 from ascent.api.check import check
 from ascent.api.score import score
-from ascent.api.train import assemble, train_plan
+from ascent.api.train import assemble, resume_run, train_plan
+from ascent.config import yaml_text
 from ascent.config.load import merge_configs
 from ascent.config.validate import validate
 from ascent.models.load import load
 from ascent.models.tiny import create
+from ascent.plan.load import load_config
 from ascent.plan.resolve import Plan, resolve
 from ascent.records import Example, Pair, Ranking, UnpairedExample
+from ascent.runs.folder import read_run
 from ascent.setup.data import load_records
-from tests.setup.runs import tiny_plan
+from tests.end_to_end.crashing import REWARD
+from tests.setup.runs import tiny_plan, weights_of
 
 
 @pytest.mark.parametrize(
@@ -189,3 +194,123 @@ def test_a_score_of_a_row_that_is_too_long_is_refused_by_its_line(tmp_path: Path
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     with pytest.raises(ValueError, match=r"data\.jsonl:2: 102 tokens, but the model holds 64"):
         list(score(str(tmp_path / "run"), str(tmp_path / "data.jsonl")))
+
+
+ROWS = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": str(n)} for n in range(60)]
+SHARE, EPOCHS, LIMIT = {"evaluate": "10%"}, {"epochs": 1.5}, {"limit": ":48"}
+MIX = {"mix": [{"use": "arithmetic:30", "share": 0.25}]}
+
+
+def file_plan(folder: Path, algorithm: str = "sft", rows: list[dict[str, Any]] = ROWS, **data: Any) -> Plan:
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {"train": f"{file}{data.pop('limit', '')}", "batch_size": 16, "max_tokens": 64}
+    recipe = {
+        **{"algorithm": algorithm, "model": {"policy": "tiny:llama"}, "data": settings | data},
+        **{"update": {"learning_rate": 3e-3, "schedule": "cosine"}, "run": {"save_every": 2}},
+    }
+    if "epochs" not in data:
+        recipe["run"]["steps"] = 5
+    return resolve(validate(recipe))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "data", "steps"),
+    [
+        ("sft", SHARE | EPOCHS, 6),
+        ("dpo", EPOCHS | LIMIT, 5),
+        ("reward_model", SHARE | LIMIT, 5),
+        ("sft", SHARE | MIX, 5),
+        ("sft", EPOCHS | MIX | LIMIT, 6),
+        ("kto", SHARE | EPOCHS | LIMIT, 9),
+    ],
+)
+def test_a_share_epochs_a_limit_and_a_mix_resume_in_pairs_to_the_same_bits(
+    algorithm: str, data: dict[str, Any], steps: int, tmp_path: Path
+) -> None:
+    """And a run that is resumed on other rows, another share or another limit is refused."""
+    plan, folder, said = file_plan(tmp_path, algorithm, **data), tmp_path / "run", list[str]()
+    assert train_plan(plan, folder, progress=False, say=said.append) == steps
+    assert (f"data.epochs=1.5: {steps} steps of 16 records" in said) == ("epochs" in data)
+    config = folder / "config.yaml"
+    assert resolve(validate(yaml_text.read(config.read_text(), "config"))).config.run.steps == steps
+    final = weights_of(folder, steps)
+    shutil.rmtree(folder / "checkpoints" / str(steps))
+    assert resume_run(folder, progress=False, say=said.append) == steps
+    assert weights_of(folder, steps) == final
+    assert [row["step"] for row in read_run(folder).metrics] == list(range(1, steps + 1))
+    shutil.rmtree(folder / "checkpoints" / str(steps))
+    text = config.read_text()
+    edits = [("evaluate: 10%", "evaluate: 20%", "data.evaluate '10%' -> '20%' cannot be changed on resume")]
+    edits += [("evaluate: 10%", "evaluate: style:8", "data.evaluate '10%' -> 'style:8' cannot be changed on resume")]
+    edits += [("rows.jsonl:48", "rows.jsonl:40", "rows.jsonl:40 has another content (rows 48 -> 40)")]
+    edits += [("rows.jsonl:48", "rows.jsonl", "rows.jsonl has another content (rows 48 -> (none))")]
+    edits += [("epochs: null", "epochs: 3.0", "run.steps=")]
+    for was, now, why in [edit for edit in edits if edit[0] in text]:
+        config.write_text(text.replace(was, now))
+        with pytest.raises(ValueError) as caught:
+            resume_run(folder, progress=False, say=said.append)
+        assert why in str(caught.value), caught.value
+    config.write_text(text)
+    file_plan(tmp_path, algorithm, [*ROWS[:-1], {**ROWS[-1], "rejected": "other"}], **data)
+    with pytest.raises(ValueError, match=r"data\.train .*rows\.jsonl.* has another content"):
+        resume_run(folder, progress=False, say=said.append)
+
+
+def texts(training: Any, batches: Any) -> set[str]:
+    found = set()
+    for batch in batches:
+        for tokens in batch["tokens_T"].split(batch["segments"].lengths_B.tolist()):
+            found.add(str(training.model.tokenizer.decode(tokens.tolist())).partition("=")[0])
+    return found
+
+
+@pytest.mark.parametrize("mix", [{}, MIX])
+def test_held_out_prompts_are_never_trained_on(mix: dict[str, Any], tmp_path: Path) -> None:
+    """Also not in a part of a mix that has the same prompt: arithmetic asks n+1 as well."""
+    training = assemble(file_plan(tmp_path, **SHARE | mix), tmp_path / "run")
+    trained = {text for step in range(20) for text in texts(training, training.source.next(step))}
+    heldout = texts(training, training.heldout)
+    assert heldout and not trained & heldout
+    prompts = {row["prompt"].rstrip("=") for row in ROWS}
+    assert heldout < prompts and prompts - heldout <= trained
+    assert f"{len(heldout)} held-out records from 10% of {tmp_path}/rows.jsonl" in training.notes
+
+
+@pytest.mark.slow
+def test_rollouts_hold_out_prompts_and_resume_to_the_same_bits(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(40)]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = {
+        **{"algorithm": "grpo", "model": "tiny:llama", "data": f"{tmp_path}/asked.jsonl:36", "data.evaluate": "20%"},
+        **{"rewards": [{"use": REWARD}], "rollouts.prompts_per_step": 4, "rollouts.group_size": 4},
+        **{"rollouts.max_new_tokens": 4, "run.steps": 3, "run.save_every": 1, "run.evaluate_every": 2},
+    }
+    plan, folder = resolve(load_config(recipe)), tmp_path / "run"
+    training = assemble(plan, tmp_path / "looked")
+    train, heldout = (
+        {each.prompt.id for each in part} for part in (training.source.prompts, training.evaluate.prompts)
+    )
+    assert len(train) + len(heldout) == 36 and not train & heldout and len(heldout) > 2
+    training.close()
+    train_plan(plan, folder, progress=False, say=lambda line: None)
+    final = weights_of(folder, 3)
+    assert sum("eval/reward/mean" in row for row in read_run(folder).metrics) == 3  # steps 0, 2 and 3
+    shutil.rmtree(folder / "checkpoints" / "3")
+    resume_run(folder, progress=False, say=lambda line: None)
+    assert weights_of(folder, 3) == final
+
+
+def test_a_benchmark_in_a_file_is_trained_on_and_checked(tmp_path: Path) -> None:
+    """Without a folder around it: gsm8k:FILE, math:FILE."""
+    asked = {"gsm8k": {"question": "{} and 1?", "answer": "{}.\n#### {}"}}
+    asked["math"] = {"problem": "{} and 1?", "solution": r"\boxed{{{}}}"}
+    for name, row in asked.items():
+        file = tmp_path / f"{name}.jsonl"
+        rows = [{key: text.format(n, n) for key, text in row.items()} for n in range(8)]
+        file.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        sizes = ["data.batch_size=4", "data.evaluate=25%"]
+        assert check("sft", ["model=tiny:llama", f"data={name}:{file}", *sizes], progress=False).trained > 0
+        with pytest.raises(ValueError, match=f"no file or folder at {name}:{tmp_path}/absent.jsonl"):
+            check("sft", ["model=tiny:llama", f"data={name}:{tmp_path}/absent.jsonl"], progress=False)
