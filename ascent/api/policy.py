@@ -28,6 +28,7 @@ from ascent.data.prepare import Limits, render_record
 from ascent.data.render import Renderer, TrainOn
 from ascent.data.schemas import Record
 from ascent.maths.batch import PackedBatch
+from ascent.models.dtype import default_dtype
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.plan.resolve import Plan
 from ascent.records import Example, Message, Prompt, Rollout
@@ -96,7 +97,7 @@ class Policy:
             "model.policy": self._named("model", model, tokenizer),
             "model.critic": "head",
             "model.reference": None if reference is None else self._named("reference", reference, tokenizer),
-            "model.dtype": dtype,
+            "model.dtype": default_dtype() if dtype in (None, "auto") else dtype,
             "model.lora": lora,
             "update.learning_rate": learning_rate,
             "update.tokens_per_microbatch": tokens_per_microbatch,
