@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ascent.api.train import resume_run, train_plan
 from ascent.plan.resolve import Plan
-from ascent.runs.folder import CONFIG, state_of
+from ascent.runs.folder import CONFIG, read_run, state_of
 
 Say = Callable[[str], None]
 
@@ -25,5 +25,6 @@ def stage(plan: Plan, folder: Path, say: Say, *, progress: bool = True, header: 
         return
     else:
         last = resume_run(folder, progress=progress, say=say)
-    if state_of(folder) == "stopped":
-        raise StageStopped(f"{folder} stopped after step {last}")
+    run = read_run(folder)
+    if run.state == "stopped":
+        raise StageStopped(f"{folder} {run.message or 'stopped'} after step {last}")

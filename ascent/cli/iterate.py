@@ -35,7 +35,8 @@ def iterate(
             rounds = iterate(recipe, overrides or (), run=run, progress=progress, person=TerminalAnnotator(), say=say)
         except (StageStopped, KeyboardInterrupt) as stopped:
             say(f"{stopped}; the same command continues from there")
-            raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else 0) from None
+            interrupted = isinstance(stopped, KeyboardInterrupt) or "SIGINT" in str(stopped)
+            raise typer.Exit(INTERRUPTED if interrupted else 0) from None
     for number, each in enumerate(rounds, 1):
         line = f"round {number}  {each.policy}"
         if each.comparison is not None:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import ascent
 from ascent.cli.main import app
 from ascent.plan import resolve
 from ascent.plan.load import load_config
+from ascent.runs.folder import read_run
+from tests.end_to_end.crashing import wait_for
 from tests.setup.runs import tiny_recipe
 
 
@@ -69,8 +75,6 @@ def test_a_bad_recipe_leaves_no_folder(tmp_path: Path) -> None:
 
 
 def test_what_a_person_can_mend_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="add --run DIR"):
-        call("train", tiny_recipe(tmp_path))
     with pytest.raises(ValueError, match="is no folder"):
         call("runs", str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match="is no run folder"):
@@ -96,3 +100,41 @@ def test_resume_says_what_changed_and_continues_only_if_accepted(tmp_path: Path)
     done = call("resume", str(run), "--accept-changes")
     assert done.exit_code == 0 and "accepted, from step 2 on" in done.stderr
     assert "changed from step 2 on: data.train (its content)" in call("show", "run", str(run)).stdout
+
+
+@pytest.mark.slow
+def test_without_a_folder_runs_are_numbered_by_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tiny_recipe(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        done = call("train", recipe, "run.steps=1", "--no-progress")
+        assert done.exit_code == 0 and f"the run folder is runs/recipe-{number}\n" in done.stderr
+    with pytest.raises(ValueError, match="no file or folder"):
+        call("train", recipe, "data=absent.jsonl")
+    run = ascent.train({"algorithm": "ipo", "model": "tiny:llama", "data": "arithmetic:40"}, progress=False, say=print)
+    assert run.path == Path("runs/ipo-1")
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["ipo-1", "recipe-1", "recipe-2"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_finishes_the_step_saves_and_ends_with_status_130(tmp_path: Path) -> None:
+    recipe, run = tiny_recipe(tmp_path), tmp_path / "run"
+    command = [sys.executable, "-m", "ascent", "train", recipe, "run.steps=100000", "run.save_every=100000"]
+    child = subprocess.Popen([*command, "--run", str(run)], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0)
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=60)[1]
+    assert child.returncode == 130, said
+    found = read_run(run)
+    assert found.state == "stopped" and found.message == "stopped by SIGINT"
+    assert found.checkpoints == [len(found.metrics)]
+    assert "finishing this step, saving, then exiting" in said and "Traceback" not in said
+
+
+def test_ctrl_c_while_a_run_is_set_up_has_the_same_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ascent.api.train.record_inputs", interrupt)
+    done = CliRunner().invoke(app, ["train", tiny_recipe(tmp_path), "--run", str(tmp_path / "run")])
+    assert done.exit_code == 130 and not (tmp_path / "run").exists()

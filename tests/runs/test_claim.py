@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.runs.claim import FolderClaim
+from ascent.runs.claim import FolderClaim, next_folder
 from ascent.runs.folder import RunFolder, read_run
 from ascent.runs.lock import FolderLockedError
 
@@ -54,3 +54,10 @@ def test_only_what_a_killed_start_leaves_is_cleared(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file and not an empty folder"):
         FolderClaim(tmp_path / "file", [])
+
+
+def test_the_next_folder_is_one_above_the_highest(tmp_path: Path) -> None:
+    assert next_folder("dpo", tmp_path / "runs") == tmp_path / "runs/dpo-1"
+    for name in ("dpo-2", "dpo-10", "dpo-x", "dpo", "dpo-best-11", "other-12"):
+        (tmp_path / name).mkdir()
+    assert next_folder("dpo", tmp_path) == tmp_path / "dpo-11"
