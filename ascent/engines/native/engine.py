@@ -102,6 +102,8 @@ class NativeEngine:
     def _check_arguments(self, max_num_seqs: int | None, memory_fraction: float) -> None:
         if "logprobs_T" not in self.model.offers:
             raise ValueError("this model has no token head, so nothing can be sampled; load it with head='tokens'")
+        if self.model.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"the native engine runs on a CPU or on CUDA, not on {self.model.device}; load it there")
         if not self.stop_ids:
             raise ValueError("a sampler without stop ids runs every completion to its budget; give the EOS id")
         if (max_num_seqs is not None and max_num_seqs < 1) or self.steps_per_sync < 1:

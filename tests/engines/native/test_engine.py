@@ -291,6 +291,12 @@ def test_lora_is_sampled_in_place(folders: dict[str, Path], quantize: str | None
         assert each.logprobs == pytest.approx(trained(adapted, request, each), abs=1e-5)
 
 
+def test_other_devices_are_refused(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LanguageModel, "device", property(lambda self: torch.device("mps")))
+    with pytest.raises(ValueError, match="runs on a CPU or on CUDA, not on mps"):
+        NativeEngine(model, ENDS)
+
+
 def test_a_groups_prompt_is_computed_once(model: LanguageModel) -> None:
     engine = NativeEngine(model, ENDS, max_num_seqs=8, block_size=4, max_model_len=128)
     list(engine.sample([Request("p", n, tuple(range(3, 40)), 5, seed=0) for n in range(8)]))
