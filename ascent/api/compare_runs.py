@@ -181,11 +181,11 @@ def _scores(run: Run, names: Sequence[str]) -> dict[str, MetricScores]:
         if curve:
             pick = max if larger_is_better(name) else min
             best = pick(curve, key=lambda point: point[1])
-            found[name] = MetricScores(_score(run, name, curve[-1]), _score(run, name, best), curve)
+            found[name] = MetricScores(score_at(run, name, curve[-1]), score_at(run, name, best), curve)
     return found
 
 
-def _score(run: Run, name: str, point: Point) -> RunScore:
+def score_at(run: Run, name: str, point: Point) -> RunScore:
     step, value = int(point[0]), point[1]
     low, high = _answer_interval(run, name, step, value) or (None, None)
     return RunScore(value, low, high, step)

@@ -85,7 +85,10 @@ add(
     "ascent serve-reward runs/reward_model --port 8765",
     "ascent serve-reward runs/reward_model --host 0.0.0.0 --token-file token",
 )  # fmt: skip
-add(app, "export", models.export, "ascent export runs/sft models/sft")
+add(
+    app, "export", models.export,
+    "ascent export runs/sft models/sft", "ascent export runs/sft models/sft --push me/sft --private",
+)  # fmt: skip
 add(
     app, "inspect", inspect.inspect,
     "ascent inspect train.jsonl heldout.jsonl",

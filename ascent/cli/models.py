@@ -20,12 +20,20 @@ def export(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the base's own code to merge an adapter.")
     ] = False,
+    push: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Also upload it to this repository of the hub.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Create that repository as a private one.")] = False,
 ) -> None:
-    """Write a run's newest model as a plain Hugging Face folder."""
+    """Write a run's newest model as a plain Hugging Face folder.
+
+    With a model card made from the run; --push uploads the folder to the hub.
+    """
     with plain_errors():
         from ascent.api.export import export
 
-        echo(f"written to {export(model, target, trust_remote_code=trust_remote_code)}")
+        folder = export(model, target, trust_remote_code=trust_remote_code, push=push, private=private, say=say)
+        echo(f"written to {folder}")
 
 
 def score(
