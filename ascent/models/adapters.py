@@ -8,6 +8,7 @@ is no config.json: transformers takes a folder that has one for a complete model
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from copy import copy
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 WEIGHTS, TRAINING = "adapter_model.safetensors", "adapter_training.json"
+PIECES, PIECE_BYTES = 64, 2**14  # of a weights file, hashed to notice a changed base in milliseconds
 CONFIG_KEYS = (heads.NORMALIZATION, heads.STEPS)
 SCORE = "base_model.model.score.weight"
 
@@ -50,6 +52,7 @@ def save(adapter: PeftModel, folder: Path, base: str) -> None:
     config.save_pretrained(str(folder))
     facts = {name: getattr(module.config, name, None) for name in CONFIG_KEYS}
     facts |= {"dtype": str(module.dtype).removeprefix("torch."), "quantize": quantize.scheme_of(module)}
+    facts["base_sample"] = _sample_hash(Path(base)) if base and Path(base).is_dir() else None
     (folder / TRAINING).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
@@ -124,8 +127,30 @@ def chain(folder: Path | str) -> list[Path | str]:
 def training_of(folder: Path) -> dict[str, Any]:
     """What `save` noted of the training; all None for an adapter that another program wrote."""
     file = folder / TRAINING
-    facts: dict[str, Any] = dict.fromkeys(("dtype", "quantize", *CONFIG_KEYS))
+    facts: dict[str, Any] = dict.fromkeys(("dtype", "quantize", "base_sample", *CONFIG_KEYS))
     return facts | (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {})
+
+
+def check_base(folder: Path, base: Path | str) -> None:
+    """ValueError if the base's weights are not those that the adapter was trained on, as far as samples show."""
+    sample = training_of(folder)["base_sample"]
+    if sample is not None and isinstance(base, Path) and _sample_hash(base) != sample:
+        raise ValueError(
+            f"{base} has other weights than when the adapter {folder} was trained on it; put the old ones back, or "
+            f"remove base_sample from {folder / TRAINING} if they are the same in another layout"
+        )
+
+
+def _sample_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            for piece in range(PIECES):
+                file.seek(size * piece // PIECES)
+                digest.update(file.read(PIECE_BYTES))
+    return digest.hexdigest()
 
 
 def update_config(config: PreTrainedConfig, folder: Path) -> None:

@@ -153,6 +153,7 @@ def _module(
     assert isinstance(folder, Path)
     if quantize is not None:
         raise ValueError(f"quantize={quantize!r}: {folder} is a LoRA adapter; export it first and quantize the result")
+    adapters.check_base(folder, base)
     scored = adapters.has_score(folder)
     if scored and head != "scalar":
         raise ValueError(f"{folder} is the adapter of a reward model or critic, which has no token head; load another")

@@ -235,6 +235,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("grpo", {"update.epochs": 2}, r"update.epochs 1 -> 2 cannot be changed on resume"),
     ("ppo with lora", {"model.lora": 4}, r"model.lora 2 -> 4 cannot be changed on resume"),
     (
+        "ppo with lora",
+        {"model.quantize": "nf4"},
+        r"model.quantize null -> 'nf4' cannot be changed on resume: the saved",
+    ),
+    (
         "ppo",
         {"model.critic_from": "nowhere"},
         r"model.critic_from .* -> nowhere has no effect: it is read at the start",

@@ -126,8 +126,23 @@ def test_the_base_moves_along_with_the_run_and_is_missed_when_gone(folder, saved
         load(moved)
 
 
+def test_a_base_that_was_trained_further_is_refused(folder, saved):
+    """As where a run is continued in place; another layer is enough, and a copy of the base is fine."""
+    trained(folder).save(saved)
+    shutil.copytree(folder, folder.with_name("copy"))
+    _edit(saved, base_model_name_or_path=str(folder.with_name("copy")))
+    load(saved)
+    model = load(folder)
+    with torch.no_grad():
+        model.module.model.layers[1].mlp.up_proj.weight += 0.01
+    model.save(folder.with_name("copy"))
+    with pytest.raises(ValueError, match=r"copy has other weights than when the adapter .* was trained on it"):
+        load(saved)
+
+
 def test_what_cannot_be_merged_is_refused(folder, saved, tmp_path):
     attach(load(folder), rank=2).save(saved)
+    (saved / "adapter_training.json").unlink()
     other = create(tmp_path / "other", hidden=64, layers=2)
     _edit(saved, base_model_name_or_path=str(other))
     with pytest.raises(ValueError, match=r"does not fit this adapter in .* use the rank and the model"):

@@ -23,6 +23,15 @@ def test_bfloat16_training_takes_twenty_bytes_a_weight():
     assert seen.total == sum((seen.weights, seen.gradients, seen.masters, seen.moments, seen.activations, seen.logits))
 
 
+def test_a_quantized_weight_takes_half_a_byte_and_its_share_of_the_scales():
+    quantized = 400_000_000
+    seen, dense = (
+        forecast(replace(HALF, trained=4_000_000, quantized=n), tokens=1, dtype="bfloat16") for n in (quantized, 0)
+    )
+    assert dense.weights - seen.weights == pytest.approx(quantized * (2 - 4.127 / 8), rel=1e-4)
+    assert replace(seen, weights=0) == replace(dense, weights=0)
+
+
 def test_lora_keeps_state_for_the_adapter_alone():
     seen = forecast(Shape(494_000_000, 4_000_000, 24, 896, 4864, 14, 2, 64), tokens=1, dtype="bfloat16")
     assert (seen.weights, seen.gradients, seen.masters, seen.moments) == (

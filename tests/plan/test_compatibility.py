@@ -410,3 +410,13 @@ def test_dapo_updates_on_as_many_answers_as_its_authors():
     config = resolve(validate(least("dapo"))).config
     answers = config.rollouts.prompts_per_step * config.rollouts.group_size
     assert (answers, answers // config.update.minibatches) == (8192, 512)
+
+
+def test_a_quantized_base_needs_an_adapter():
+    words = refusal("sft", model={"policy": "p", "quantize": "nf4"})
+    assert words == (
+        "model.quantize=nf4 freezes the weights, so without LoRA nothing could be trained; set model.lora (16, say), "
+        "or model.quantize=null"
+    )
+    model = {"policy": "p", "quantize": "nf4", "lora": 16}
+    assert resolve(validate({**least("sft"), "model": model}))

@@ -166,10 +166,15 @@ def test_it_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
     assert (schedule.peak, schedule.shape, schedule.total) == (5e-4, "linear", 6)
 
 
-@pytest.mark.parametrize("more", [{}, {"model__lora": 2}], ids=["all weights", "lora"])
+QLORA = {"model__lora": 2, "model__quantize": "nf4"}
+
+
+@pytest.mark.parametrize("more", [{}, {"model__lora": 2}, QLORA], ids=["all weights", "lora", "qlora"])
 def test_it_is_saved_and_restored_to_the_same_bits(more: dict[str, Any], tmp_path: Path) -> None:
     if more:
         pytest.importorskip("peft")
+    if "model__quantize" in more:
+        pytest.importorskip("bitsandbytes")
     folder = tmp_path / "run"
     train_plan(plan(**more), folder, say=quiet)
     last = folder / "checkpoints/3"
