@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -24,10 +25,23 @@ def make_console(pipe_width: int = PIPE_WIDTH) -> Console:
 
 
 def print_text(console: Console, text: str | Text = "", style: str = "") -> None:
-    """A paragraph, broken between words on a terminal; a word is never broken."""
-    piped = line_width(sys.stdout) is None
-    shown = Text(text, style=style) if isinstance(text, str) else text
-    console.print(shown, soft_wrap=piped, overflow="ignore", crop=False)
+    """Lines, broken between words on a terminal; a word is never broken."""
+    width, shown = line_width(sys.stdout), Text(text, style=style) if isinstance(text, str) else text
+    for line in shown.split("\n", allow_blank=True):
+        console.print(line if width is None else _break_line(line, width), soft_wrap=True)
+
+
+def _break_line(line: Text, width: int) -> Text:
+    """Text of one line on several lines; rich itself would break long words or cut them off."""
+    breaks, start = [], 0
+    for word in re.finditer(r"\s*\S+", line.plain):
+        if word.end() - start > width and word.start() > start:
+            start = word.end() - len(word[0].lstrip())
+            breaks.append(start)
+    parts = line.divide(breaks)
+    for part in parts[:-1]:
+        part.rstrip()
+    return Text("\n").join(parts)
 
 
 def print_table(
