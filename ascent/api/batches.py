@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -15,15 +16,17 @@ from ascent.maths.batch import SEQUENCE_AXIS, TOKEN_AXIS, PackedBatch, select
 from ascent.records import Rollout
 from ascent.rollouts.microbatches import units_of
 from ascent.setup.data import load_records
+from ascent.setup.objects import rows_of
 
 T = TypeVar("T")
 Rewards = Sequence[float | None] | Tensor
 
 
-def load_data(data: str, kind: RecordKind = "prompts", *, seed: int = 0) -> list[Record]:
+def load_data(data: Any, kind: RecordKind = "prompts", *, seed: int = 0) -> list[Record]:
     """Read the records of a dataset, as a recipe's `data.train` does.
 
-    data: a file, a folder, a hub name or a built-in task.
+    data: a file, a folder, a hub name or a built-in task; or a list of dicts, a datasets.Dataset, or a function that
+        returns an iterator of dicts.
     kind: prompts, examples, pairs, rankings, unpaired or steps; other layouts are converted where they can be.
     seed: of the problems of a built-in task.
 
@@ -31,7 +34,10 @@ def load_data(data: str, kind: RecordKind = "prompts", *, seed: int = 0) -> list
 
         prompts = ascent.load_data("gsm8k:data/gsm8k")
     """
-    return list(load_records(data, kind, seed=seed).records)
+    if isinstance(data, str | Path):
+        return list(load_records(str(data), kind, seed=seed).records)
+    found = rows_of("data.train", data)
+    return list(load_records(found.name, kind, seed=seed, objects={found.name: found}).records)
 
 
 def batches(records: Sequence[T], size: int, *, seed: int = 0, shuffle: bool = True) -> Iterator[list[T]]:

@@ -20,7 +20,10 @@ from torch import Tensor
 from ascent.algorithms import TABLE
 from ascent.api.batches import Rewards, check_batch, record_microbatches, with_rewards
 from ascent.api.losses import Head, Loss, check_step, objective_of_loss
+from ascent.api.prompt_sampler import PromptLike, PromptSampler
 from ascent.api.train import Overrides, override_strings
+from ascent.checkpoints.resume import newest, read_state
+from ascent.checkpoints.save import save
 from ascent.config.load import merge_configs, nest_keys, parse_overrides
 from ascent.config.validate import validate
 from ascent.data.collate import add_mismatched, collate
@@ -31,22 +34,20 @@ from ascent.maths.batch import PackedBatch
 from ascent.models.dtype import default_dtype
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.plan.resolve import Plan
-from ascent.records import Example, Message, Prompt, Rollout
+from ascent.records import Example, Rollout
 from ascent.rollouts.batch import pack_rollouts, place_step_rewards
 from ascent.rollouts.config import RolloutConfig
 from ascent.rollouts.experience import model_outputs
-from ascent.rollouts.generate import GREEDY, RenderedPrompt, SamplingParams, generate
 from ascent.rollouts.microbatches import minibatches, split_microbatches, units_of
 from ascent.setup.objects import model_of, write_model
 from ascent.setup.policy import adam_of, load_policy
-from ascent.setup.rl import FrozenModel, reference_model, sampler_of, samples_exactly
+from ascent.setup.rl import FrozenModel, reference_model, samples_exactly
 from ascent.update.device import to_device
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import Objective
 from ascent.update.schedule import Schedule
 
 Batches = PackedBatch | Sequence[PackedBatch]
-PromptLike = str | Prompt | Sequence[Message | Mapping[str, str]]
 # The row of the table whose models have these heads.
 ROWS: dict[Head, str] = {"tokens": "grpo", "scalar": "reward_model", "both": "ppo"}
 SECTIONS = ("model", "rollouts", "update")
@@ -60,6 +61,7 @@ class Policy:
     overrides: further keys of a recipe's sections model, rollouts and update, as in `ascent.train`.
     head: tokens for a language model, scalar for a reward model or critic, both for a policy with a value head.
     reference: the model of `reference_logprobs`, as for `model`; None is the policy as it was loaded.
+    env: the environment of multi-turn rollouts, as for `ascent.train`.
     dtype, lora, learning_rate, max_new_tokens, temperature, tokens_per_microbatch: the recipe's keys of these names.
     seed: the same seed gives the same bits.
 
@@ -78,6 +80,7 @@ class Policy:
         tokenizer: Any = None,
         head: Head = "tokens",
         reference: Any = None,
+        env: Any = None,
         dtype: str | None = None,
         lora: int | None = None,
         learning_rate: float | None = None,
@@ -114,8 +117,7 @@ class Policy:
         self.model: LanguageModel = load_policy(self.plan, self._folder).eval()
         self.calls = 0  # of `sample`: with the seed they key its noise
         self._objectives: dict[Any, tuple[Loss, Objective]] = {}  # with the loss, whose id is the key
-        self._sampler: Any = None
-        self._sampler_length = 0
+        self._env = env
 
     @property
     def tokenizer(self) -> Any:
@@ -144,15 +146,8 @@ class Policy:
             raise ValueError(f"prompts={prompts!r}, but sample takes a list of at least one prompt")
         if n < 1:
             raise ValueError(f"n={n}, but at least 1 completion of every prompt is sampled")
-        rendered = [self._render(index, prompt) for index, prompt in enumerate(prompts)]
-        settings = self.config.rollouts
-        params = SamplingParams(settings.max_new_tokens, self.config.seed, settings.temperature, settings.top_p)
-        sampler = self._sampler_for(max(len(each.tokens) for each in rendered) + settings.max_new_tokens)
-        sampler.set_weights(self.steps, {})
         self.calls += not greedy
-        return generate(
-            sampler, rendered, [GREEDY] if greedy else range(n), params, noise_key=f"{self.calls}.0", decode=self._text
-        )
+        return self._sampler.sample(prompts, n, greedy=greedy, noise_key=f"{self.calls}.0", version=self.steps)
 
     def pack(
         self,
@@ -192,15 +187,18 @@ class Policy:
         """Model outputs by name, without gradient: logprobs_T, entropy_T; with a scalar head values_T, scores_B."""
         return self._outputs(self, batch, set(names))
 
-    def minibatches(self, batch: PackedBatch, count: int = 1, *, epochs: int = 1) -> Iterator[list[PackedBatch]]:
+    def minibatches(
+        self, batch: PackedBatch, count: int = 1, *, epochs: int = 1, whole_groups: bool = False
+    ) -> Iterator[list[PackedBatch]]:
         """Several updates on the same rollouts: in every epoch a new shuffle, cut into `count` parts.
 
         Yields the micro-batches of one update, for `step`, which then needs `old_logprobs_T`; it is added here.
+        `whole_groups` keeps the completions of a prompt in one update.
         """
         check_batch(batch)
         if "versions_T" in batch and "old_logprobs_T" not in batch and self.head != "scalar":
             batch = {**batch, "old_logprobs_T": self.logprobs(batch)}
-        yield from self._updates(batch, count, epochs, whole_groups=False)
+        yield from self._updates(batch, count, epochs, whole_groups=whole_groups)
 
     def step(self, batch: Batches, loss: Loss, /, **options: Any) -> dict[str, float]:
         """Take one optimizer step on a batch, or on the micro-batches of `minibatches`.
@@ -228,11 +226,30 @@ class Policy:
             )
         self.model.save(folder)
 
+    def checkpoint(self, folder: str | Path, step: int) -> None:
+        """Save weights, optimizer and counters as the checkpoint of a step of the loop; the last two are kept."""
+        state = {"learner": self.learner.state(), "calls": self.calls}
+        save(Path(folder), step, state, {"model": self.model.save})
+
+    def restore(self, folder: str | Path) -> int:
+        """Continue from the newest checkpoint, bit for bit; returns its step, 0 where there is none."""
+        found = newest(Path(folder))
+        if found is None:
+            return 0
+        self.close()
+        self.model = load_policy(self.plan, self._folder, found.folder / "model").eval()
+        for name in ("learner", "_reference"):  # of the model before
+            self.__dict__.pop(name, None)
+        state = read_state(found.folder)
+        self.learner.load_state(state["learner"])
+        self.calls = state["calls"]
+        return found.step
+
     def close(self) -> None:
-        """Release the sampler's memory."""
-        if self._sampler is not None:
+        """Release what the sampler and the environment hold; the next call of `sample` makes them again."""
+        if "_sampler" in self.__dict__:
             self._sampler.close()
-        self._sampler = None
+            del self.__dict__["_sampler"]
 
     @torch.no_grad()
     def infer(self, batch: PackedBatch, want: frozenset[str]) -> Mapping[str, Tensor]:
@@ -249,6 +266,10 @@ class Policy:
             max_grad_norm=update.max_grad_norm,
             temperature=self.config.rollouts.temperature,
         )
+
+    @cached_property
+    def _sampler(self) -> PromptSampler:
+        return PromptSampler(self.plan, self.model, self._renderers["completion"], self._env)
 
     @cached_property
     def _reference(self) -> FrozenModel:
@@ -269,26 +290,6 @@ class Policy:
         write_model(model_of(key, model, tokenizer), folder)
         return str(folder)
 
-    def _render(self, index: int, prompt: PromptLike) -> RenderedPrompt:
-        if isinstance(prompt, str):
-            prompt = Prompt(str(index), (Message("user", prompt),))
-        elif not isinstance(prompt, Prompt):
-            messages = [each if isinstance(each, Message) else Message(**cast(Any, each)) for each in prompt]
-            prompt = Prompt(str(index), tuple(messages))
-        return RenderedPrompt(prompt, self._renderers["completion"].prompt(prompt.messages))
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        return str(self.model.tokenizer.decode(list(tokens), skip_special_tokens=True))
-
-    def _sampler_for(self, length: int) -> Any:
-        """The sampler, made again where a sequence is longer than all before."""
-        if self._sampler is None or length > self._sampler_length:
-            if self._sampler is not None:
-                self._sampler.close()
-            self._sampler = sampler_of(self.plan, self.model, self._renderers["completion"], length)
-            self._sampler_length = length
-        return self._sampler
-
     def _pack_rollouts(self, rollouts: Sequence[Rollout], rewards: Rewards | None) -> PackedBatch:
         if rewards is not None:
             rollouts = with_rewards(rollouts, rewards)
@@ -304,8 +305,10 @@ class Policy:
         return model_outputs(model, batch, names, self.config.update.tokens_per_microbatch)
 
     def _prepare(self, batch: Batches, loss: Loss, options: Mapping[str, Any]) -> tuple[list[PackedBatch], Objective]:
-        batches = self._microbatches(batch, loss)
-        objective = self._objective(loss, options, len(batches) == 1)
+        objective = self._objective(loss, options, True)
+        batches = self._microbatches(batch, objective.row.trains_groups)
+        if len(batches) > 1:
+            objective = self._objective(loss, options, False)
         check_step(batches, objective, self.steps)
         return batches, objective
 
@@ -319,7 +322,7 @@ class Policy:
             self._objectives[key] = loss, objective
         return self._objectives[key][1]
 
-    def _microbatches(self, batch: Batches, loss: Loss) -> list[PackedBatch]:
+    def _microbatches(self, batch: Batches, whole_groups: bool) -> list[PackedBatch]:
         if not isinstance(batch, Mapping):
             if not isinstance(batch, Sequence) or not batch or not all(isinstance(each, Mapping) for each in batch):
                 raise ValueError(f"step takes a packed batch, not {type(batch).__name__}; policy.pack makes one")
@@ -327,7 +330,6 @@ class Policy:
         check_batch(batch)
         if "versions_T" not in batch:
             return record_microbatches(batch, self.config.update.tokens_per_microbatch)
-        whole_groups = isinstance(loss, str) and loss in TABLE and TABLE[loss].trains_groups
         return next(self._updates(batch, 1, 1, whole_groups=whole_groups))
 
     def _updates(

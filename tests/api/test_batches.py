@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
+from pathlib import Path
 
+import datasets
 import pytest
 
 import ascent
@@ -27,8 +30,19 @@ def test_records_of_a_kind() -> None:
     assert isinstance(ascent.load_data("sort_digits:1", "pairs")[0], ascent.Pair)
 
 
+def test_rows_of_python_are_read_as_a_file_is(tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1=", "chosen": "2", "rejected": "3"}, {"prompt": "1+2=", "chosen": "3", "rejected": "4"}]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for data in (rows, datasets.Dataset.from_list(rows), lambda: iter(rows)):
+        assert ascent.load_data(data, "pairs") == ascent.load_data(tmp_path / "train.jsonl", "pairs")
+        prompts = ascent.load_data(data)
+        assert [each.id for each in prompts if isinstance(each, ascent.Prompt)] == ["train.jsonl:1", "train.jsonl:2"]
+
+
 def test_wrong_calls() -> None:
     with pytest.raises(ValueError, match="size=0, but a batch has at least 1 record"):
         next(ascent.batches([1], 0))
+    with pytest.raises(ValueError, match="a row is a dict such as"):
+        ascent.load_data(["1+1="])
     with pytest.raises(ValueError, match="has no records"):
         next(ascent.batches([], 2))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import ascent
+from ascent.records import Reply
 from tests.setup.runs import weights_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-loop.md"
@@ -79,6 +80,7 @@ def test_dpo_of_the_page_gives_the_recipes_loss_and_weights(tmp_path: Path, monk
     assert (tmp_path / "runs/own-dpo/model.safetensors").read_bytes() == weights_of(tmp_path / "run", 4)
 
 
+@pytest.mark.slow
 def test_ppo_with_a_critic_epochs_and_microbatches_gives_the_recipes_weights(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(LETTERS)
     recipe = {
@@ -105,6 +107,7 @@ def test_ppo_with_a_critic_epochs_and_microbatches_gives_the_recipes_weights(tmp
     assert saved(critic, tmp_path / "critic") == held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "kind", "options"),
     [("sft", "examples", {}), ("kto", "unpaired", {"beta": 0.2}), ("orpo", "pairs", {}), ("reward_model", "pairs", {})],
@@ -133,6 +136,7 @@ def test_rows_of_files_give_the_recipes_weights(
     assert found == losses(run)
 
 
+@pytest.mark.slow
 def test_lora_trains_its_adapter_and_its_reference_is_the_base() -> None:
     policy = ascent.Policy("tiny:llama", lora=2, learning_rate=1e-2, max_new_tokens=4)
     rollouts = policy.sample(["a", "b"], n=2)
@@ -142,6 +146,73 @@ def test_lora_trains_its_adapter_and_its_reference_is_the_base() -> None:
     policy.step(ascent.add_advantages(batch), "grpo")
     assert torch.equal(batch["ref_logprobs_T"], policy.reference_logprobs(batch))
     assert not torch.equal(batch["ref_logprobs_T"], policy.logprobs(batch))
+
+
+class Twice:
+    """Answers the first turn with its length, and ends the episode after the second."""
+
+    def __init__(self, prompt: ascent.Prompt) -> None:
+        self.prompt, self.turns = prompt, 0
+
+    def first(self) -> ascent.Prompt:
+        return self.prompt
+
+    def reply(self, text: str) -> Reply:
+        self.turns += 1
+        return Reply(ascent.Message("user", f" {len(text)} ") if self.turns == 1 else None)
+
+
+def twice(prompt: ascent.Prompt) -> Twice:
+    return Twice(prompt)
+
+
+@pytest.mark.slow
+def test_rollouts_with_an_environment_are_those_of_a_recipe(tmp_path: Path) -> None:
+    recipe = {
+        "algorithm": "rlvr", "data.train": "sort_digits:16", "rewards": [{"use": f"{tmp_path}/mine.py:letters"}],
+        "env": {"use": twice, "max_turns": 3},
+        "rollouts": {"prompts_per_step": 4, "group_size": 4, "max_new_tokens": 60},
+        "update.learning_rate": 1e-3, "run.steps": 2,
+    }  # fmt: skip
+    (tmp_path / "mine.py").write_text(LETTERS)
+    run = train(recipe, tmp_path / "run")
+    policy = ascent.Policy("tiny:llama", env={"use": twice, "max_turns": 3}, learning_rate=1e-3, max_new_tokens=60)
+    found = []
+    for _, chosen in zip(range(2), ascent.batches(ascent.load_data("sort_digits:16"), 4), strict=False):
+        rollouts = policy.sample(chosen, n=4)
+        assert any(len(each.turns) == 2 for each in rollouts)
+        batch = ascent.add_advantages(policy.pack(rollouts, letters(rollouts)), "rlvr")
+        found.append(policy.step(batch, "rlvr")["loss/total"])
+    policy.close()
+    assert found == losses(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, 2])
+def test_a_loop_continues_from_its_checkpoint_bit_for_bit(lora: int | None, tmp_path: Path) -> None:
+    base = ascent.Policy("tiny:llama")
+    base.save(tmp_path / "base")
+    prompts = ascent.load_data("sort_digits:32")
+
+    def run(steps: int, folder: Path) -> ascent.Policy:
+        policy = ascent.Policy(tmp_path / "base", learning_rate=1e-2, max_new_tokens=6, lora=lora)
+        done = policy.restore(folder)
+        for step, chosen in zip(range(1, steps + 1), ascent.batches(prompts, 4), strict=False):
+            if step > done:
+                rollouts = policy.sample(chosen, n=4)
+                batch = policy.pack(rollouts, letters(rollouts))
+                batch["ref_logprobs_T"] = policy.reference_logprobs(batch)
+                policy.step(ascent.add_advantages(batch), "grpo")
+                policy.checkpoint(folder, step)
+        return policy
+
+    whole = run(4, tmp_path / "whole")
+    run(2, tmp_path / "parts")
+    again = run(4, tmp_path / "parts")
+    assert (again.steps, again.calls) == (4, 4)
+    assert again.sample(["a"], n=2) == whole.sample(["a"], n=2)
+    one, other = (dict(each.model.named_parameters()) for each in (whole, again))
+    assert one and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_samples_follow_the_weights_and_differ_from_call_to_call() -> None:
@@ -195,6 +266,10 @@ def unpaired(policy: ascent.Policy) -> Any:
     ("call", "words"),
     [
         (lambda p, r: p.sample("a"), "prompts='a', but sample takes a list"),
+        (lambda p, r: p.sample([{"prompt": "a"}]), r"prompt 0 is .*Rows of a dataset: ascent.load_data"),
+        (lambda p, r: p.sample([["a"]]), "it must be a text, a list of messages or a Prompt"),
+        (lambda p, r: p.sample([[{"role": "user"}]]), "a message has a role and a content"),
+        (lambda p, r: ascent.Policy("tiny:llama", env="mzae").sample(["a"]), "mzae"),
         (lambda p, r: p.sample(["a"], n=0), "n=0, but at least 1"),
         (lambda p, r: p.pack([]), "at least one rollout or record"),
         (lambda p, r: p.pack(r, [1.0]), "1 rewards for 4 rollouts; give one for each"),
@@ -234,6 +309,7 @@ def test_a_second_update_without_old_logprobs_is_refused() -> None:
         policy.step(batch, "grpo", kl=False)
 
 
+@pytest.mark.slow
 def test_a_saved_policy_is_loaded_again_and_an_adapter_names_its_base(tmp_path: Path) -> None:
     policy = ascent.Policy("tiny:llama", max_new_tokens=4, seed=3)
     policy.save(tmp_path / "tiny")

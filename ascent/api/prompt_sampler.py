@@ -1,0 +1,97 @@
+"""Samples rollouts of any prompts with the engine of a recipe, in one turn or with an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, cast
+
+from ascent.api.objects import Collector
+from ascent.data.render import Renderer
+from ascent.models.model import LanguageModel
+from ascent.plan.resolve import Plan
+from ascent.protocols import Sampler
+from ascent.records import Message, Prompt, Rollout
+from ascent.rollouts.generate import GREEDY, RenderedPrompt, SamplingParams, generate
+from ascent.rollouts.multi_turn import EnvSession
+from ascent.setup.environments import env_session
+from ascent.setup.rl import sampler_of
+
+PromptLike = str | Prompt | Sequence[Message | Mapping[str, str]]
+
+
+class PromptSampler:
+    """Holds the engine, which is made again where a sequence is longer than all before, and the environment."""
+
+    def __init__(self, plan: Plan, model: LanguageModel, renderer: Renderer, env: Any = None) -> None:
+        self._plan, self._model, self._renderer, self._env = plan, model, renderer, env
+        self._engine: Sampler | None = None
+        self._longest = 0
+
+    def sample(
+        self, prompts: Sequence[PromptLike], n: int, *, greedy: bool, noise_key: str, version: int
+    ) -> list[Rollout]:
+        settings, session = self._plan.config.rollouts, self._session
+        rendered = [self._render(index, each) for index, each in enumerate(prompts)]
+        room = settings.max_new_tokens if session is None else session.limits.room(settings.max_new_tokens)
+        engine = self._engine_for(max(len(each.tokens) for each in rendered) + room)
+        engine.set_weights(version, {})
+        params = SamplingParams(
+            settings.max_new_tokens, self._plan.config.seed, settings.temperature, settings.top_p, session
+        )
+        return generate(
+            engine, rendered, [GREEDY] if greedy else range(n), params, noise_key=noise_key, decode=self._text
+        )
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+        session = self.__dict__.pop("_session", None)
+        if session is not None:
+            session.close()
+
+    @cached_property
+    def _session(self) -> EnvSession | None:
+        if self._env is None:
+            return None
+        found = Collector()
+        section = found.replace({"env": self._env})["env"]
+        return env_session(section, self._renderer, self._plan.config.rollouts.max_new_tokens, found.objects)
+
+    def _render(self, index: int, prompt: PromptLike) -> RenderedPrompt:
+        made_from = as_prompt(index, prompt)
+        shown = made_from
+        if self._session is not None:
+            shown = replace(self._session.make(made_from).first(), columns=made_from.columns)
+        return RenderedPrompt(shown, self._renderer.prompt(shown.messages), made_from)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self._model.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def _engine_for(self, length: int) -> Sampler:
+        if self._engine is None or length > self._longest:
+            if self._engine is not None:
+                self._engine.close()
+            self._engine, self._longest = sampler_of(self._plan, self._model, self._renderer, length), length
+        return self._engine
+
+
+def as_prompt(index: int, prompt: PromptLike) -> Prompt:
+    """A text, messages or a record as a record; `index` is the id where there is none."""
+    if isinstance(prompt, Prompt):
+        return prompt
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if isinstance(messages, Mapping) or not all(isinstance(each, Message | Mapping) for each in messages):
+        raise ValueError(
+            f"prompt {index} is {prompt!r:.80}; it must be a text, a list of messages or a Prompt. Rows of a dataset: "
+            "ascent.load_data(rows)"
+        )
+    return Prompt(str(index), tuple(each if isinstance(each, Message) else _message(index, each) for each in messages))
+
+
+def _message(index: int, message: Mapping[str, str]) -> Message:
+    if set(message) < {"role", "content"}:
+        raise ValueError(f"prompt {index} has the message {dict(message)!r:.80}; a message has a role and a content")
+    return Message(cast(Any, message["role"]), message["content"])
