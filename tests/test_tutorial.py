@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from ascent.cli.main import app
-from ascent.config.load import shipped_recipes
 from ascent.plan import resolve
 from ascent.plan.load import load_config
 
@@ -55,6 +54,4 @@ def test_the_command_and_its_options_exist(page: str, line: str) -> None:
 def test_what_is_set_on_a_shipped_recipe_resolves(page: str, line: str) -> None:
     words = words_of(line.removeprefix("show "))
     recipe, rest = words[1], words[2:]
-    if recipe not in shipped_recipes():
-        pytest.fail(f"no recipe {recipe!r}")
     resolve(load_config(recipe, [word for word in rest if "=" in word]))
