@@ -187,7 +187,7 @@ def _outcomes(name: str, reward: Reward, rollouts: Sequence[Rollout], timeout: f
     failure = None
     if not box.wait(timeout + (GRACE_SECONDS if is_async(reward) else 0.0)):
         _abandon(name)
-        failure = failed_outcome("timeout", "no score in time")
+        failure = failed_outcome("timeout", f"no score within {timeout:g} s; its `timeout` is for one call")
     elif isinstance(box.error, Unscored):
         failure = failed_outcome(box.error.kind, box.error.detail)
     elif box.error is not None:
@@ -205,7 +205,7 @@ def _await(value: Any, timeout: float) -> Any:
     try:
         return asyncio.run(asyncio.wait_for(value, timeout))
     except TimeoutError:
-        raise Unscored("timeout", f"no score within {timeout:g} s") from None
+        raise Unscored("timeout", f"no score within {timeout:g} s; its `timeout` is for one call") from None
 
 
 def _of_batch(scores: Any, rollouts: Sequence[Rollout]) -> list[Outcome]:

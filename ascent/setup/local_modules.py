@@ -30,9 +30,9 @@ def local_files(path: Path) -> list[Path]:
     return [first, *sorted(each for each in found if each != first)]
 
 
-def is_local(module: str) -> bool:
-    """Whether a module is the user's: a script, a notebook, or a file that is not installed."""
-    if module == "__main__":
+def is_local(module: str | None) -> bool:
+    """Whether a module is the user's: a script, a notebook, or a file that is not installed; executed text has none."""
+    if module is None or module == "__main__":
         return True
     if module.partition(".")[0] in (*sys.stdlib_module_names, "ascent"):
         return False
