@@ -24,7 +24,7 @@ def text_columns(record: Record) -> list[tuple[str, str]]:
         return [("prompt", _text(record.messages))]
     if isinstance(record, Example):
         prompt = [("prompt", _text(record.messages[:-1]))] if len(record.messages) > 1 else []
-        return [*prompt, ("SFT", record.messages[-1].content)]
+        return [*prompt, ("SFT", _text(record.messages[-1:]))]
     prompt = [("prompt", _text(record.prompt.messages))]
     if isinstance(record, Pair):
         return [*prompt, ("chosen", _text(record.chosen)), ("rejected", _text(record.rejected))]
@@ -94,4 +94,4 @@ def chosen_longer_frac(records: Iterable[Record]) -> float | None:
 
 
 def _text(messages: Sequence[Message]) -> str:
-    return "\n".join(message.content for message in messages)
+    return "\n".join(message.content + message.extra for message in messages)

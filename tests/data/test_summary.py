@@ -44,6 +44,12 @@ def test_copies_and_common_prompts() -> None:
     assert summary.count_shared_prompts([Example("t", A)], [Example("t", A)]) == 0
 
 
+def test_conversations_that_differ_in_a_tool_call_are_no_copies() -> None:
+    calls = [Message("assistant", "", f'{{"tool_calls": [{n}]}}') for n in (1, 2, 2)]
+    records = [Example(str(n), (*PROMPT.messages, call)) for n, call in enumerate(calls)]
+    assert summary.count_duplicates(records) == (1, 2)
+
+
 def test_length_bias() -> None:
     assert summary.chosen_longer_frac([Pair(PROMPT, A, B), Pair(PROMPT, B, A), Pair(PROMPT, A, B)]) == pytest.approx(
         2 / 3

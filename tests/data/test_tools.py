@@ -16,7 +16,7 @@ from ascent.data.prepare import Limits, prepare
 from ascent.data.render import Renderer
 from ascent.data.schemas import SCHEMAS, Record, read_record
 from ascent.data.tools import template_input
-from ascent.records import Example, Message, Pair
+from ascent.records import Example, Message, Pair, Prompt
 from tests.data import chat
 
 TOOL = {
@@ -193,3 +193,11 @@ def test_control_tokens_inside_calls_are_refused() -> None:
 
 def test_a_message_without_tools_looks_as_before() -> None:
     assert repr(Message("user", "hi")) == "Message(role='user', content='hi')"
+
+
+def test_a_sampler_is_shown_the_tools() -> None:
+    prompt = read({"prompt": [ASK], "tools": [TOOL]})
+    assert isinstance(prompt, Prompt)
+    assert ABLE.tokenizer.decode(list(ABLE.prompt(prompt.messages))) == (
+        f"<|start|>system\n{json.dumps([TOOL])}<|end|>\n<|start|>user\n{ASK['content']}<|end|>\n<|start|>assistant\n"
+    )
