@@ -11,13 +11,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ascent import __version__
 from ascent.api.compare_runs import RunComparison, compare_runs, short_keys
+from ascent.api.objects import as_keys
 from ascent.api.stages import StageStopped, stage
 from ascent.api.train import Overrides, Recipe, Say, override_strings, plan_of
 from ascent.config.changes import flatten_mapping
-from ascent.config.load import parse_overrides
+from ascent.config.load import nest_keys, parse_overrides
 from ascent.config.show import as_yaml
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read as read_yaml
@@ -63,7 +65,8 @@ def sweep(
 
     The same call again continues: finished runs are kept, unfinished ones are resumed, failed ones are tried again.
 
-    recipe: the name of a shipped recipe or of an algorithm, a .yaml file, or a mapping of keys.
+    recipe: the name of a shipped recipe or of an algorithm, a .yaml file, or a mapping of keys, with objects as in
+        `train` where jobs is 1.
     overrides: "KEY=A,B,C" tries each value, "KEY=A" sets one. In a mapping, a list holds the values to try.
     run: the folder of all runs; by default runs/RECIPE-sweep.
     jobs: how many runs at the same time, each in a process of its own; GPUs are shared out between them.
@@ -78,13 +81,19 @@ def sweep(
     """
     if jobs < 1:
         raise ValueError(f"jobs={jobs}, but at least 1 run must be trained at a time")
-    name = Path(recipe).stem if isinstance(recipe, str | Path) else "python"
+    name = Path(recipe).stem if isinstance(recipe, str | Path) else "python"  # not numbered: the same call continues
     folder = Path("runs", f"{name}-sweep") if run is None else Path(run)
     runs = plan_runs(recipe, overrides, folder)
+    objects = runs[0].plan.objects
+    if objects and jobs > 1:
+        raise ValueError(
+            f"jobs={jobs} trains in other processes, which cannot get Python objects ({', '.join(objects)}); "
+            "use jobs=1, or give names and files"
+        )
     say(f"{len(runs)} runs in {folder}")
     header = f"# Resolved by ascent {__version__} from {name}; itself a recipe.\n"
     if jobs == 1:
-        failures = _train_in_turn(runs, header, progress=progress, say=say)
+        failures = _train_in_turn(runs, header, _objects(recipe) if objects else {}, progress=progress, say=say)
     else:
         failures = _train_side_by_side(runs, header, jobs, say=say)
     trained = [each.folder for each in runs if (each.folder / CONFIG).is_file()]
@@ -173,12 +182,24 @@ def _check_settings(each: SweepRun) -> None:
         )
 
 
-def _train_in_turn(runs: Sequence[SweepRun], header: str, *, progress: bool, say: Say) -> dict[str, str]:
+def _objects(recipe: Recipe) -> dict[str, Any]:
+    """What a run that is resumed needs again."""
+    tree = nest_keys(recipe) if isinstance(recipe, Mapping) else {}
+    data = tree.get("data")
+    parts = {"train": data} if not isinstance(data, Mapping) else data
+    return as_keys(
+        data=parts.get("train"), eval_data=parts.get("evaluate"), rewards=tree.get("rewards"), env=tree.get("env")
+    )
+
+
+def _train_in_turn(
+    runs: Sequence[SweepRun], header: str, given: Mapping[str, Any], *, progress: bool, say: Say
+) -> dict[str, str]:
     failures = {}
     for number, each in enumerate(runs, 1):
         say(f"run {number} of {len(runs)}: {each.folder}")
         try:
-            stage(each.plan, each.folder, say, progress=progress, header=header)
+            stage(each.plan, each.folder, say, progress=progress, header=header, given=given)
         except StageStopped:
             raise
         except Exception as error:  # the other runs may still succeed

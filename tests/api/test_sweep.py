@@ -105,6 +105,20 @@ def test_the_same_call_continues(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_objects_are_trained_on_in_this_process_alone(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
+    recipe = {**TINY, "data": {"train": rows, "batch_size": 4, "max_tokens": 64}, "run": {"steps": 2, "save_every": 1}}
+    folder = tmp_path / "sweep"
+    found = ascent.sweep(recipe, {"seed": [1, 2]}, run=folder, progress=False, say=quiet)
+    (folder / "seed=1/outcome.json").unlink()
+    shutil.rmtree(folder / "seed=1/checkpoints/2")
+    again = ascent.sweep(recipe, {"seed": [1, 2]}, run=folder, progress=False, say=quiet)
+    assert again.failures == {} and again.comparison == found.comparison is not None
+    with pytest.raises(ValueError, match=r"jobs=2 trains in other processes, which cannot get Python objects \("):
+        ascent.sweep(recipe, {"seed": [1, 2]}, run=folder, jobs=2, say=quiet)
+
+
+@pytest.mark.slow
 def test_a_run_that_fails_is_reported_and_the_others_are_trained(tmp_path: Path) -> None:
     """One after the other and side by side: the same failure, the same weights."""
     recipe, gone = tiny_recipe(tmp_path), tmp_path / "gone.jsonl"
