@@ -35,7 +35,7 @@ class _Finder(MetaPathFinder):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         context = _part_of_transformers if name == "transformers" else _no_collection
-        if name != "transformers" and not name.startswith("ascent.api."):
+        if name not in ("torch", "transformers") and not name.startswith("ascent.api."):
             return None
         spec = PathFinder.find_spec(name, path)
         if spec is not None and type(spec.loader) is SourceFileLoader:

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,10 +15,12 @@ from ascent.models import load as models
 from ascent.models import lora, tiny
 from ascent.models.heads import StepFormat
 from ascent.models.model import LanguageModel
-from ascent.plan.resolve import Plan
 from ascent.setup.objects import NO_OBJECTS, Objects, is_object, label_of, write_model
 from ascent.update.optim import Adam
-from ascent.update.reference_cache import ReferenceCache
+
+if TYPE_CHECKING:  # not imported, because sampling from a model needs no recipes and no algorithms
+    from ascent.plan.resolve import Plan
+    from ascent.update.reference_cache import ReferenceCache
 
 TINY = "tiny:"
 MPS = "ASCENT_MPS"
@@ -65,6 +68,8 @@ def _head(plan: Plan) -> models.Heads:
 
 def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> ReferenceCache:
     """The frozen reference: the recipe's, or the policy as it was before the first step."""
+    from ascent.update.reference_cache import ReferenceCache
+
     settings = plan.config.model
     folder.mkdir(parents=True, exist_ok=True)
     file, of = folder / REFERENCE, plan.inputs.get("model.reference") or plan.inputs.get("model.policy", "")
