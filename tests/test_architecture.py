@@ -75,6 +75,8 @@ OUTSIDE_OF_FILES = {
     "engines/vllm.py": {"vllm"},
     "engines/native/sampling_triton.py": {"triton"},
     "models/locate.py": {"huggingface_hub", "httpx"},
+    "models/gated_mlp_cuda.py": {"triton"},
+    "models/head_cuda.py": {"triton"},
     "models/norm_cuda.py": {"triton"},
     "models/quantize.py": {"bitsandbytes"},
     "models/paged_attention_cuda.py": {"triton"},

@@ -71,6 +71,9 @@ class PackedBatch(TypedDict, total=False):
     mismatched: PackedBatch  # the same completions behind other prompts (KTO)
     pretraining: tuple[PackedBatch, ...]  # text that is mixed into the update
 
+    # On its way to a model.
+    plan: Any  # a `models.forward.ForwardPlan`
+
     # Model outputs.
     logprobs_T: Tensor
     entropy_T: Tensor

@@ -60,6 +60,9 @@ class Segments:
             raise ValueError(f"offsets {offsets_B1.tolist()[:8]} go down: segments overlap; offsets must not decrease")
         return cls.from_lengths(offsets_B1.diff())
 
+    def cpu(self) -> Segments:
+        return Segments(self.lengths_B.cpu(), self.ids_T.cpu())
+
     @property
     def count(self) -> int:
         """Number of segments, empty ones included."""

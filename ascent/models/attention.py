@@ -90,7 +90,7 @@ class AttentionCall:
 
 
 def packed_context(segments: Segments, device: torch.device, prefixes: SharedPrefixes | None = None) -> PackedContext:
-    """The context of one packed batch, for all layers."""
+    """The context of one packed batch, for all layers. It is computed on the CPU and then moved."""
     lengths = segments.lengths_B.tolist()
     shared_lens = prefixes.shared_lens if prefixes else [0] * len(lengths)
     if not any(lengths):
@@ -104,10 +104,10 @@ def packed_context(segments: Segments, device: torch.device, prefixes: SharedPre
     flash_keys = sdpa_queries = sdpa_keys = None
     if by_size != rows:
         query_lens = [queries for queries, _ in sizes]
-        sdpa_queries = sdpa_keys = gather_index(_ranges(query_lens, by_size).to(device), sum(query_lens))
+        sdpa_queries = sdpa_keys = gather_index(_ranges(query_lens, by_size), sum(query_lens)).to(device)
     if prefixes is not None:
         flash_keys, sdpa_keys = (
-            gather_index(prefixes.source_T[_ranges(lengths, order).to(device)], prefixes.computed_U.numel())
+            gather_index(prefixes.source_T[_ranges(lengths, order)], prefixes.computed_U.numel()).to(device)
             for order in (rows, by_size)
         )
     return PackedContext(offsets.to(device), key_offsets.to(device), groups, flash_keys, sdpa_queries, sdpa_keys)
@@ -257,7 +257,7 @@ def _sdpa(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, c
     pieces = zip(context.groups, q_THD.split(queries), k_TKD.split(keys), v_TKD.split(keys), strict=True)
     out_THD = torch.cat([_sdpa_group(group, q, k, v, call) for group, q, k, v in pieces])
     back = context.sdpa_queries
-    return out_THD if back is None else gather(out_THD, GatherIndex(back.sorted_T, back.source_T, None))
+    return out_THD if back is None else gather(out_THD, back._replace(source_T=back.sorted_T, sorted_T=back.source_T))
 
 
 def _sdpa_group(

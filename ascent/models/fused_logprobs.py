@@ -62,13 +62,15 @@ def fused_logprobs(
         )
     if hidden_ND.shape[0] != tokens_N.shape[0]:
         raise ValueError(f"{hidden_ND.shape[0]} hidden states for {tokens_N.shape[0]} tokens; there must be one each")
-    if tokens_N.numel() and int(tokens_N.max()) >= head.weight_VD.shape[0]:
+    # On CUDA the check would wait for the GPU; there the embedding has refused such tokens.
+    if not tokens_N.is_cuda and tokens_N.numel() and int(tokens_N.max()) >= head.weight_VD.shape[0]:
         raise ValueError(
             f"token {int(tokens_N.max())} in a vocabulary of {head.weight_VD.shape[0]}; the text was tokenized for "
             "another model"
         )
-    tile = tile_shape(head.weight_VD, budget_bytes)
-    config = TileConfig(head.scale, head.softcap, temperature, entropy, collision, tile, head.kernels)
+    triton = uses_triton(hidden_ND, head.weight_VD)
+    tile = triton_tile(hidden_ND, head.weight_VD, budget_bytes) if triton else tile_shape(head.weight_VD, budget_bytes)
+    config = TileConfig(head.scale, head.softcap, temperature, entropy, collision, tile, head.kernels, triton)
     return TokenOutputs(*_FusedLogprobs.apply(hidden_ND, head.weight_VD, head.bias_V, tokens_N, config))
 
 
@@ -88,6 +90,26 @@ def tile_shape(weight_VD: Tensor, budget_bytes: int) -> tuple[int, int]:
     return rows, columns
 
 
+def uses_triton(hidden_ND: Tensor, weight_VD: Tensor) -> bool:
+    """Whether the kernels of `head_cuda` run: half precision on CUDA."""
+    if not hidden_ND.is_cuda:
+        return False
+    from ascent.models import head_cuda  # triton exists on CUDA machines only
+
+    return head_cuda.supports(hidden_ND, weight_VD)
+
+
+def triton_tile(hidden_ND: Tensor, weight_VD: Tensor, budget_bytes: int) -> tuple[int, int]:
+    """Rows and columns of a tile of `head_cuda`: one tile of gradients is alive, and two strips for each product.
+
+    Few tall tiles: a tile costs four kernels, whatever its size.
+    """
+    hidden, vocab, size = weight_VD.shape[1], weight_VD.shape[0], weight_VD.element_size()
+    rows = min(max(hidden_ND.shape[0], 1), budget_bytes // (4 * hidden * 4))
+    columns = (budget_bytes // 2 // (rows * size + 8 * hidden)) // 256 * 256
+    return rows, min(vocab, max(256, columns))
+
+
 class TileConfig(NamedTuple):
     """The parameters of one call, constant over its tiles."""
 
@@ -98,6 +120,7 @@ class TileConfig(NamedTuple):
     collision: bool
     tile: tuple[int, int]
     kernels: KernelSet
+    triton: bool = False
 
 
 class _FusedLogprobs(torch.autograd.Function):
@@ -105,15 +128,9 @@ class _FusedLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, config: TileConfig
     ) -> tuple[Tensor, Tensor, Tensor]:
-        wide = widened(hidden_ND[:0]).dtype
-        logprobs_N = torch.zeros(tokens_N.shape, dtype=wide, device=hidden_ND.device)
-        lse_N, mean_N, collision_N = (torch.zeros_like(logprobs_N) for _ in range(3))
-        for rows in slices(tokens_N.numel(), config.tile[0]):
-            lse_R, mean_R, logit_R, collision_R = _reduce_rows(
-                hidden_ND[rows], weight_VD, bias_V, tokens_N[rows], config
-            )
-            logprobs_N[rows], lse_N[rows], mean_N[rows] = logit_R - lse_R, lse_R, mean_R
-            collision_N[rows] = collision_R
+        reduce = _reduce_triton if config.triton else _reduce_tiles
+        lse_N, mean_N, logit_N, collision_N = reduce(hidden_ND, weight_VD, bias_V, tokens_N, config)
+        logprobs_N = logit_N - lse_N
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, tokens_N, lse_N, mean_N)
         ctx.config = config
         entropy_N = lse_N - mean_N if config.entropy else torch.zeros_like(lse_N)
@@ -129,7 +146,7 @@ class _FusedLogprobs(torch.autograd.Function):
         d_hidden_ND = torch.zeros(hidden_ND.shape, dtype=wide, device=hidden_ND.device) if needs_hidden else None
         d_weight_VD = torch.empty_like(weight_VD) if needs_weight else None
         d_bias_V = torch.empty_like(bias_V) if needs_bias else None
-        product = ctx.config.kernels.product
+        product, gradient = ctx.config.kernels.product, _gradient_triton if ctx.config.triton else _tile_gradient
         # Columns outside, rows inside: a strip of the weights' gradient is summed in float32 before it is rounded.
         for columns in slices(weight_VD.shape[0], ctx.config.tile[1]):
             weight_CD = weight_VD[columns]
@@ -138,14 +155,14 @@ class _FusedLogprobs(torch.autograd.Function):
             for rows in slices(tokens_N.numel(), ctx.config.tile[0]):
                 upstream = (d_logprobs_N[rows], d_entropy_N[rows], lse_N[rows], mean_N[rows])
                 tile = (hidden_ND[rows], weight_CD, None if bias_V is None else bias_V[columns])
-                d_RC = _tile_gradient(*tile, tokens_N[rows] - columns.start, *upstream, ctx.config)
+                d_RC = gradient(*tile, tokens_N[rows] - columns.start, *upstream, ctx.config)
                 narrow_RC = d_RC.to(weight_CD.dtype) if d_RC.is_cuda else d_RC
                 if d_hidden_ND is not None:
                     d_hidden_ND[rows] += product(narrow_RC, weight_CD)
                 if strip_CD is not None:
                     strip_CD += product(narrow_RC.mT, hidden_ND[rows])
                 if strip_C is not None:
-                    strip_C += d_RC.sum(0)
+                    strip_C += d_RC.sum(0, dtype=wide)
                 del d_RC, narrow_RC  # or this tile would be alive while the next one is computed
             if d_weight_VD is not None and strip_CD is not None:
                 d_weight_VD[columns] = strip_CD
@@ -175,6 +192,33 @@ def _logits(hidden_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, config:
     if config.softcap is not None:
         logits_RC.div_(config.softcap).tanh_().mul_(config.softcap)
     return logits_RC if config.temperature == 1 else logits_RC.div_(config.temperature)
+
+
+def _reduce_tiles(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, config: TileConfig
+) -> tuple[Tensor, ...]:
+    """lse, mean, the token's logit and the collision of every row."""
+    found_4N = torch.zeros(4, *tokens_N.shape, dtype=widened(hidden_ND[:0]).dtype, device=hidden_ND.device)
+    for rows in slices(tokens_N.numel(), config.tile[0]):
+        for own_N, own_R in zip(
+            found_4N, _reduce_rows(hidden_ND[rows], weight_VD, bias_V, tokens_N[rows], config), strict=True
+        ):
+            own_N[rows] = own_R
+    return found_4N.unbind()
+
+
+def _reduce_triton(*inputs: Any) -> tuple[Tensor, ...]:
+    from ascent.models import head_cuda
+
+    return head_cuda.reduce_logits(*inputs)
+
+
+def _gradient_triton(
+    hidden_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, local_R: Tensor, *rest: Any
+) -> Tensor:
+    from ascent.models import head_cuda
+
+    return head_cuda.logits_gradient(hidden_RD, weight_CD, bias_C, local_R, rest[:4], rest[4])
 
 
 def _reduce_rows(

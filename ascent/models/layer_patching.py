@@ -6,8 +6,8 @@ forward calls the kernel set, so weights, names, copies and `isinstance` stay th
 (see `attention`), and the head's product gives float32 logits wherever log-probs are computed. Routers can be recorded
 and replayed (see `routing`).
 
-Without gradient on CUDA, norms and rotary embeddings run in one kernel each instead of seven and ten, with the stock
-rounding, if the stock code is one of the known formulas.
+On CUDA norms, rotary embeddings and gated activations run in one kernel each way, with the stock rounding, if the stock
+code is one of the known formulas.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from transformers import PreTrainedModel
 from ascent.models import attention, quantize, routing
 
 ROTARY = "apply_rotary_pos_emb"  # its name in every architecture
+GATED_MLP = ("gate_proj", "up_proj", "down_proj", "act_fn")  # the modules of a gated MLP
 StockForward = Callable[[Any, Tensor], Tensor]  # a module class's stock forward: (module, input) -> output
 
 
 @dataclass(frozen=True)
 class KernelSet:
-    """An implementation of linear layers, norms, and the product that gives logits."""
+    """An implementation of linear layers, norms, gated MLPs, and the product that gives logits."""
 
     name: str
     linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     norm: Callable[[StockForward, nn.Module, Tensor], Tensor]
+    mlp: Callable[[StockForward, nn.Module, Tensor], Tensor]
     product: Callable[[Tensor, Tensor], Tensor]
 
 
@@ -63,8 +65,8 @@ def wide_product(a_NK: Tensor, b_KM: Tensor) -> Tensor:
 
 
 def fast_norm(stock: StockForward, module: nn.Module, x: Tensor) -> Tensor:
-    """The stock norm; without gradient on CUDA the same in one kernel, if its formula is known."""
-    if not x.is_cuda or torch.is_grad_enabled():
+    """The stock norm; on CUDA the same in one kernel, if its formula is known."""
+    if not x.is_cuda:
         return stock(module, x)
     from ascent.models.norm_cuda import formula_of, rms_norm  # triton exists on CUDA machines only
 
@@ -77,19 +79,20 @@ def fast_norm(stock: StockForward, module: nn.Module, x: Tensor) -> Tensor:
 
 @cache
 def fast_rotary(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """transformers' rotary embedding; without gradient on CUDA the same bits in one kernel."""
+    """transformers' rotary embedding; on CUDA the same bits in one kernel."""
     matches: list[bool] = []  # set at the first call: does `stock` equal the kernel?
 
     @wraps(stock)
     def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *more: Any, **others: Any) -> tuple[Tensor, Tensor]:
-        if not q.is_cuda or torch.is_grad_enabled() or more or others:
+        if not q.is_cuda or more or others:
             return stock(q, k, cos, sin, *more, **others)
         from ascent.models.rotary_cuda import can_rotate, rotate
 
         if not can_rotate(q, k, cos) or matches == [False]:
             return stock(q, k, cos, sin)
         if not matches:
-            pairs = zip(stock(q, k, cos, sin), rotate(q, k, cos, sin), strict=True)
+            with torch.no_grad():
+                pairs = zip(stock(q, k, cos, sin), rotate(q, k, cos, sin), strict=True)
             matches.append(all(torch.equal(expected, rotated) for expected, rotated in pairs))
             return stock(q, k, cos, sin)
         return rotate(q, k, cos, sin)
@@ -98,7 +101,24 @@ def fast_rotary(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tu
     return rotary
 
 
-FAST = KernelSet("fast", linear=F.linear, norm=fast_norm, product=wide_product)
+def fast_mlp(stock: StockForward, module: Any, x: Tensor) -> Tensor:
+    """The stock MLP; on CUDA down(silu(gate) * up) with one kernel for the activation, if this is its formula."""
+    if not x.is_cuda:
+        return stock(module, x)
+    from ascent.models.gated_mlp_cuda import gated_down, is_silu_mlp, silu_mul
+
+    if not hasattr(module, "is_silu_mlp"):
+        module.is_silu_mlp = is_silu_mlp(stock, module, x)
+    if not module.is_silu_mlp:
+        return stock(module, x)
+    gate, up, down = module.gate_proj(x), module.up_proj(x), module.down_proj
+    if _stock_class(down) is nn.Linear and down.bias is None:
+        return gated_down(gate, up, down.weight)
+    out: Tensor = down(silu_mul(gate, up))
+    return out
+
+
+FAST = KernelSet("fast", linear=F.linear, norm=fast_norm, mlp=fast_mlp, product=wide_product)
 KERNEL_SETS = {FAST.name: FAST}
 
 
@@ -110,11 +130,11 @@ def patch_layers(module: PreTrainedModel, kernels: str = "fast") -> PatchedLayer
     # never faster, and with another order of summation, so a row's bits would depend on its batch.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     module.set_attn_implementation(attention.NAME)
-    counts = {"linear": 0, "quantized": 0, "norm": 0, "router": 0}
+    counts = {"linear": 0, "quantized": 0, "norm": 0, "mlp": 0, "router": 0}
     unpatched = []
     for name, part in module.named_modules():
         kind = _kind(part)
-        if kind in (None, "router"):
+        if kind in (None, "mlp", "router"):
             unpatched += [
                 f"{name}.{own}" for own, weight in part.named_parameters(recurse=False) if _matrix(part, weight)
             ]
@@ -145,6 +165,8 @@ def _kind(part: nn.Module) -> str | None:
     # Every architecture brings its own class; all are called something like LlamaRMSNorm, LayerNorm, MixtralTopKRouter.
     if stock.__name__.endswith("Router"):
         return "router"
+    if all(isinstance(getattr(part, name, None), nn.Module) for name in GATED_MLP):
+        return "mlp"
     return "norm" if stock.__name__.endswith("Norm") else None
 
 
@@ -167,8 +189,12 @@ def _patched_class(stock: type[nn.Module], kind: str) -> type[nn.Module]:
         out: Tensor = self.kernels.norm(stock.forward, self, hidden_states)
         return out
 
+    def mlp(self: Any, x: Tensor) -> Tensor:
+        out: Tensor = self.kernels.mlp(stock.forward, self, x)
+        return out
+
     def router(self: Any, *args: Any, **options: Any) -> Any:
         return routing.route(partial(stock.forward, self, *args, **options), self.router_index, stock.__name__)
 
-    forward = {"linear": linear, "quantized": quantized, "norm": norm, "router": router}[kind]
+    forward = {"linear": linear, "quantized": quantized, "norm": norm, "mlp": mlp, "router": router}[kind]
     return type(f"Patched{stock.__name__}", (stock,), {"forward": forward, "stock": stock, "__module__": __name__})

@@ -68,13 +68,14 @@ class LanguageModel:
         """
         self._check(want)
         segments, replay = batch["segments"], self._replay(batch)
-        hidden_TD = forward.hidden_states(
-            self.module.base_model, batch, max_len=max_sequence_length(self.module.config), replay=replay
-        )
+        experts_TLC = None if replay is None else replay.experts_TLC
+        plan = batch.get("plan") or forward.plan_forward(batch, self.device, experts_TLC=experts_TLC)
+        max_len = max_sequence_length(self.module.config)
+        hidden_UD = forward.hidden_states(self.module.base_model, batch, plan, max_len=max_len, replay=replay)
         out: dict[str, Any] = {}
         if want & TOKEN_OUTPUTS:
             out |= forward.token_outputs(
-                *(hidden_TD, batch, output_head(self.module)),
+                *(hidden_UD, batch, plan, output_head(self.module)),
                 temperature=temperature,
                 entropy="entropy_T" in want,
                 collision="log_collision_T" in want,
@@ -82,17 +83,17 @@ class LanguageModel:
             )
         if want & LOGITS:
             out["logits_TV"] = forward.chunked_logits(
-                *(hidden_TD, batch, output_head(self.module)), temperature=temperature, budget_bytes=self.budget_bytes
+                *(hidden_UD, plan, output_head(self.module)), temperature=temperature, budget_bytes=self.budget_bytes
             )
         if want & SCALAR_OUTPUTS:
             scalar_head = self._scalar_head()
             assert scalar_head is not None
             if "values_T" in want:
-                out["values_T"] = forward.values(hidden_TD, segments, scalar_head)
+                out["values_T"] = forward.values(hidden_UD, plan, segments, scalar_head)
             if "step_logits_TC" in want:
-                out["step_logits_TC"] = forward.step_logits(hidden_TD, scalar_head)
+                out["step_logits_TC"] = forward.step_logits(hidden_UD, plan, scalar_head)
             if "scores_B" in want:
-                out["scores_B"] = forward.scores(hidden_TD, segments, scalar_head)
+                out["scores_B"] = forward.sequence_scores(hidden_UD, plan, segments, scalar_head)
         found = {name: out[name] for name in want}
         return found if replay is None else {**found, ROUTES_CHANGED: replay.changed_2}
 

@@ -1,9 +1,9 @@
-"""RMS norms in one Triton kernel, for forwards without gradient on CUDA.
+"""RMS norms in one Triton kernel each way, on CUDA.
 
-A stock norm runs seven kernels. This one rounds where the stock norm rounds. A module's formula is found by comparing
-its output with both known ones; a module with another formula keeps its stock forward.
+A stock norm runs seven kernels, and more in its backward pass. This one rounds where the stock norm rounds. A module's
+formula is found by comparing its output with both known ones; a module with another formula keeps its stock forward.
 
-Axes: N rows, D size of a row.
+Axes: N rows, D size of a row, P programs.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 Formula = Literal["weight * rounded", "rounded (1 + weight)"]
 FORMULAS: tuple[Formula, ...] = ("weight * rounded", "rounded (1 + weight)")
 TOLERANCE = 2**-7  # one step of bfloat16
+PROGRAMS = 512  # of a backward pass; each sums the weight's gradient over its own rows
 
 
 def formula_of(stock: Any, module: nn.Module) -> tuple[Formula, float] | None:
@@ -42,34 +44,83 @@ def formula_of(stock: Any, module: nn.Module) -> tuple[Formula, float] | None:
 
 
 def rms_norm(x: Tensor, weight_D: Tensor, epsilon: float, formula: Formula) -> Tensor:
-    x = x.contiguous()
-    out = torch.empty_like(x)
-    size = x.shape[-1]
-    rows, padded = x.numel() // size, triton.next_power_of_2(size)
-    rows_per_program = max(1, 1024 // padded)
-    _norm[(triton.cdiv(rows, rows_per_program),)](
-        x, weight_D, out, rows, epsilon,
-        SIZE=size, PADDED=padded, ROWS=rows_per_program, ADD_ONE=formula == FORMULAS[1],
-        num_warps=4 if padded <= 2048 else 8,
-    )  # fmt: skip
+    out: Tensor = _RMSNorm.apply(x, weight_D, epsilon, formula == FORMULAS[1])
     return out
 
 
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_D: Tensor, epsilon: float, add_one: bool) -> Tensor:
+        x = x.contiguous()
+        out, size = torch.empty_like(x), x.shape[-1]
+        rows, padded = x.numel() // size, triton.next_power_of_2(size)
+        rows_per_program = max(1, 1024 // padded)
+        scale_N = torch.empty(rows, dtype=torch.float32, device=x.device)
+        _forward[(triton.cdiv(rows, rows_per_program),)](
+            x, weight_D, out, scale_N, rows, epsilon,
+            SIZE=size, PADDED=padded, ROWS=rows_per_program, ADD_ONE=add_one, num_warps=4 if padded <= 2048 else 8,
+        )  # fmt: skip
+        ctx.save_for_backward(x, weight_D, scale_N)
+        ctx.add_one = add_one
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight_D, scale_N = ctx.saved_tensors
+        d_out, d_x, size = d_out.contiguous(), torch.empty_like(x), x.shape[-1]
+        rows, padded = x.numel() // size, triton.next_power_of_2(size)
+        programs = min(PROGRAMS, rows)
+        d_weight_PD = torch.empty(programs, size, dtype=torch.float32, device=x.device)
+        _backward[(programs,)](
+            d_out, x, weight_D, scale_N, d_x, d_weight_PD, rows, triton.cdiv(rows, programs),
+            SIZE=size, PADDED=padded, ADD_ONE=ctx.add_one, num_warps=4 if padded <= 2048 else 8,
+        )  # fmt: skip
+        return d_x, d_weight_PD.sum(0).to(weight_D.dtype), None, None
+
+
 @triton.jit
-def _norm(
-    x, weight, out, rows, epsilon,
+def _forward(
+    x, weight, out, scales, rows, epsilon,
     SIZE: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, ADD_ONE: tl.constexpr,
 ):  # fmt: skip
-    rows_N = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows_N = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     dims_D = tl.arange(0, PADDED)
     there_ND = (rows_N < rows)[:, None] & (dims_D < SIZE)[None, :]
     places_ND = rows_N[:, None] * SIZE + dims_D[None, :]
     x_ND = tl.load(x + places_ND, mask=there_ND, other=0.0).to(tl.float32)
     w_D = tl.load(weight + dims_D, mask=dims_D < SIZE, other=0.0).to(tl.float32)
     scale_N = 1 / tl.sqrt(tl.sum(x_ND * x_ND, 1) / SIZE + epsilon)
+    tl.store(scales + rows_N, scale_N, mask=rows_N < rows)
     scaled_ND = x_ND * scale_N[:, None]
     if ADD_ONE:
         scaled_ND = scaled_ND * (1 + w_D)[None, :]
     else:
         scaled_ND = scaled_ND.to(out.dtype.element_ty).to(tl.float32) * w_D[None, :]
     tl.store(out + places_ND, scaled_ND.to(out.dtype.element_ty), mask=there_ND)
+
+
+@triton.jit
+def _backward(
+    d_out, x, weight, scales, d_x, d_weight, rows, rows_per_program,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, ADD_ONE: tl.constexpr,
+):  # fmt: skip
+    dims_D = tl.arange(0, PADDED)
+    there_D = dims_D < SIZE
+    w_D = tl.load(weight + dims_D, mask=there_D, other=0.0).to(tl.float32)
+    if ADD_ONE:
+        w_D += 1
+    d_w_D = tl.zeros((PADDED,), dtype=tl.float32)
+    first = tl.program_id(0) * rows_per_program
+    for row in range(first, tl.minimum(first + rows_per_program, rows)):
+        places_D = tl.cast(row, tl.int64) * SIZE + dims_D
+        d_D = tl.load(d_out + places_D, mask=there_D, other=0.0).to(tl.float32)
+        scale = tl.load(scales + row)
+        hat_D = tl.load(x + places_D, mask=there_D, other=0.0).to(tl.float32) * scale
+        d_hat_D = d_D * w_D
+        d_x_D = scale * (d_hat_D - hat_D * (tl.sum(d_hat_D * hat_D, 0) / SIZE))
+        tl.store(d_x + places_D, d_x_D.to(d_x.dtype.element_ty), mask=there_D)
+        if not ADD_ONE:
+            hat_D = hat_D.to(x.dtype.element_ty).to(tl.float32)
+        d_w_D += d_D * hat_D
+    tl.store(d_weight + tl.program_id(0).to(tl.int64) * SIZE + dims_D, d_w_D, mask=there_D)

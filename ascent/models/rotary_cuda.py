@@ -1,16 +1,19 @@
-"""Rotary embedding of queries and keys in one Triton kernel, for forwards without gradient on CUDA.
+"""Rotary embedding of queries and keys in one Triton kernel each, on CUDA, forward and backward.
 
 The stock function runs ten kernels per layer. This one rounds in the same places, so the bits are the same.
 
-Axes: T tokens, H query heads, K key heads, D size of what is rotated, C half of it.
+Axes: T tokens, H heads, D size of what is rotated, C half of it.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def can_rotate(q: Tensor, k: Tensor, cos: Tensor) -> bool:
@@ -20,22 +23,36 @@ def can_rotate(q: Tensor, k: Tensor, cos: Tensor) -> bool:
 
 
 def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    tokens, size = q.shape[2], q.shape[3]
-    outs = [torch.empty(1, tokens, x.shape[1], size, dtype=x.dtype, device=x.device) for x in (q, k)]
     cos, sin = cos.contiguous(), sin.contiguous()
-    for x, out in zip((q, k), outs, strict=True):
-        heads = x.shape[1]
-        _rotate[(tokens,)](
-            x, cos, sin, out, x.stride(1), x.stride(2), x.stride(3),
-            HEADS=heads, HEADS_PADDED=triton.next_power_of_2(heads), HALF=size // 2,
-            HALF_PADDED=triton.next_power_of_2(size // 2), num_warps=4, enable_fp_fusion=False,
-        )  # fmt: skip
-    return outs[0].transpose(1, 2), outs[1].transpose(1, 2)
+    return _Rotate.apply(q, cos, sin), _Rotate.apply(k, cos, sin)
+
+
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _run(x, cos, sin, backward=False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_x: Tensor) -> tuple[Tensor | None, ...]:
+        return _run(d_x, *ctx.saved_tensors, backward=True), None, None
+
+
+def _run(x: Tensor, cos: Tensor, sin: Tensor, *, backward: bool) -> Tensor:
+    heads, tokens, size = x.shape[1:]
+    out = torch.empty(1, tokens, heads, size, dtype=x.dtype, device=x.device)
+    _rotate[(tokens,)](
+        x, cos, sin, out, x.stride(1), x.stride(2), x.stride(3),
+        BACKWARD=backward, HEADS=heads, HEADS_PADDED=triton.next_power_of_2(heads), HALF=size // 2,
+        HALF_PADDED=triton.next_power_of_2(size // 2), num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out.transpose(1, 2)
 
 
 @triton.jit
 def _rotate(
-    x, cos, sin, out, head_stride, token_stride, dim_stride,
+    x, cos, sin, out, head_stride, token_stride, dim_stride, BACKWARD: tl.constexpr,
     HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
@@ -49,6 +66,8 @@ def _rotate(
     cos2_C = tl.load(cos + angle + HALF, mask=there_C, other=0.0).to(tl.float32)
     sin1_C = tl.load(sin + angle, mask=there_C, other=0.0).to(tl.float32)
     sin2_C = tl.load(sin + angle + HALF, mask=there_C, other=0.0).to(tl.float32)
+    if BACKWARD:  # the transposed rotation
+        sin1_C, sin2_C = -sin2_C, -sin1_C
     places_HC = token.to(tl.int64) * token_stride + heads_H[:, None] * head_stride + dims_C[None, :] * dim_stride
     x1_HC = tl.load(x + places_HC, mask=there_HC, other=0.0).to(tl.float32)
     x2_HC = tl.load(x + places_HC + HALF * dim_stride, mask=there_HC, other=0.0).to(tl.float32)

@@ -36,22 +36,35 @@ class GatherIndex(NamedTuple):
 
     source_T: Tensor
     sorted_T: Tensor  # the rows of the result, sorted by source
-    counts_U: Tensor | None  # repeats of each source; None: one each
+    counts_U: Tensor | None  # repeats of each source; None: at most one each
+    num_sources: int
+
+    def to(self, device: torch.device) -> GatherIndex:
+        counts_U = None if self.counts_U is None else self.counts_U.to(device)
+        return GatherIndex(self.source_T.to(device), self.sorted_T.to(device), counts_U, self.num_sources)
+
+
+def prefix_groups(
+    tokens_T: Tensor, segments: Segments, experts_TLC: Tensor | None = None
+) -> tuple[list[int], list[int]]:
+    """For each sequence, the sequence it shares a prefix with (the first of its group), and how many tokens.
+
+    Only neighbors share. With experts, tokens must agree in their experts too.
+    """
+    starts = segments.offsets.tolist()
+    parts = [each.cpu() for each in (tokens_T, experts_TLC) if each is not None]
+    common = [0] * segments.count
+    for row in range(1, segments.count):
+        common[row] = min(_common_length(each, *starts[row - 1 : row + 2]) for each in parts)
+    return _prefix_groups(common)
 
 
 def find_shared_prefixes(
     tokens_T: Tensor, segments: Segments, experts_TLC: Tensor | None = None
 ) -> SharedPrefixes | None:
-    """Shared prefixes of neighboring sequences; None if too little would be saved.
-
-    With experts, tokens must agree in their experts too.
-    """
+    """Shared prefixes of neighboring sequences, on the CPU; None if too little would be saved."""
     lengths, starts = segments.lengths_B.tolist(), segments.offsets.tolist()
-    parts = [each.cpu() for each in (tokens_T, experts_TLC) if each is not None]
-    common = [0] * len(lengths)
-    for row in range(1, len(lengths)):
-        common[row] = min(_common_length(each, *starts[row - 1 : row + 2]) for each in parts)
-    leaders, shared_lens = _prefix_groups(common)
+    leaders, shared_lens = prefix_groups(tokens_T, segments, experts_TLC)
     if sum(shared_lens) < MIN_SAVED_FRAC * segments.total:
         return None
     starts_U = [0, *accumulate(length - shared for length, shared in zip(lengths, shared_lens, strict=True))]
@@ -62,8 +75,7 @@ def find_shared_prefixes(
             torch.arange(starts_U[leader], starts_U[leader] + shared_lens[row]),
             torch.arange(starts_U[row], starts_U[row + 1]),
         ]
-    device = segments.ids_T.device
-    return SharedPrefixes(torch.cat(computed).to(device), torch.cat(sources).to(device), shared_lens)
+    return SharedPrefixes(torch.cat(computed), torch.cat(sources), shared_lens)
 
 
 def _common_length(x_T: Tensor, before: int, start: int, end: int) -> int:
@@ -96,8 +108,8 @@ def _prefix_groups(common: list[int]) -> tuple[list[int], list[int]]:
 def gather_index(source_T: Tensor, count: int) -> GatherIndex:
     """The index for gathering rows `source_T` of `count` rows."""
     counts_U = torch.bincount(source_T, minlength=count)
-    once = source_T.numel() == count and bool((counts_U == 1).all())
-    return GatherIndex(source_T, source_T.argsort(stable=True), None if once else counts_U)
+    repeats = bool((counts_U > 1).any())
+    return GatherIndex(source_T, source_T.argsort(stable=True), counts_U if repeats else None, count)
 
 
 def gather(x_U: Tensor, index: GatherIndex | None) -> Tensor:
@@ -112,17 +124,21 @@ class _Gather(torch.autograd.Function):
     """index_select with another backward: the stock one is slow on a CPU and nondeterministic on a GPU."""
 
     @staticmethod
-    def forward(ctx: Any, x_U: Tensor, source_T: Tensor, sorted_T: Tensor, counts_U: Tensor | None) -> Tensor:
-        ctx.save_for_backward(sorted_T, counts_U)
+    def forward(
+        ctx: Any, x_U: Tensor, source_T: Tensor, sorted_T: Tensor, counts_U: Tensor | None, count: int
+    ) -> Tensor:
+        ctx.save_for_backward(source_T, sorted_T, counts_U)
+        ctx.count = count
         return x_U.index_select(0, source_T)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_T: Tensor) -> tuple[Tensor | None, ...]:
-        sorted_T, counts_U = ctx.saved_tensors
-        d_T = d_T.index_select(0, sorted_T)
+        source_T, sorted_T, counts_U = ctx.saved_tensors
+        none = (None, None, None, None)
         if counts_U is None:
-            return d_T, None, None, None
+            return d_T.new_zeros(ctx.count, *d_T.shape[1:]).index_copy_(0, source_T, d_T), *none
+        d_T = d_T.index_select(0, sorted_T)
         wide_T = d_T.flatten(1).float() if d_T.element_size() < 4 else d_T.flatten(1)
         sums_U = torch.segment_reduce(wide_T, "sum", lengths=counts_U, initial=0, unsafe=True)
-        return sums_U.unflatten(1, d_T.shape[1:]).to(d_T.dtype), None, None, None
+        return sums_U.unflatten(1, d_T.shape[1:]).to(d_T.dtype), *none

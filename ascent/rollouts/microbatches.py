@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from ascent.maths.batch import PackedBatch, select
+from ascent.models.shared_prefix import MIN_SAVED_FRAC, prefix_groups
 from ascent.rollouts.config import RolloutConfig
 
 Unit = Sequence[int]  # rows that stay together
@@ -34,39 +35,99 @@ def minibatches(units: Sequence[Unit], config: RolloutConfig, *, seed: int, step
                 yield [units[unit] for unit in chosen]
 
 
-def split_microbatches(batch: PackedBatch, units: Sequence[Unit], max_tokens: int) -> list[PackedBatch]:
-    """Micro-batches of at most `max_tokens` tokens: first-fit decreasing. Units are not split."""
+def split_microbatches(
+    batch: PackedBatch, units: Sequence[Unit], max_tokens: int, *, divisible: bool = False
+) -> list[PackedBatch]:
+    """Micro-batches in which at most `max_tokens` tokens run, of about equal size.
+
+    A prefix that neighbors share runs once, so sequences that share one stay together: `divisible` units are joined by
+    what they share and split where they are too large; others are never split.
+    """
+    leaders, shared = _prefixes(batch)
     lengths = batch["segments"].lengths_B.tolist()
-    sized = [(sum(lengths[row] for row in unit), unit) for unit in units]
+    if divisible:
+        by_leader: dict[int, list[int]] = {}
+        for row in sorted(row for unit in units for row in unit):
+            by_leader.setdefault(leaders[row], []).append(row)
+        units = [piece for unit in by_leader.values() for piece in _split(unit, lengths, shared, max_tokens)]
+    sized = [(_run_tokens(unit, lengths, leaders, shared), unit) for unit in units]
     longest, largest = max(sized, key=lambda each: each[0])
     if longest > max_tokens:
         raise ValueError(
             f"{'a rollout has' if len(largest) == 1 else f'{len(largest)} rollouts that stay together have'} {longest} "
             f"tokens, more than update.tokens_per_microbatch={max_tokens}; raise it, or lower rollouts.max_new_tokens"
         )
-    bins: list[list[int]] = []
-    free: list[int] = []
-    for size, unit in sorted(sized, key=lambda each: -each[0]):
-        index = next((n for n, left in enumerate(free) if size <= left), None)
+    bins = _pack(sized, max_tokens)
+    return [select(batch, sorted(row for unit in units for row in unit)) for units in bins]
+
+
+def _prefixes(batch: PackedBatch) -> tuple[list[int], list[int]]:
+    """The leader of each row and the tokens shared with it; none where a forward would share nothing."""
+    leaders, shared = prefix_groups(batch["tokens_T"], batch["segments"], batch.get("routed_experts_TLC"))
+    if sum(shared) < MIN_SAVED_FRAC * batch["segments"].total:
+        return list(range(len(leaders))), [0] * len(shared)
+    return leaders, shared
+
+
+def _split(rows: Unit, lengths: Sequence[int], shared: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Rows that share a prefix, in as few pieces of about equal size as fit."""
+    prefix = max(shared[row] for row in rows)
+    own = sum(lengths[row] - prefix for row in rows)
+    count = max(1, -(-own // max(1, max_tokens - prefix)))
+    pieces: list[list[int]] = [[]]
+    used = 0
+    for row in rows:
+        size = lengths[row] - prefix
+        if pieces[-1] and (prefix + used + size > max_tokens or used + size / 2 > own / count):
+            pieces.append([])
+            used = 0
+        pieces[-1].append(row)
+        used += size
+    return pieces
+
+
+def _run_tokens(unit: Unit, lengths: Sequence[int], leaders: Sequence[int], shared: Sequence[int]) -> int:
+    """Tokens that run for these rows: the first of those with one leader runs its prefix for all of them."""
+    prefixes: dict[int, int] = {}
+    for row in unit:
+        prefixes[leaders[row]] = max(prefixes.get(leaders[row], 0), shared[row])
+    return sum(lengths[row] - prefixes[leaders[row]] for row in unit) + sum(prefixes.values())
+
+
+def _pack(sized: Sequence[tuple[int, Unit]], max_tokens: int) -> list[list[Unit]]:
+    """Units in as few bins as first-fit decreasing needs, and then of about equal size if all of them fit so."""
+    order = sorted(sized, key=lambda each: -each[0])
+    bins: list[list[Unit]] = []
+    used: list[int] = []
+    for size, unit in order:
+        index = next((n for n, taken in enumerate(used) if taken + size <= max_tokens), None)
         if index is None:
-            bins.append([*unit])
-            free.append(max_tokens - size)
+            bins.append([unit])
+            used.append(size)
         else:
-            bins[index] += unit
-            free[index] -= size
-    return [select(batch, sorted(rows)) for rows in bins]
+            bins[index].append(unit)
+            used[index] += size
+    even: list[list[Unit]] = [[] for _ in bins]
+    loads = [0] * len(bins)
+    for size, unit in order:
+        index = loads.index(min(loads))
+        even[index].append(unit)
+        loads[index] += size
+    return even if max(loads) <= max_tokens else bins
 
 
 def chunk_rows(batch: PackedBatch, max_tokens: int) -> list[list[int]]:
-    """Consecutive rows of at most `max_tokens` tokens, or of one sequence."""
+    """Consecutive rows for which at most `max_tokens` tokens run, or one sequence."""
+    leaders, shared = _prefixes(batch)
     chunks: list[list[int]] = [[]]
     used = 0
     for row, length in enumerate(batch["segments"].lengths_B.tolist()):
-        if chunks[-1] and used + length > max_tokens:
+        size = length - shared[row] if chunks[-1] and leaders[row] in chunks[-1] else length
+        if chunks[-1] and used + size > max_tokens:
             chunks.append([])
-            used = 0
+            used, size = 0, length
         chunks[-1].append(row)
-        used += length
+        used += size
     return chunks
 
 

@@ -171,8 +171,7 @@ class RolloutSource(RolloutCollector):
 
     def microbatches(self, batch: PackedBatch, units: Sequence[Unit]) -> list[PackedBatch]:
         # Step statistics come first, so a micro-batch may split a unit.
-        rows = [[row] for unit in units for row in unit]
-        return split_microbatches(batch, rows, self.config.tokens_per_microbatch)
+        return split_microbatches(batch, units, self.config.tokens_per_microbatch, divisible=True)
 
     def _updates(self, batch: PackedBatch) -> Iterator[list[PackedBatch]]:
         for units in minibatches(self.units(batch), self.config, seed=self.params.seed, step=self._step):

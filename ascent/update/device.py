@@ -14,11 +14,18 @@ from torch import Tensor
 from ascent.maths.batch import PackedBatch
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
+from ascent.models.forward import plan_forward
 
 
 def to_device(batch: PackedBatch, device: torch.device) -> PackedBatch:
-    """The batch on a device, batches inside it included. Tensors that are there already are not copied."""
-    return cast(PackedBatch, {name: _moved(value, device) for name, value in batch.items()})
+    """The batch on a device, batches inside it included, with the plan of its forward.
+
+    Tensors that are there already are not copied.
+    """
+    moved = cast(PackedBatch, {name: _moved(value, device) for name, value in batch.items()})
+    if "positions_T" in batch and "plan" not in batch and device.type != "meta":
+        moved["plan"] = plan_forward(batch, device, experts_TLC=batch.get("routed_experts_TLC"))
+    return moved
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -44,9 +51,28 @@ def dummy_outputs(batch: PackedBatch, want: Iterable[str], dtype: torch.dtype) -
     return {name: torch.full(sizes[name.rpartition("_")[2]], -1.0, dtype=dtype, device=device) for name in want}
 
 
-def count_tokens(batch: PackedBatch) -> tuple[int, Tensor]:
-    """The number of tokens, and of trained tokens."""
-    segments = batch["segments"]
-    loss_mask_T = batch.get("loss_mask_T")
-    trained = segments.ids_T.new_zeros(()) if loss_mask_T is None else loss_mask_T.sum()
-    return segments.total, trained
+def count_run_tokens(batch: PackedBatch) -> int:
+    """The tokens that run: shared prefixes once."""
+    return batch["plan"].num_tokens if "plan" in batch else batch["segments"].total
+
+
+def count_needed_tokens(batches: Iterable[PackedBatch]) -> int:
+    """The tokens of an optimizer step, every distinct prompt counted once.
+
+    A prompt ends at the first trained token.
+    """
+    prompts: set[bytes] = set()
+    needed = 0
+    for batch in batches:
+        if "tokens_T" not in batch or "loss_mask_T" not in batch:
+            needed += batch["segments"].total
+            continue
+        tokens_T, mask_T = batch["tokens_T"].cpu(), batch["loss_mask_T"].cpu()
+        for own_T, own_mask_T in zip(
+            *(each.split(batch["segments"].lengths_B.tolist()) for each in (tokens_T, mask_T)), strict=True
+        ):
+            length = int(own_mask_T.to(torch.int8).argmax()) if bool(own_mask_T.any()) else 0
+            prompt = own_T[:length].numpy().tobytes()
+            needed += own_T.numel() - (length if prompt in prompts else 0)
+            prompts.add(prompt)
+    return needed

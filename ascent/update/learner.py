@@ -20,7 +20,7 @@ from ascent.models.dropout import disable_dropout
 from ascent.progress import add_tokens, track
 from ascent.protocols import State, Weights
 from ascent.update import microbatch
-from ascent.update.device import count_tokens, dummy_outputs, to_device
+from ascent.update.device import count_needed_tokens, count_run_tokens, dummy_outputs, to_device
 from ascent.update.objective import MISMATCHED, MISMATCHED_SCORE, Objective
 from ascent.update.optim import Adam, AdamW
 from ascent.update.schedule import Schedule
@@ -319,8 +319,13 @@ class _TermSums:
 
 def _step_metrics(batches: Iterable[PackedBatch], statistics: Sequence[Mapping[str, Tensor]]) -> dict[str, Accumulator]:
     """Token counts, and those of the step's statistics that are scalars."""
-    tokens, trained = zip(*(count_tokens(batch) for batch in batches), strict=True)
-    counts = {"tokens/run": torch.tensor(float(sum(tokens))), "tokens/trained": torch.stack(trained).sum()}
+    batches = list(batches)
+    masks = [batch["loss_mask_T"] for batch in batches if "loss_mask_T" in batch]
+    counts = {
+        "tokens/run": torch.tensor(float(sum(map(count_run_tokens, batches)))),
+        "tokens/needed": torch.tensor(float(count_needed_tokens(batches))),
+        "tokens/trained": torch.stack([mask_T.sum() for mask_T in masks]).sum() if masks else torch.tensor(0.0),
+    }
     scalars = {f"statistic/{name}": value for name, value in statistics[0].items() if value.ndim == 0}
     return {name: single(value) for name, value in {**counts, **scalars}.items()}
 

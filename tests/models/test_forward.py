@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from ascent.maths.segments import Segments
-from ascent.models.forward import enable_gradient_checkpointing, has_previous, hidden_states, token_outputs
+from ascent.models.forward import (
+    enable_gradient_checkpointing,
+    has_previous,
+    hidden_states,
+    plan_forward,
+    token_outputs,
+)
 from ascent.models.layer_patching import FAST
 from ascent.models.model import output_head
 from tests.models.packing import FAMILIES, batch_of, one_by_one, random_model, stock_twin
@@ -87,9 +93,11 @@ def test_the_head_runs_on_trained_rows_alone():
         rows.append(a_NK.shape[0])
         return FAST.product(a_NK, b_KM)
 
-    hidden_TD = hidden_states(model.module.base_model, batch)
+    masked = {**batch, "loss_mask_T": loss_mask_T}
+    plan = plan_forward(masked, model.device)
+    hidden_UD = hidden_states(model.module.base_model, masked, plan)
     spied = replace(head, kernels=replace(FAST, product=counting))
-    logprobs_T = token_outputs(hidden_TD, {**batch, "loss_mask_T": loss_mask_T}, spied)["logprobs_T"]
+    logprobs_T = token_outputs(hidden_UD, masked, plan, spied)["logprobs_T"]
     assert rows == [3]
     kept_T = loss_mask_T & has_previous(batch["segments"])
     torch.testing.assert_close(logprobs_T[kept_T], full_T[kept_T], rtol=0, atol=1e-6)

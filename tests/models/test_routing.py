@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ascent.maths.segments import Segments
 from ascent.models import layer_patching, shared_prefix
 from ascent.models.attention import attention_context, packed_context
-from ascent.models.forward import enable_gradient_checkpointing, hidden_states
+from ascent.models.forward import enable_gradient_checkpointing, hidden_states, plan_forward
 from ascent.models.model import LanguageModel
 from ascent.models.probe import check_routing
 from ascent.models.routing import RoutingRecorder, RoutingReplay, no_expert, routing
@@ -55,7 +55,7 @@ def recorded(model: LanguageModel, batch: dict[str, Any]) -> Tensor:
     """The experts that the batch's tokens take by themselves."""
     noted = RoutingRecorder()
     with routing(noted):
-        hidden_states(model.module.base_model, batch)
+        hidden_states(model.module.base_model, batch, plan_forward(batch, model.device))
     return noted.stacked(torch.uint8)
 
 
@@ -106,7 +106,7 @@ def test_with_the_same_weights_nothing_changes_and_with_other_routers_the_route_
     assert not torch.equal(recorded(model, batch), experts_TLC)
     replay = RoutingReplay(experts_TLC)
     with torch.no_grad():
-        hidden_states(model.module.base_model, batch, replay=replay)
+        hidden_states(model.module.base_model, batch, plan_forward(batch, model.device), replay=replay)
     assert torch.equal(replay.stacked(torch.uint8), experts_TLC)
     assert 0.1 < float(replay.changed_2[0] / replay.changed_2[1]) < 1
 

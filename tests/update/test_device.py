@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from ascent.maths.batch import PackedBatch
 from ascent.maths.segments import Segments
-from ascent.update.device import count_tokens, dummy_outputs, to_device
+from ascent.update.device import count_needed_tokens, count_run_tokens, dummy_outputs, to_device
 from tests.update.toy import batch_of, with_companion
 
 
@@ -30,11 +31,26 @@ def test_stand_ins_have_the_shapes_of_the_real_thing() -> None:
     assert bool(torch.isfinite(found["logprobs_T"]).all())
 
 
-def test_tokens_are_counted_with_and_without_a_mask() -> None:
-    batch = batch_of(0)
-    computed, trained = count_tokens(batch)
-    assert (computed, int(trained)) == (batch["segments"].total, int(batch["loss_mask_T"].sum()))
-    assert int(count_tokens({"segments": batch["segments"]})[1]) == 0
+def packed(*sequences: tuple[list[int], list[int]]) -> PackedBatch:
+    """Sequences of a prompt and a completion."""
+    tokens = [prompt + completion for prompt, completion in sequences]
+    return {
+        "tokens_T": torch.tensor([token for each in tokens for token in each]),
+        "positions_T": torch.tensor([place for each in tokens for place in range(len(each))]),
+        "loss_mask_T": torch.tensor([place >= len(p) for p, c in sequences for place in range(len(p) + len(c))]),
+        "segments": Segments.from_lengths(list(map(len, tokens))),
+    }
+
+
+def test_needed_tokens_have_every_prompt_once_and_run_tokens_what_a_forward_runs() -> None:
+    shared = list(range(20))
+    one, two = packed((shared, [1, 2]), (shared, [3]), ([9] * 5, [4])), packed((shared, [5, 6, 7]))
+    assert count_needed_tokens([one, two]) == 20 + 2 + 1 + 5 + 1 + 3
+    assert count_run_tokens(to_device(one, torch.device("cpu"))) == 20 + 2 + 1 + 5 + 1
+    assert count_run_tokens(two) == 23
+    untrained = {**two, "loss_mask_T": torch.zeros(23, dtype=torch.bool)}
+    assert count_needed_tokens([untrained, two]) == 46
+    assert count_needed_tokens([{"segments": two["segments"]}]) == 23
 
 
 def test_a_tuple_of_batches_moves_too() -> None:

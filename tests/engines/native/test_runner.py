@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
-from ascent.models.forward import hidden_states
+from ascent.models.forward import hidden_states, plan_forward
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.routing import RoutingRecorder, routing
@@ -61,7 +61,7 @@ def routes_of(model: LanguageModel, tokens: tuple[int, ...]) -> Tensor:
     tokens_T, segments = torch.tensor(tokens), Segments.from_lengths([len(tokens)])
     with routing(noted):
         batch = {"tokens_T": tokens_T, "positions_T": torch.arange(len(tokens)), "segments": segments}
-        hidden_states(model.module.base_model, batch)
+        hidden_states(model.module.base_model, batch, plan_forward(batch, tokens_T.device))
     return noted.stacked(torch.uint8)
 
 
