@@ -72,7 +72,7 @@ class PackedBatch(TypedDict, total=False):
     pretraining: tuple[PackedBatch, ...]  # text that is mixed into the update
 
     # On its way to a model.
-    plan: Any  # a `models.forward.ForwardPlan`
+    plan: Any  # a function that gives the `models.forward.ForwardPlan`
 
     # Model outputs.
     logprobs_T: Tensor

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from ascent.maths.segments import Segments
-from ascent.models.shared_prefix import GatherIndex, SharedPrefixes, gather, gather_index
+from ascent.models.shared_prefix import GatherIndex, SharedPrefixes, gather, gather_index, upload
 
 NAME = "ascent"
 LARGEST_FLASH_HEAD = 256
@@ -110,7 +110,9 @@ def packed_context(segments: Segments, device: torch.device, prefixes: SharedPre
             gather_index(prefixes.source_T[_ranges(lengths, order)], prefixes.computed_U.numel()).to(device)
             for order in (rows, by_size)
         )
-    return PackedContext(offsets.to(device), key_offsets.to(device), groups, flash_keys, sdpa_queries, sdpa_keys)
+    return PackedContext(
+        upload(offsets, device), upload(key_offsets, device), groups, flash_keys, sdpa_queries, sdpa_keys
+    )
 
 
 def _offsets(lengths: Sequence[int]) -> Tensor:

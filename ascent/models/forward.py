@@ -23,7 +23,7 @@ from ascent.models.chunked_logits import ChunkedLogits
 from ascent.models.fused_logprobs import BUDGET_BYTES, Head, fused_logprobs
 from ascent.models.layer_patching import wide_product
 from ascent.models.routing import RoutingReplay, capture_contexts, routing
-from ascent.models.shared_prefix import GatherIndex, gather, gather_index
+from ascent.models.shared_prefix import GatherIndex, gather, gather_index, upload
 
 Batch = PackedBatch
 
@@ -65,9 +65,9 @@ def plan_forward(batch: Batch, device: torch.device, *, experts_TLC: Tensor | No
         computed_U, states_T, count, source_T = None, None, segments.total, torch.arange(segments.total)
     else:
         count, source_T = prefixes.computed_U.numel(), prefixes.source_T
-        computed_U, states_T = prefixes.computed_U.to(device), gather_index(source_T, count).to(device)
+        computed_U, states_T = upload(prefixes.computed_U, device), gather_index(source_T, count).to(device)
     gathers = (gather_index(source_T[rows], count).to(device) for rows in (targets_N - 1, last_B))
-    return ForwardPlan(context, computed_U, states_T, targets_N.to(device), *gathers)
+    return ForwardPlan(context, computed_U, states_T, upload(targets_N, device), *gathers)
 
 
 def hidden_states(

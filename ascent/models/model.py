@@ -69,7 +69,7 @@ class LanguageModel:
         self._check(want)
         segments, replay = batch["segments"], self._replay(batch)
         experts_TLC = None if replay is None else replay.experts_TLC
-        plan = batch.get("plan") or forward.plan_forward(batch, self.device, experts_TLC=experts_TLC)
+        plan = batch["plan"]() if "plan" in batch else forward.plan_forward(batch, self.device, experts_TLC=experts_TLC)
         max_len = max_sequence_length(self.module.config)
         hidden_UD = forward.hidden_states(self.module.base_model, batch, plan, max_len=max_len, replay=replay)
         out: dict[str, Any] = {}

@@ -17,15 +17,29 @@ import torch
 from torch import Tensor
 
 from ascent.models.attention import AttentionCall, PackedContext
+from ascent.models.elastic_memory import ElasticBuffers
 
 
 @dataclass(frozen=True)
 class KVCache:
-    """Keys and values of every layer. Slot s of block b is row b * block_size + s."""
+    """Keys and values of every layer. Slot s of block b is row b * block_size + s.
+
+    With `memory` only the first blocks have memory, as many as `grow` was last asked for.
+    """
 
     keys: tuple[Tensor, ...]  # per layer (S, K, D)
     values: tuple[Tensor, ...]
     block_size: int
+    memory: ElasticBuffers | None = None
+
+    def grow(self, num_blocks: int) -> None:
+        if self.memory is not None:
+            self.memory.grow(num_blocks * self.block_size)
+
+    def shrink(self) -> None:
+        """Give back what memory can be given back; nothing is cached afterwards."""
+        if self.memory is not None:
+            self.memory.shrink()
 
     def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
         self.keys[layer].index_copy_(0, slots_T, k_TKD)
@@ -40,14 +54,24 @@ class KVCache:
 
     @property
     def bytes(self) -> int:
+        if self.memory is not None:
+            return self.memory.mapped_bytes
         return sum(store.numel() * store.element_size() for store in (*self.keys, *self.values))
 
 
 def allocate_kv_cache(
     layers: list[tuple[int, int, int]], num_blocks: int, block_size: int, *, dtype: torch.dtype, device: torch.device
 ) -> KVCache:
-    """A KV cache of zeros. `layers` holds each layer's key/value heads, key size and value size."""
+    """An empty KV cache. `layers` holds each layer's key/value heads, key size and value size.
+
+    On CUDA it takes addresses for all blocks, and memory for those that are used.
+    """
     slots = num_blocks * block_size
+    if device.type == "cuda" and torch.version.hip is None:
+        shapes = [(slots, heads, size) for heads, *sizes in layers for size in sizes]
+        memory = ElasticBuffers(slots, [heads * size * dtype.itemsize for _, heads, size in shapes], device)
+        stores = [memory.tensor(index, shape, dtype) for index, shape in enumerate(shapes)]
+        return KVCache(tuple(stores[::2]), tuple(stores[1::2]), block_size, memory)
     keys = tuple(torch.zeros(slots, heads, size, dtype=dtype, device=device) for heads, size, _ in layers)
     values = tuple(torch.zeros(slots, heads, size, dtype=dtype, device=device) for heads, _, size in layers)
     return KVCache(keys, values, block_size)

@@ -40,8 +40,13 @@ class GatherIndex(NamedTuple):
     num_sources: int
 
     def to(self, device: torch.device) -> GatherIndex:
-        counts_U = None if self.counts_U is None else self.counts_U.to(device)
-        return GatherIndex(self.source_T.to(device), self.sorted_T.to(device), counts_U, self.num_sources)
+        counts_U = None if self.counts_U is None else upload(self.counts_U, device)
+        return GatherIndex(upload(self.source_T, device), upload(self.sorted_T, device), counts_U, self.num_sources)
+
+
+def upload(x: Tensor, device: torch.device) -> Tensor:
+    """`x` on a device; a copy to CUDA does not wait for the work that is queued there."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not x.is_cuda else x.to(device)
 
 
 def prefix_groups(

@@ -7,8 +7,9 @@ Axes: T flat tokens, B sequences, K reward components, L layers, C chosen expert
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
-from typing import Any
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -25,14 +26,22 @@ CORRECT = ("correct", "exact")  # reward components that say right or wrong, by 
 def pack_rollouts(rollouts: Sequence[Rollout]) -> PackedBatch:
     """Everything that the rollouts hold. Unscored is NaN."""
     segments = Segments.from_lengths([_length(each) for each in rollouts])
-    tokens = [token for each in rollouts for turn in each.turns for token in (*turn.observed, *turn.completion.tokens)]
+    tokens = array("q", (t for each in rollouts for turn in each.turns for t in turn.observed + turn.completion.tokens))
+    versions, logprobs, sampled = array("q"), array("f"), bytearray()
+    for turn in (turn for each in rollouts for turn in each.turns):
+        before, completion = len(turn.observed), turn.completion
+        versions.extend(repeat(0, before))
+        versions.extend(completion.versions)
+        logprobs.extend(repeat(0.0, before))
+        logprobs.extend(completion.logprobs)
+        sampled += bytes(before) + b"\1" * len(completion.tokens)
     prompt_ids = [each.prompt.id for each in rollouts]
     group_ids = {name: number for number, name in enumerate(dict.fromkeys(prompt_ids))}
     batch: PackedBatch = {
-        "tokens_T": torch.tensor(tokens),
-        "loss_mask_T": torch.tensor(_per_token(rollouts, lambda turn: [True] * len(turn.completion.tokens), False)),
-        "sampler_logprobs_T": torch.tensor(_per_token(rollouts, lambda turn: turn.completion.logprobs, 0.0)),
-        "versions_T": torch.tensor(_per_token(rollouts, lambda turn: turn.completion.versions, 0)),
+        "tokens_T": torch.frombuffer(tokens, dtype=torch.int64),
+        "loss_mask_T": torch.frombuffer(sampled, dtype=torch.bool),
+        "sampler_logprobs_T": torch.frombuffer(logprobs, dtype=torch.float32),
+        "versions_T": torch.frombuffer(versions, dtype=torch.int64),
         "positions_T": torch.arange(segments.total) - segments.broadcast(segments.offsets[:-1]),
         "segments": segments,
         "groups": Groups.from_ids([group_ids[name] for name in prompt_ids]),
@@ -125,15 +134,6 @@ def check_step_rewards(rollouts: Sequence[Rollout]) -> None:
 
 def _length(rollout: Rollout) -> int:
     return sum(len(turn.observed) + len(turn.completion.tokens) for turn in rollout.turns)
-
-
-def _per_token(rollouts: Sequence[Rollout], sampled: Any, observed: Any) -> list[Any]:
-    found: list[Any] = []
-    for each in rollouts:
-        for turn in each.turns:
-            found += [observed] * len(turn.observed)
-            found += sampled(turn)
-    return found
 
 
 def _number(value: float | None) -> float:

@@ -6,6 +6,7 @@ Axes: T flat tokens, B sequences, V vocabulary, C classes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -18,13 +19,14 @@ from ascent.models.forward import plan_forward
 
 
 def to_device(batch: PackedBatch, device: torch.device) -> PackedBatch:
-    """The batch on a device, batches inside it included, with the plan of its forward.
+    """The batch on a device, batches inside it included. Tensors that are there already are not copied.
 
-    Tensors that are there already are not copied.
+    The plan of its forward is made from the tensors of now, when it is first needed: while the device still runs the
+    micro-batch before.
     """
     moved = cast(PackedBatch, {name: _moved(value, device) for name, value in batch.items()})
     if "positions_T" in batch and "plan" not in batch and device.type != "meta":
-        moved["plan"] = plan_forward(batch, device, experts_TLC=batch.get("routed_experts_TLC"))
+        moved["plan"] = cache(partial(plan_forward, batch, device, experts_TLC=batch.get("routed_experts_TLC")))
     return moved
 
 
@@ -53,7 +55,7 @@ def dummy_outputs(batch: PackedBatch, want: Iterable[str], dtype: torch.dtype) -
 
 def count_run_tokens(batch: PackedBatch) -> int:
     """The tokens that run: shared prefixes once."""
-    return batch["plan"].num_tokens if "plan" in batch else batch["segments"].total
+    return batch["plan"]().num_tokens if "plan" in batch else batch["segments"].total
 
 
 def count_needed_tokens(batches: Iterable[PackedBatch]) -> int:

@@ -94,7 +94,6 @@ class LocalLearner:
                     routes_changed.append(outputs.pop("policy/routes_changed_frac"))
                 terms = objective.terms({**batch, **own, **outputs})
                 microbatch.scaled(terms, totals, objective.weights).backward()
-                self.optimizer.collect()
                 sums.add(terms)
             norms = self._train_auxiliary(batches, objective, totals, sums)
         finally:
@@ -121,7 +120,6 @@ class LocalLearner:
         for text in texts:
             terms = auxiliary.terms({**text, **self.model.outputs(text, auxiliary.want, 1.0)})
             microbatch.scaled(terms, totals, objective.weights).backward()
-            self.optimizer.collect()
             sums.add(terms)
         return {
             "optim/grad_norm_rollouts": single(norm),
@@ -273,7 +271,7 @@ class LocalLearner:
         self.persistent = {name: value.to(self._device) for name, value in state["persistent"].items()}
 
     def close(self) -> None:
-        self.optimizer.clear()
+        self.optimizer.close()
 
 
 # Terms that are not logged as loss/<term>.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -46,6 +47,11 @@ class AdamW:
         if not self.weights:
             raise ValueError("there is no weight to train: every parameter has requires_grad=False; unfreeze some")
         self.masters = {name: _master(name, weight) for name, weight in self.weights.items()}
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(partial(_collect, self.masters[name]))
+            for name, weight in self.weights.items()
+            if self.masters[name] is not weight
+        ]
         groups: dict[bool, list[Tensor]] = {True: [], False: []}
         for name, master in self.masters.items():
             groups[decays(name, master)].append(master)
@@ -60,23 +66,17 @@ class AdamW:
             fused=True,
         )
 
-    def collect(self) -> None:
-        """Add the gradients that a backward pass left on low-precision weights to their masters', in float32."""
-        for name, weight in self.weights.items():
-            master = self.masters[name]
-            if master is weight or weight.grad is None:
-                continue
-            if master.grad is None:
-                master.grad = weight.grad.to(master.dtype)
-            else:
-                master.grad.add_(weight.grad)
-            weight.grad = None
-
     def clear(self) -> None:
         """Set all gradients to None."""
         for name, weight in self.weights.items():
             weight.grad = None
             self.masters[name].grad = None
+
+    def close(self) -> None:
+        """Leave the gradients of later backward passes on the weights."""
+        self.clear()
+        for hook in self._hooks:
+            hook.remove()
 
     def norm(self, before: Mapping[str, Tensor | None] | None = None) -> Tensor:
         """The norm of the gradient, or of its difference to the gradient `before`."""
@@ -161,6 +161,17 @@ def _master(name: str, weight: Tensor) -> Tensor:
     if not weight.dtype.is_floating_point:
         raise ValueError(f"weight {name!r} is {weight.dtype}; only floating-point weights can be trained")
     return weight.detach().to(torch.float32).requires_grad_()
+
+
+def _collect(master: Tensor, weight: Tensor) -> None:
+    """Move a low-precision weight's gradient to its master's, in float32, as soon as a backward pass has it."""
+    if weight.grad is None:
+        return
+    if master.grad is None:
+        master.grad = weight.grad.to(master.dtype)
+    else:
+        master.grad.add_(weight.grad)
+    weight.grad = None
 
 
 def _to_cpu(tensor: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from ascent.engines.counter_rng import exponentials
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
+from ascent.models.elastic_memory import ElasticBuffers
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
@@ -140,14 +141,36 @@ def test_few_blocks_preempt_and_change_nothing(tmp_path: Path) -> None:
     assert same >= 0.9 * len(free)  # float32 on a GPU rounds by batch size, so a rare draw may differ
 
 
-def test_released_memory_comes_back(tmp_path: Path) -> None:
+def test_the_kv_cache_has_memory_only_while_something_runs_and_graphs_survive(tmp_path: Path) -> None:
     model = make(tmp_path)
-    engine = NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128)
+    engine = NativeEngine(model, {1}, max_num_seqs=16, max_model_len=512)
     first = run(engine, asked())
-    held = torch.cuda.memory_allocated()
-    engine.release_kv_cache()
-    assert torch.cuda.memory_allocated() < held
+    runner = engine._runner
+    assert runner is not None and runner.kv_cache.memory is not None
+    graphs, peak = dict(runner._cuda_graphs), engine.stats().kv_cache_bytes
+    assert graphs and peak > 0 and runner.kv_cache.bytes == 0
+    free = torch.cuda.mem_get_info()[0]
+    engine.add(asked()[0])
+    engine.step()
+    assert runner.kv_cache.bytes > 0 and torch.cuda.mem_get_info()[0] < free
+    engine._abort_all()
+    assert torch.cuda.mem_get_info()[0] == free
     assert run(engine, asked()) == first
+    assert engine._runner is runner and runner._cuda_graphs == graphs and engine.stats().kv_cache_bytes == peak
+
+
+def test_blocks_without_memory_get_it_when_they_are_used() -> None:
+    memory = ElasticBuffers(100_000, [256, 1024], torch.device("cuda"))
+    narrow, wide = memory.tensor(0, (100_000, 128), torch.bfloat16), memory.tensor(1, (100_000, 256), torch.float32)
+    address, before = wide.data_ptr(), memory.mapped_bytes
+    memory.grow(60_000)
+    narrow[:60_000], wide[:60_000] = 1, 2
+    assert memory.mapped_bytes > before and float(narrow[59_999].sum() + wide[59_999].sum()) == 128 + 512
+    memory.shrink()
+    assert memory.mapped_bytes == 0
+    memory.grow(100_000)
+    wide.fill_(3)
+    assert wide.data_ptr() == address and float(wide[-1, -1]) == 3 and memory.mapped_rows == 100_000
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

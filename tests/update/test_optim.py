@@ -30,8 +30,7 @@ def gradients(module: nn.Module, steps: int) -> list[list[Tensor]]:
 def train(optimizer: AdamW, grads: list[list[Tensor]], learning_rate: float) -> None:
     for given in grads:
         for weight, grad in zip(optimizer.weights.values(), given, strict=True):
-            weight.grad = grad.to(weight.dtype)
-        optimizer.collect()
+            (weight * grad.to(weight.dtype)).sum().backward()
         optimizer.step(learning_rate, **LOOSE)
         optimizer.clear()
 
@@ -101,8 +100,7 @@ def test_bfloat16_weights_follow_the_float32_trajectory_where_naive_bfloat16_doe
         weight, target = quadratic(dtype)
         optimizer = AdamW([("w", weight)], Adam())
         for _ in range(steps):
-            weight.grad = (weight.detach().float() - target).to(dtype)
-            optimizer.collect()
+            (weight * (weight.detach().float() - target).to(dtype)).sum().backward()
             optimizer.step(learning_rate, **LOOSE)
             optimizer.clear()
         ends[dtype] = (optimizer.masters["w"].detach().clone(), weight.detach())
@@ -141,11 +139,14 @@ def test_gradients_of_micro_batches_add_up_in_float32() -> None:
     weight = nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
     optimizer = AdamW([("w", weight)], Adam())
     for grad in (256.0, *[1.0] * 16):
-        weight.grad = torch.tensor([grad], dtype=torch.bfloat16)
-        optimizer.collect()
+        (weight * grad).sum().backward()
+        assert weight.grad is None
     assert float(optimizer.norm()) == 272.0
     optimizer.clear()
     assert float(optimizer.norm()) == 0.0
+    optimizer.close()
+    (weight * 2.0).sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [2.0] and float(optimizer.norm()) == 0.0
 
 
 def test_the_gradient_is_scaled_down_to_the_largest_norm_as_a_whole() -> None:

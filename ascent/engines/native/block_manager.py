@@ -20,6 +20,7 @@ class BlockManager:
         self._ref_counts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, 0, -1))  # the lowest id is allocated first
         self.num_shared = 0  # blocks with more than one reference
+        self.highest = 0  # block that was allocated since `reset`
 
     @property
     def num_free(self) -> int:
@@ -45,7 +46,14 @@ class BlockManager:
         for block_id in block_ids:
             assert self._ref_counts[block_id] == 0, f"block {block_id} is both free and referenced"
             self._ref_counts[block_id] = 1
+        self.highest = max(self.highest, *block_ids) if block_ids else self.highest
         return block_ids
+
+    def reset(self) -> None:
+        """With no block in use, begin again with the lowest."""
+        assert not self.num_used, f"{self.num_used} blocks are in use"
+        self._free.sort(reverse=True)
+        self.highest = 0
 
     def share(self, block_ids: Iterable[int]) -> None:
         """Add a reference to each block."""

@@ -41,7 +41,7 @@ class Stats:
 
     num_blocks: int  # usable
     block_size: int
-    kv_cache_bytes: int
+    kv_cache_bytes: int  # at most
     used_blocks: int  # now
     peak_used_blocks: int
     peak_shared_blocks: int  # blocks that several sequences held at once
@@ -96,7 +96,7 @@ class NativeEngine:
         self._outputs = OutputBuffer(max(self.max_num_seqs, MIN_BATCH), experts)
         self._runner: Runner | None = None
         self._prefill_tokens = self._tokens = self._requests = self._peak_used = self._peak_shared = 0
-        self._seconds = 0.0
+        self._seconds, self._peak_kv_cache_bytes = 0.0, 0
         self._active: set[tuple[str, int]] = set()
 
     def _check_arguments(self, max_num_seqs: int | None, memory_fraction: float) -> None:
@@ -164,6 +164,7 @@ class NativeEngine:
             cached_lens = runner.state.host("cached_len").tolist()
             if preempted := scheduler.allocate_decode_blocks(cached_lens, self.steps_per_sync):
                 first = self._preempt(runner, preempted, first)
+            runner.kv_cache.grow(self._blocks.highest + 1)
             self._update_block_table(runner)
             if scheduler.running:
                 truncates = any(each.request.truncates for each in scheduler.running)
@@ -172,6 +173,8 @@ class NativeEngine:
                 runner.decode(len(scheduler.running), truncates=truncates, min_running=min_running)
             self._peak_used = max(self._peak_used, self._blocks.num_used)
             completions = self._collect(runner, first)
+        if scheduler.idle:
+            self._shrink(runner)
         self._seconds += time.perf_counter() - start
         return completions
 
@@ -180,11 +183,13 @@ class NativeEngine:
         self.version = version
         self._scheduler.clear_prefix_cache()
 
-    def release_kv_cache(self) -> None:
-        """Free the KV cache until the next request; on CUDA the graphs go with it and are captured again."""
-        if not self._scheduler.idle:
-            raise RuntimeError("the KV cache cannot be released while requests are running")
-        self._runner = None
+    def _shrink(self, runner: Runner) -> None:
+        """Give the memory of the KV cache to whoever comes next, where it can be given back without losing graphs."""
+        if runner.kv_cache.memory is not None:
+            self._peak_kv_cache_bytes = max(self._peak_kv_cache_bytes, runner.kv_cache.bytes)
+            self._scheduler.clear_prefix_cache()
+            self._blocks.reset()
+            runner.kv_cache.shrink()
 
     def close(self) -> None:
         self._abort_all()
@@ -194,7 +199,8 @@ class NativeEngine:
         computed, useful = self._runner.computed_tokens if self._runner else 0, self._prefill_tokens + self._tokens
         return Stats(
             num_blocks=self._blocks.num_usable, block_size=self._blocks.block_size,
-            kv_cache_bytes=self._runner.kv_cache.bytes if self._runner else 0, used_blocks=self._blocks.num_used,
+            kv_cache_bytes=max(self._peak_kv_cache_bytes, self._runner.kv_cache.bytes if self._runner else 0),
+            used_blocks=self._blocks.num_used,
             peak_used_blocks=self._peak_used, peak_shared_blocks=self._peak_shared,
             preemptions=self._scheduler.num_preemptions, requests=self._requests, tokens=self._tokens,
             prefill_tokens=self._prefill_tokens, seconds=self._seconds,
@@ -223,6 +229,7 @@ class NativeEngine:
         runner.state.push()
         if not admission.started:
             return
+        runner.kv_cache.grow(self._blocks.highest + 1)
         prompts = [PromptBlocks(prefix.tokens, prefix.block_ids) for prefix in admission.new_prefixes]
         self._prefill_tokens += sum(len(prompt.tokens) for prompt in prompts)
         for prefix, output in zip(admission.new_prefixes, runner.prefill(prompts), strict=True):
@@ -317,6 +324,7 @@ class NativeEngine:
         if self._runner is not None:
             self._runner.state.clear(range(self._runner.state.max_rows))
             self._runner.state.push()
+            self._shrink(self._runner)
 
 
 def _stop_text_end(model: LanguageModel, tokens: list[int], request: Request) -> int | None:

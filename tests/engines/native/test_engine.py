@@ -428,18 +428,6 @@ def test_a_small_model_runs_many_rows_where_they_take_little_memory(
     assert NativeEngine(model, ENDS, max_model_len=128).max_num_seqs == 64
 
 
-def test_releasing_the_kv_cache_changes_nothing(model: LanguageModel) -> None:
-    engine = NativeEngine(model, ENDS, max_num_seqs=8, max_model_len=128)
-    before = {(each.prompt_id, each.sample): each for each in engine.sample(ragged())}
-    assert engine.stats().kv_cache_bytes > 0
-    engine.release_kv_cache()
-    assert engine.stats().kv_cache_bytes == 0
-    assert {(each.prompt_id, each.sample): each for each in engine.sample(ragged())} == before
-    engine.add(ragged()[0])
-    with pytest.raises(RuntimeError, match="cannot be released"):
-        engine.release_kv_cache()
-
-
 def test_statistics(model: LanguageModel) -> None:
     engine = NativeEngine(model, ENDS, max_num_seqs=64, max_model_len=128)
     done = list(engine.sample([Request("p", n, tuple(range(3, 35)), 10, seed=0) for n in range(64)]))
