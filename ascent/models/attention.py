@@ -12,16 +12,15 @@ keys.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from functools import cache, partial
-from inspect import signature
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 
 from ascent.maths.segments import Segments
@@ -90,7 +89,7 @@ class AttentionCall:
 
 
 def packed_context(segments: Segments, device: torch.device, prefixes: SharedPrefixes | None = None) -> PackedContext:
-    """The context of one packed batch, for all layers. It is computed on the CPU and then moved."""
+    """The context of one packed batch, for all layers."""
     lengths = segments.lengths_B.tolist()
     shared_lens = prefixes.shared_lens if prefixes else [0] * len(lengths)
     if not any(lengths):
@@ -104,15 +103,13 @@ def packed_context(segments: Segments, device: torch.device, prefixes: SharedPre
     flash_keys = sdpa_queries = sdpa_keys = None
     if by_size != rows:
         query_lens = [queries for queries, _ in sizes]
-        sdpa_queries = sdpa_keys = gather_index(_ranges(query_lens, by_size), sum(query_lens)).to(device)
+        sdpa_queries = sdpa_keys = gather_index(_ranges(query_lens, by_size), sum(query_lens))
     if prefixes is not None:
         flash_keys, sdpa_keys = (
-            gather_index(prefixes.source_T[_ranges(lengths, order)], prefixes.computed_U.numel()).to(device)
+            gather_index(prefixes.source_T[_ranges(lengths, order)], prefixes.computed_U.numel())
             for order in (rows, by_size)
         )
-    return PackedContext(
-        upload(offsets, device), upload(key_offsets, device), groups, flash_keys, sdpa_queries, sdpa_keys
-    )
+    return upload(PackedContext(offsets, key_offsets, groups, flash_keys, sdpa_queries, sdpa_keys), device)
 
 
 def _offsets(lengths: Sequence[int]) -> Tensor:
@@ -234,21 +231,41 @@ def _flash(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, 
     """The kernel aligns a sequence's queries with its last keys."""
     max_len = context.max_len
     left = -1 if call.window is None or call.window >= max_len else call.window - 1
-    k_TKD, v_TKD = (gather(x.contiguous(), context.flash_keys) for x in (k_TKD, v_TKD))
+    if context.flash_keys is not None:
+        k_TKD, v_TKD = gather(torch.cat([k_TKD, v_TKD], 1), context.flash_keys).chunk(2, 1)
     tensors = (q_THD.contiguous(), k_TKD, v_TKD, context.offsets, context.key_offsets)
     max_queries = max(queries for _, queries, _ in context.groups)
-    out_THD = _flash_kernel()(*tensors, max_queries, max_len, scale=call.scaling, window_size=(left, 0))
-    assert isinstance(out_THD, Tensor)
+    out_THD: Tensor = _FlashAttention.apply(*tensors, max_queries, max_len, call.scaling, left)
     return out_THD
 
 
-@cache
-def _flash_kernel() -> Callable[..., object]:
-    """Imported on first use: it loads torch's compiler, which takes half a second and which a CPU does without."""
-    from torch.nn.attention.varlen import varlen_attn
+class _FlashAttention(torch.autograd.Function):
+    """torch's flash kernel, called directly: the dispatch of `varlen_attn` takes longer than the kernel."""
 
-    # The kernel always supports grouped-query attention; from torch 2.12 on it must be enabled.
-    return partial(varlen_attn, enable_gqa=True) if "enable_gqa" in signature(varlen_attn).parameters else varlen_attn
+    @staticmethod
+    def forward(
+        ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, offsets: Tensor, key_offsets: Tensor, *rest: Any
+    ) -> Tensor:
+        max_queries, max_len, scaling, left = rest
+        tensors = (q_THD, k_TKD, v_TKD, offsets, key_offsets)
+        window = {"scale": scaling, "window_size_left": left, "window_size_right": 0}
+        out_THD, lse, rng_state, unused, _ = torch.ops.aten._flash_attention_forward(
+            *tensors, max_queries, max_len, 0.0, left == -1, False, **window
+        )
+        ctx.save_for_backward(*tensors, out_THD, lse, rng_state, unused)
+        ctx.sizes, ctx.window = (max_queries, max_len), window
+        return out_THD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_THD: Tensor) -> tuple[Tensor | None, ...]:
+        q_THD, k_TKD, v_TKD, offsets, key_offsets, out_THD, lse, rng_state, unused = ctx.saved_tensors
+        gradients = torch.ops.aten._flash_attention_backward(
+            *(d_THD.contiguous(), q_THD, k_TKD, v_TKD, out_THD, lse, offsets, key_offsets, *ctx.sizes, 0.0),
+            *(ctx.window["window_size_left"] == -1, rng_state, unused),
+            **ctx.window,
+        )
+        return *gradients, *[None] * 6
 
 
 def _sdpa(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall) -> Tensor:

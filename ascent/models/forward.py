@@ -26,6 +26,7 @@ from ascent.models.routing import RoutingReplay, capture_contexts, routing
 from ascent.models.shared_prefix import GatherIndex, gather, gather_index, upload
 
 Batch = PackedBatch
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def plan_forward(batch: Batch, device: torch.device, *, experts_TLC: Tensor | No
     segments = batch["segments"].cpu()
     segments.check(batch["tokens_T"], batch["positions_T"])
     prefixes = shared_prefix.find_shared_prefixes(batch["tokens_T"], segments, experts_TLC)
-    context = packed_context(segments, device, prefixes)
+    context = packed_context(segments, CPU, prefixes)
     wanted_T = has_previous(segments)
     if "loss_mask_T" in batch:
         wanted_T = wanted_T & batch["loss_mask_T"].cpu()
@@ -65,9 +66,9 @@ def plan_forward(batch: Batch, device: torch.device, *, experts_TLC: Tensor | No
         computed_U, states_T, count, source_T = None, None, segments.total, torch.arange(segments.total)
     else:
         count, source_T = prefixes.computed_U.numel(), prefixes.source_T
-        computed_U, states_T = upload(prefixes.computed_U, device), gather_index(source_T, count).to(device)
-    gathers = (gather_index(source_T[rows], count).to(device) for rows in (targets_N - 1, last_B))
-    return ForwardPlan(context, computed_U, states_T, upload(targets_N, device), *gathers)
+        computed_U, states_T = prefixes.computed_U, gather_index(source_T, count)
+    gathers = (gather_index(source_T[rows], count) for rows in (targets_N - 1, last_B))
+    return upload(ForwardPlan(context, computed_U, states_T, targets_N, *gathers), device)
 
 
 def hidden_states(

@@ -10,8 +10,10 @@ Axes: T tokens of the batch, U computed tokens, B sequences.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -39,14 +41,29 @@ class GatherIndex(NamedTuple):
     counts_U: Tensor | None  # repeats of each source; None: at most one each
     num_sources: int
 
-    def to(self, device: torch.device) -> GatherIndex:
-        counts_U = None if self.counts_U is None else upload(self.counts_U, device)
-        return GatherIndex(upload(self.source_T, device), upload(self.sorted_T, device), counts_U, self.num_sources)
+
+Indices = TypeVar("Indices")
 
 
-def upload(x: Tensor, device: torch.device) -> Tensor:
-    """`x` on a device; a copy to CUDA does not wait for the work that is queued there."""
-    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not x.is_cuda else x.to(device)
+def upload(indices: Indices, device: torch.device) -> Indices:
+    """A dataclass or NamedTuple of index tensors on a device, with one copy, which on CUDA waits for nothing."""
+    tensors: list[Tensor] = []
+    _map_tensors(indices, tensors.append)
+    if device.type != "cuda" or any(each.is_cuda for each in tensors):
+        return cast(Indices, _map_tensors(indices, lambda each: each.to(device)))
+    flat = torch.cat([each.long() for each in tensors]).pin_memory().to(device, non_blocking=True)
+    moved = iter(flat.split([each.numel() for each in tensors]))
+    return cast(Indices, _map_tensors(indices, lambda each: next(moved).to(each.dtype)))
+
+
+def _map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: _map_tensors(getattr(value, each.name), change) for each in fields(value)})
+    if isinstance(value, GatherIndex):
+        return GatherIndex(*(_map_tensors(each, change) for each in value))
+    return value
 
 
 def prefix_groups(

@@ -13,6 +13,7 @@ from ascent.models.shared_prefix import MIN_SAVED_FRAC, prefix_groups
 from ascent.rollouts.config import RolloutConfig
 
 Unit = Sequence[int]  # rows that stay together
+MAX_REPEATED_FRAC = 0.04  # tokens that may run again for fewer micro-batches
 
 
 def units_of(batch: PackedBatch, *, whole_groups: bool) -> list[Unit]:
@@ -40,25 +41,33 @@ def split_microbatches(
 ) -> list[PackedBatch]:
     """Micro-batches in which at most `max_tokens` tokens run, of about equal size.
 
-    A prefix that neighbors share runs once, so sequences that share one stay together: `divisible` units are joined by
-    what they share and split where they are too large; others are never split.
+    A prefix that neighbors share runs once in a micro-batch, so sequences that share one stay together. `divisible`
+    units are split where they are too large, or where that takes fewer micro-batches and repeats few tokens.
     """
     leaders, shared = _prefixes(batch)
     lengths = batch["segments"].lengths_B.tolist()
+    pieces: list[Unit] = list(units)
     if divisible:
         by_leader: dict[int, list[int]] = {}
         for row in sorted(row for unit in units for row in unit):
             by_leader.setdefault(leaders[row], []).append(row)
-        units = [piece for unit in by_leader.values() for piece in _split(unit, lengths, shared, max_tokens)]
-    sized = [(_run_tokens(unit, lengths, leaders, shared), unit) for unit in units]
+        groups = [*by_leader.values()]
+        pieces = [piece for group in groups for piece in _stream([group], lengths, shared, max_tokens)]
+    sized = [(_run_tokens(piece, lengths, leaders, shared), piece) for piece in pieces]
     longest, largest = max(sized, key=lambda each: each[0])
     if longest > max_tokens:
         raise ValueError(
             f"{'a rollout has' if len(largest) == 1 else f'{len(largest)} rollouts that stay together have'} {longest} "
             f"tokens, more than update.tokens_per_microbatch={max_tokens}; raise it, or lower rollouts.max_new_tokens"
         )
-    bins = _pack(sized, max_tokens)
-    return [select(batch, sorted(row for unit in units for row in unit)) for units in bins]
+    bins = [[row for piece in each for row in piece] for each in _pack(sized, max_tokens)]
+    if divisible:
+        needed = sum(_run_tokens(group, lengths, leaders, shared) for group in groups)
+        streamed = _stream(groups, lengths, shared, max_tokens)
+        run = sum(_run_tokens(each, lengths, leaders, shared) for each in streamed)
+        if len(streamed) < len(bins) and run <= (1 + MAX_REPEATED_FRAC) * needed:
+            bins = streamed
+    return [select(batch, sorted(rows)) for rows in bins]
 
 
 def _prefixes(batch: PackedBatch) -> tuple[list[int], list[int]]:
@@ -69,20 +78,31 @@ def _prefixes(batch: PackedBatch) -> tuple[list[int], list[int]]:
     return leaders, shared
 
 
-def _split(rows: Unit, lengths: Sequence[int], shared: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Rows that share a prefix, in as few pieces of about equal size as fit."""
-    prefix = max(shared[row] for row in rows)
-    own = sum(lengths[row] - prefix for row in rows)
-    count = max(1, -(-own // max(1, max_tokens - prefix)))
+def _stream(groups: Sequence[Unit], lengths: Sequence[int], shared: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Rows in order, in as few pieces as fit, of about equal size. A piece that begins inside a group runs its prefix
+    again."""
+    most = len(_fill(groups, lengths, shared, max_tokens))
+    low, high = 0, max_tokens  # `high` is enough for so many pieces
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(_fill(groups, lengths, shared, middle)) <= most else (middle, high)
+    return _fill(groups, lengths, shared, high)
+
+
+def _fill(groups: Sequence[Unit], lengths: Sequence[int], shared: Sequence[int], limit: int) -> list[list[int]]:
+    """Rows in order, in pieces that run at most `limit` tokens, or of one row."""
     pieces: list[list[int]] = [[]]
     used = 0
-    for row in rows:
-        size = lengths[row] - prefix
-        if pieces[-1] and (prefix + used + size > max_tokens or used + size / 2 > own / count):
-            pieces.append([])
-            used = 0
-        pieces[-1].append(row)
-        used += size
+    for group in groups:
+        prefix = max(shared[row] for row in group)
+        inside = False  # has this piece run the group's prefix?
+        for row in group:
+            size = lengths[row] - (prefix if inside else 0)
+            if pieces[-1] and used + size > limit:
+                pieces.append([])
+                used, size = 0, lengths[row]
+            pieces[-1].append(row)
+            used, inside = used + size, True
     return pieces
 
 
@@ -122,7 +142,8 @@ def chunk_rows(batch: PackedBatch, max_tokens: int) -> list[list[int]]:
     chunks: list[list[int]] = [[]]
     used = 0
     for row, length in enumerate(batch["segments"].lengths_B.tolist()):
-        size = length - shared[row] if chunks[-1] and leaders[row] in chunks[-1] else length
+        follows = bool(chunks[-1]) and leaders[row] == leaders[chunks[-1][-1]]
+        size = length - (max(shared[row], shared[row - 1]) if follows else 0)
         if chunks[-1] and used + size > max_tokens:
             chunks.append([])
             used, size = 0, length

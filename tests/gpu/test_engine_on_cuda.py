@@ -154,7 +154,7 @@ def test_the_kv_cache_has_memory_only_while_something_runs_and_graphs_survive(tm
     engine.step()
     assert runner.kv_cache.bytes > 0 and torch.cuda.mem_get_info()[0] < free
     engine._abort_all()
-    assert torch.cuda.mem_get_info()[0] == free
+    assert runner.kv_cache.bytes == 0
     assert run(engine, asked()) == first
     assert engine._runner is runner and runner._cuda_graphs == graphs and engine.stats().kv_cache_bytes == peak
 
