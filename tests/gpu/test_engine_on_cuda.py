@@ -156,7 +156,8 @@ def test_the_kv_cache_has_memory_only_while_something_runs_and_graphs_survive(tm
     engine._abort_all()
     assert runner.kv_cache.bytes == 0
     assert run(engine, asked()) == first
-    assert engine._runner is runner and runner._cuda_graphs == graphs and engine.stats().kv_cache_bytes == peak
+    assert engine._runner is runner and graphs.items() <= runner._cuda_graphs.items()
+    assert engine.stats().kv_cache_bytes == peak
 
 
 def test_blocks_without_memory_get_it_when_they_are_used() -> None:
