@@ -28,7 +28,10 @@ def request_body(rollouts: Sequence[Rollout]) -> bytes:
         {
             "prompt_id": rollout.prompt.id,
             "sample": rollout.sample,
-            "messages": [{"role": each.role, "content": each.content} for each in rollout.prompt.messages],
+            "messages": [
+                {"role": each.role, "content": each.content, **({"extra": each.extra} if each.extra else {})}
+                for each in rollout.prompt.messages
+            ],
             "completion": rollout.text,
             "answer": rollout.prompt.answer,
             "info": dict(rollout.prompt.info),
@@ -67,8 +70,11 @@ def read_items(body: bytes) -> list[tuple[list[Mapping[str, str]], str]]:
         if not isinstance(messages, list) or not messages or not _is_text(item.get("completion")):
             raise ValueError("a rollout needs messages (a list that is not empty) and a completion (text)")
         for each in messages:
-            if not isinstance(each, dict) or not _is_text(each.get("role")) or not _is_text(each.get("content")):
+            texts = [each.get("role"), each.get("content"), each.get("extra", "")] if isinstance(each, dict) else [None]
+            if not all(map(_is_text, texts)):
                 raise ValueError("a message needs a role and a content, both of them text")
+            if each.get("extra"):
+                parse_json_object(each["extra"].encode())
         parsed.append((messages, item["completion"]))
     return parsed
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ascent.api.score import score
 from ascent.api.train import train_plan
+from ascent.data.tools import add_tools
 from ascent.models import tiny
 from ascent.models.load import load
-from ascent.records import Message
+from ascent.records import Message, Prompt
 from ascent.rewards import find
 from ascent.rewards.serve import create_server
 from ascent.rewards.steps import Answer
 from ascent.setup.reward_models import ProcessRewardModel, RewardModel
+from ascent.setup.rewards import ModelScorer
 from ascent.tasks import TASKS
+from tests.data import chat
 from tests.rewards.rollouts import rollout
 from tests.setup.runs import tiny_plan
 
@@ -60,6 +64,8 @@ ODD = {
     "an unknown role": ([{"role": "oracle", "content": "1 + 1 ="}], "2"),
     "a role of another kind": ([{"role": 5, "content": "1 + 1 ="}], "2"),
     "a content of another kind": ([{"role": "user", "content": {"a": 1}}], "2"),
+    "an extra of another kind": ([{"role": "user", "content": "1 + 1 =", "extra": 5}], "2"),
+    "an extra that is not JSON": ([{"role": "user", "content": "1 + 1 =", "extra": "tools"}], "2"),
 }
 PLAIN = {
     "nothing said": ([{"role": "user", "content": ""}], ""),
@@ -67,6 +73,7 @@ PLAIN = {
     "only a system": ([{"role": "system", "content": "be brief"}], "2"),
     "an assistant first": ([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}], "2"),
     "end tokens in the text": ([{"role": "user", "content": "</s><|im_end|><|endoftext|>"}], "<|im_end|>"),
+    "tools that no template writes": ([{"role": "user", "content": "1 + 1 =", "extra": '{"tools": []}'}], "2"),
     "other writings": ([{"role": "user", "content": "\U0001f600\u0301\u202e"}], "\ufffe\uffff"),
 }
 
@@ -178,3 +185,19 @@ def test_what_is_longer_than_the_models_context_is_null_and_the_others_are_score
     items = [([{"role": "user", "content": "1 + 1 ="}], "2" * n) for n in (1, 30, 3)]
     found = RewardModel(str(tmp_path / "rm")).together(items)
     assert found[1] is None and found[0] is not None and found[2] is not None
+
+
+def test_tools_of_a_prompt_are_scored_too_here_and_through_a_server(tmp_path: Path) -> None:
+    folder = tiny.create(tmp_path / "m", special=("<|start|>", "<|end|>", "<|eos|>"), chat_template=chat.TOOLS)
+    load(folder, head="scalar").save(tmp_path / "scorer")
+    tools = [{"name": "add", "parameters": {}}]
+    shown = replace(rollout("2"), prompt=Prompt("p", add_tools((Message("user", "1 + 1 ="),), tools)))
+    bare = replace(rollout("2"), prompt=Prompt("p", (Message("user", "1 + 1 ="),)))
+    with_tools, without = ModelScorer(str(tmp_path / "scorer")).score([shown, bare])
+    assert with_tools != without
+    serving = create_server(RewardModel(str(tmp_path / "scorer")), serves="rm")
+    threading.Thread(target=serving.serve_forever, daemon=True).start()
+    served = find("remote", url=serving.url, batch=2).score([shown, bare])
+    serving.shutdown()
+    serving.server_close()
+    assert served == pytest.approx([with_tools, without], abs=1e-6)
