@@ -13,6 +13,7 @@ columns of the data. Completions are message lists where the row's prompt is one
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -166,7 +167,9 @@ class Call:
     def __init__(self, owner: str, function: Callable[..., Any], signature: Signature, options: Mapping[str, Any]):
         check_parameters(owner, function, signature, options)
         self.function, self.signature, self.options = function, signature, dict(options)
-        parameters = parameters_of(owner, function)
+        bound = function.keywords if isinstance(function, functools.partial) else {}  # these stay as they are bound
+        parameters = {name: each for name, each in parameters_of(owner, function).items() if name not in bound}
+        self._bound = frozenset(bound)
         self._open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
         self._named = [name for name in _named(parameters) if name not in options]
         self._columns = [name for name in _required(parameters) if name in self._named and name not in signature.values]
@@ -194,7 +197,7 @@ class Call:
         if self.signature.library == "TRL":
             rows = [columns_of(rollout.prompt) for rollout in rollouts]
             every = list(dict.fromkeys(name for row in rows for name in row))
-            taken = {*self.signature.values, *TRL.values, *TRL_ONE.values, *self.options}
+            taken = {*self.signature.values, *TRL.values, *TRL_ONE.values, *self.options, *self._bound}
             names = [name for name in every if name not in taken and (self._open or name in self._named)]
             found |= {name: [row.get(name) for row in rows] for name in names}
         return found if self.signature.batch else {name: values[0] for name, values in found.items()}

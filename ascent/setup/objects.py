@@ -180,10 +180,13 @@ def _weights_sha256(model: Any) -> str:
 
 def write_model(found: PythonObject, folder: Path) -> None:
     """A loaded model as a folder, from which every part of a run loads it."""
+    from ascent.models.hf_logging import quiet_transformers
+
     model, tokenizer = found.value
     try:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        with quiet_transformers():
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise ValueError(
             f"model.policy: the loaded {found.label} cannot be saved ({error}); fix it, or give a folder"

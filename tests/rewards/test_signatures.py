@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +113,14 @@ def test_options_bind_before_columns() -> None:
     assert scores(f, [rollout(PLAIN)], difficulty="high") == [{"": 1.0}]
     with pytest.raises(ValueError, match="reward f has no option size; it has answer, difficulty"):
         bind("f", f, {"size": 1})
+
+
+def test_a_bound_keyword_is_not_replaced_by_a_column() -> None:
+    def f(completions: Any, difficulty: str, **columns: Any) -> list[float]:
+        assert difficulty == "bound" and columns["answer"] == [4]
+        return [1.0]
+
+    assert scores(functools.partial(f, difficulty="bound"), [rollout(PLAIN)]) == [{"": 1.0}]
 
 
 def one(completion: str, answer: int) -> float:
