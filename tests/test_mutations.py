@@ -54,6 +54,10 @@ MUTATIONS = (
              "maths/test_segments.py"),
     Mutation("mask by multiplication, NaN leaks", "maths/masked.py",
              "return torch.where(keep, x, 0)", "return x * keep", "maths/test_masked.py"),
+    Mutation("held-out prompts are trained on", "data/heldout.py",
+             "lambda prompt: prompt not in heldout", "lambda prompt: True", "data/test_heldout.py"),
+    Mutation("an epoch of a mix counted by the records of every step", "data/sources.py",
+             "(self._batch_size * self._share)", "self._batch_size", "data/test_sources.py"),
     Mutation("mean of micro-batch means", "update/microbatch.py",
              "torch.stack([terms[name].numerator for terms in pieces if name in terms]).sum() / total.clamp(min=1)",
              "torch.stack([terms[name].numerator / terms[name].denominator.clamp(min=1) for terms in pieces"

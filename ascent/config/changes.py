@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ascent.config.schema import Cells, Config, heldout_share
+from ascent.config.heldout import heldout_share
+from ascent.config.schema import Cells, Config
 from ascent.config.validate import format_value
 
 # Keys that name a model, and keys that name data.

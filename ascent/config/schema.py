@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from ascent.config.heldout import check_evaluate
+
 
 def _check_scalar(value: Any) -> Any:
     if not isinstance(value, bool | int | float | str):
@@ -24,24 +26,6 @@ def _check_size(value: Any) -> Any:
         _check_size(each)
     if isinstance(value, int | float) and MAX_FLOAT < abs(value) != math.inf:
         raise ValueError(f"it must be a number within {MAX_FLOAT:g}")
-    return value
-
-
-def heldout_share(value: str | None) -> float | None:
-    """The share that data.evaluate holds out of data.train: 0.05 for "5%"; None where it names a dataset."""
-    if value is None or not value.endswith("%"):
-        return None
-    try:
-        share = float(value.removesuffix("%")) / 100
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise ValueError("it must be a dataset, or a share above 0% and below 100%, such as 5%")
-    return share
-
-
-def _check_evaluate(value: str | None) -> str | None:
-    heldout_share(value)
     return value
 
 
@@ -144,7 +128,7 @@ class Model(Section):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="Dtype of the weights; the optimizer keeps float32 master weights. auto: bfloat16 on a GPU that "
+        description="Dtype of the weights (the optimizer keeps float32 master weights); auto: bfloat16 on a GPU that "
         "computes in it, float32 elsewhere.",
     )
     gradient_checkpointing: Bool = Field(
@@ -175,7 +159,7 @@ class Data(Section):
     mix: tuple[MixEntry, ...] = Field(
         (), description="Further training datasets with their shares; train gives the rest."
     )
-    evaluate: Annotated[str | None, AfterValidator(_check_evaluate)] = Field(
+    evaluate: Annotated[str | None, AfterValidator(check_evaluate)] = Field(
         None,
         description="Evaluation dataset, as for train, or a share of train that is not trained on, such as 5%; null: "
         "no evaluation.",

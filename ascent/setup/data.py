@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from ascent.config.schema import Config, heldout_share
+from ascent.config.heldout import heldout_share
+from ascent.config.schema import Config
 from ascent.config.validate import validate
 from ascent.data.errors import Policy
 from ascent.data.heldout import heldout_prompts, split
@@ -90,9 +91,15 @@ def load_part(name: str, plan: Plan, want: RecordKind | None) -> LoadResult:
     assert share is not None
     heldout = heldout_prompts(found, share)
     if name == data.evaluate:
-        return replace(split(found, heldout)[1], name=f"{name} of {data.train}")
+        return replace(split(found, heldout)[1], name=heldout_name(plan.config))
     part = found if name == data.train else read(name, want)
     return split(part, heldout)[0]
+
+
+def heldout_name(config: Config) -> str:
+    """The evaluation data in words: its name, or 5% of data.train."""
+    data = config.data
+    return f"{data.evaluate} of {data.train}" if heldout_share(data.evaluate) is not None else str(data.evaluate)
 
 
 def with_steps(plan: Plan, steps: int) -> Plan:

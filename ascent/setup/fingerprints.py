@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from ascent.algorithms import TABLE
 from ascent.checkpoints.manifest import sha256
 from ascent.config.changes import DATA, MODELS, flatten
-from ascent.config.schema import heldout_share
+from ascent.config.heldout import heldout_share
 from ascent.data.load import files_of, parse_name
 from ascent.data.schemas import RecordKind
 from ascent.envs.registry import BUILT_IN as ENVS

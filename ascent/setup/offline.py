@@ -100,6 +100,9 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None) -> Tra
     )
     plan, clipped = within_context(plan, renderer)
     source, items, notes = source_of(plan, renderer, on_policy_answers(plan, model, renderer))
+    if config.data.batch_size > len(items):
+        few = f"data.batch_size={config.data.batch_size}, but there are only {len(items)} records"
+        notes = (*notes, f"{few}: a step has some of them several times")
     steps = config.run.steps
     if config.data.epochs is not None:
         steps = math.ceil(round(config.data.epochs * source.steps_per_epoch, 6))
@@ -155,8 +158,7 @@ def source_of(
     shares = [each.share for each in config.data.mix]
     shares = [1 - math.fsum(shares), *shares]
     parts = [
-        prepare_records(name, plan, renderer)
-        for name in (config.data.train, *(each.use for each in config.data.mix))
+        prepare_records(name, plan, renderer) for name in (config.data.train, *(each.use for each in config.data.mix))
     ]
     source = FileSource(
         parts,

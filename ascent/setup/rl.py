@@ -36,7 +36,7 @@ from ascent.rollouts.pairs import PairSource
 from ascent.rollouts.score import Scorer
 from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import CRITIC, check_same_vocab, critic_of, learner_of
-from ascent.setup.data import load_part, prepare_records, refuse_long_answers, refuse_shorter
+from ascent.setup.data import heldout_name, load_part, prepare_records, refuse_long_answers, refuse_shorter
 from ascent.setup.environments import env_session, open_environment
 from ascent.setup.optimal_values import add_optimal_values
 from ascent.setup.policy import adam_of, device, frozen_model, initial, load_policy
@@ -171,9 +171,8 @@ class RLSetup:
         train = rendered_prompts(plan, config.data.train, self.renderer, score, session)
         refuse_stepless(config, row, [each.prompt for each in train])
         tried = try_rewards(score.pipeline, train[0], self.model.tokenizer.encode) if session is None else ()
-        heldout = (
-            rendered_prompts(plan, config.data.evaluate, self.renderer, score, session) if config.data.evaluate else []
-        )
+        evaluate = config.data.evaluate
+        heldout = rendered_prompts(plan, evaluate, self.renderer, score, session) if evaluate else []
         room = session.limits.room(budget) if session is not None else budget
         check_rollout_lengths(config, row, max(len(each.tokens) for each in train), room)
         self.longest = max(len(each.tokens) for each in (*train, *heldout)) + room
@@ -208,6 +207,7 @@ class RLSetup:
             *score.notes,
             *tried,
             f"{len(train)} prompts from {config.data.train}",
+            *([f"{len(heldout)} held-out prompts from {heldout_name(config)}"] if heldout else []),
             f"log-probs of the sampling policy: {'as recorded' if exact else 'computed again by the trainer'}",
             *notes,
         )

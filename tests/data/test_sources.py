@@ -181,4 +181,7 @@ def test_from_a_file_to_batches(tmp_path) -> None:
     assert whole.packing is not None
     assert whole.packing.efficiency == 1.0
     assert whole.steps_per_epoch == 3
+    parts, sizes = [ready, ready._replace(name="b")], {"batch_size": 3, "tokens_per_microbatch": 200, "max_tokens": 64}
+    half = FileSource(parts, **sizes, seed=0, weights=[0.5, 0.5])
+    assert half.steps_per_epoch == 6  # a pass over the first takes as many steps as its share of each allows
     whole.refresh({})

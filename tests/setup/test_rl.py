@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -242,7 +243,7 @@ def test_tests_that_cannot_be_read_are_told_by_their_lines_before_anything_is_sa
         data = {"data.train": str(file), "data.evaluate": str(file), "rewards": [programs], "algorithm": "rlvr"}
         training = assemble(resolve(validate(nest_keys({**SETTINGS, **data, **more}))), tmp_path)
         training.close()
-        (found,) = [int(note.split()[0]) for note in training.notes if "prompts from" in note]
+        (found,) = [int(note.split()[0]) for note in training.notes if re.match(r"\d+ prompts from", note)]
         return found
 
     with pytest.raises(ValueError, match="3 invalid rows of 4") as refused:
