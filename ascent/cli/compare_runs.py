@@ -48,17 +48,23 @@ def compare_runs(
 
 
 def print_runs(found: RunComparison) -> None:
+    """The settings, then the scores of runs by number and of groups of seeds by letter."""
     from ascent.cli.console import make_console
 
     console = make_console()
     _print_settings(console, found)
+    labels = {each.runs[0]: str(place) for place, each in enumerate(found.runs, 1)}
+    groups = [each for each in found.groups if len(each.runs) > 1]
+    if groups:
+        echo()
+    letters = [chr(ord("A") + place) if place < 26 else f"A{place}" for place in range(len(groups))]
+    for letter, each in zip(letters, groups, strict=True):
+        echo(
+            f"{letter}  {each.label}: mean over the seeds of runs {', '.join(labels[run] for run in each.runs)}", hang=3
+        )
     for name, larger in found.larger_is_better.items():
         echo(f"\n{name} ({'higher' if larger else 'lower'} is better)")
-        _print_scores(console, found.runs, name, [str(place) for place in range(1, len(found.runs) + 1)])
-        groups = [each for each in found.groups if len(each.runs) > 1]
-        if groups:
-            echo(f"\n{name}, mean over seeds")
-            _print_scores(console, groups, name, [f"{each.label} ({len(each.runs)} seeds)" for each in groups])
+        _print_scores(console, [*found.runs, *groups], name, [*labels.values(), *letters])
     if found.plot:
         echo(f"\ncurves: {found.plot}")
 
