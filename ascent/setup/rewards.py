@@ -67,10 +67,7 @@ class ModelScorer:
         self._scores = found.together if together else found
 
     def score(self, rollouts: Sequence[Rollout]) -> Sequence[float | None]:
-        asked = [
-            ([vars(each) for each in rollout.prompt.messages], rollout.text)
-            for rollout in rollouts
-        ]
+        asked = [([vars(each) for each in rollout.prompt.messages], rollout.text) for rollout in rollouts]
         return self._scores(asked)
 
 
