@@ -65,14 +65,18 @@ def check_step(batches: Sequence[PackedBatch], objective: Objective, steps: int)
             f"{row.name} needs reference log-probs of its mismatched answers too: inner = batch['mismatched']; "
             "inner['ref_logprobs_T'] = policy.reference_logprobs(inner)"
         )
-    reads_ratio = row.loss is None and objective.part != "critic"
-    if reads_ratio and "old_logprobs_T" not in first and "versions_T" in first:
-        sampled = max(int(each["versions_T"].max()) for each in batches)
-        if sampled < steps:
-            raise ValueError(
-                f"the batch was sampled at step {sampled} and the policy is at step {steps}, so its ratio would be 1 "
-                'everywhere; set batch["old_logprobs_T"] = policy.logprobs(batch) before the first step'
-            )
+    if row.loss is None and objective.part != "critic" and "old_logprobs_T" not in first:
+        check_versions(batches, steps)
+
+
+def check_versions(batches: Sequence[PackedBatch], steps: int) -> None:
+    """ValueError where log-probs of the policy that sampled are needed and it is gone."""
+    sampled = max((int(each["versions_T"].max()) for each in batches if "versions_T" in each), default=steps)
+    if sampled < steps:
+        raise ValueError(
+            f"the batch was sampled at step {sampled} and the policy is at step {steps}, so its ratio would be 1 "
+            'everywhere; set batch["old_logprobs_T"] = policy.logprobs(batch) before the first step'
+        )
 
 
 def objective_of_loss(

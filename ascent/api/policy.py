@@ -19,19 +19,18 @@ from torch import Tensor
 
 from ascent.algorithms import TABLE
 from ascent.api.batches import Rewards, check_batch, record_microbatches, with_rewards
-from ascent.api.losses import Head, Loss, check_step, objective_of_loss
+from ascent.api.losses import Head, Loss, check_step, check_versions, objective_of_loss
+from ascent.api.policy_config import policy_config
 from ascent.api.prompt_sampler import PromptLike, PromptSampler
 from ascent.api.train import Overrides, override_strings
 from ascent.checkpoints.resume import newest, read_state
 from ascent.checkpoints.save import save
-from ascent.config.load import merge_configs, nest_keys, parse_overrides
-from ascent.config.validate import validate
+from ascent.config.schema import MAX_COUNT
 from ascent.data.collate import add_mismatched, collate
 from ascent.data.prepare import Limits, render_record
 from ascent.data.render import Renderer, TrainOn
 from ascent.data.schemas import Record
 from ascent.maths.batch import PackedBatch
-from ascent.models.dtype import default_dtype
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.plan.resolve import Plan
 from ascent.records import Example, Rollout
@@ -50,7 +49,6 @@ from ascent.update.schedule import Schedule
 Batches = PackedBatch | Sequence[PackedBatch]
 # The row of the table whose models have these heads.
 ROWS: dict[Head, str] = {"tokens": "grpo", "scalar": "reward_model", "both": "ppo"}
-SECTIONS = ("model", "rollouts", "update")
 
 
 class Policy:
@@ -58,7 +56,7 @@ class Policy:
 
     model, tokenizer: a folder, a run, a hub name or `tiny:llama`; or a loaded transformers model, which is copied, and
         its tokenizer.
-    overrides: further keys of a recipe's sections model, rollouts and update, as in `ascent.train`.
+    overrides: further keys of a recipe that concern the models, the sampler or the optimizer, as in `ascent.train`.
     head: tokens for a language model, scalar for a reward model or critic, both for a policy with a value head.
     reference: the model of `reference_logprobs`, as for `model`; None is the policy as it was loaded.
     env: the environment of multi-turn rollouts, as for `ascent.train`.
@@ -100,19 +98,14 @@ class Policy:
             "model.policy": self._named("model", model, tokenizer),
             "model.critic": "head",
             "model.reference": None if reference is None else self._named("reference", reference, tokenizer),
-            "model.dtype": default_dtype() if dtype in (None, "auto") else dtype,
+            "model.dtype": dtype,
             "model.lora": lora,
             "update.learning_rate": learning_rate,
             "update.tokens_per_microbatch": tokens_per_microbatch,
             "rollouts.max_new_tokens": max_new_tokens,
             "rollouts.temperature": temperature,
         }
-        changes = parse_overrides(override_strings(overrides))
-        for section in changes:
-            if section not in SECTIONS:
-                raise ValueError(f"{section} is no section of a policy; it has {', '.join(SECTIONS)}")
-        named = nest_keys({key: value for key, value in given.items() if value is not None})
-        self.plan = Plan(validate(merge_configs(named, changes)), TABLE[ROWS[head]])
+        self.plan = Plan(policy_config(given, override_strings(overrides)), TABLE[ROWS[head]])
         self.head, self.config = head, self.plan.config
         self.model: LanguageModel = load_policy(self.plan, self._folder).eval()
         self.calls = 0  # of `sample`: with the seed they key its noise
@@ -168,11 +161,10 @@ class Policy:
         if rewards is not None:
             raise ValueError(f"rewards are for rollouts, not for {type(records[0]).__name__} records")
         renderer = self._renderers[train_on if isinstance(records[0], Example) else "completion"]
-        most = self.config.update.tokens_per_microbatch
-        limits = Limits(most, most)
+        limits = Limits(MAX_COUNT, MAX_COUNT)  # the model's context and the micro-batch are the limits here
         items = [render_record(cast(Record, each), renderer, limits) for each in records]
         if items[0].kind == "unpaired":
-            items, _ = add_mismatched(items, max_tokens=most)
+            items, _ = add_mismatched(items, max_tokens=self.config.update.tokens_per_microbatch)
         return collate(items)
 
     def logprobs(self, batch: PackedBatch) -> Tensor:
@@ -197,6 +189,7 @@ class Policy:
         """
         check_batch(batch)
         if "versions_T" in batch and "old_logprobs_T" not in batch and self.head != "scalar":
+            check_versions([batch], self.steps)
             batch = {**batch, "old_logprobs_T": self.logprobs(batch)}
         yield from self._updates(batch, count, epochs, whole_groups=whole_groups)
 
@@ -237,6 +230,7 @@ class Policy:
         if found is None:
             return 0
         self.close()
+        self.learner.close()
         self.model = load_policy(self.plan, self._folder, found.folder / "model").eval()
         for name in ("learner", "_reference"):  # of the model before
             self.__dict__.pop(name, None)
@@ -326,6 +320,8 @@ class Policy:
         if not isinstance(batch, Mapping):
             if not isinstance(batch, Sequence) or not batch or not all(isinstance(each, Mapping) for each in batch):
                 raise ValueError(f"step takes a packed batch, not {type(batch).__name__}; policy.pack makes one")
+            for each in batch:
+                check_batch(each)
             return list(batch)
         check_batch(batch)
         if "versions_T" not in batch:
@@ -338,5 +334,4 @@ class Policy:
         config = RolloutConfig(prompts_per_step=1, group_size=1, epochs=epochs, minibatches=count)
         units = units_of(batch, whole_groups=whole_groups)
         for chosen in minibatches(units, config, seed=self.config.seed, step=self.calls):
-            rows = [[row] for unit in chosen for row in unit]
-            yield split_microbatches(batch, rows, self.config.update.tokens_per_microbatch)
+            yield split_microbatches(batch, chosen, self.config.update.tokens_per_microbatch, divisible=True)

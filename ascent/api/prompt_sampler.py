@@ -19,6 +19,7 @@ from ascent.setup.environments import env_session
 from ascent.setup.rl import sampler_of
 
 PromptLike = str | Prompt | Sequence[Message | Mapping[str, str]]
+ROUND_UP = 256  # tokens: a second engine leaves room for somewhat longer prompts
 
 
 class PromptSampler:
@@ -74,6 +75,7 @@ class PromptSampler:
         if self._engine is None or length > self._longest:
             if self._engine is not None:
                 self._engine.close()
+                length = -(-length // ROUND_UP) * ROUND_UP
             self._engine, self._longest = sampler_of(self._plan, self._model, self._renderer, length), length
         return self._engine
 

@@ -239,6 +239,22 @@ def test_prompts_are_texts_messages_or_records() -> None:
     assert one == other == third
 
 
+def test_a_longer_prompt_than_before_gets_a_larger_engine() -> None:
+    policy, other = (ascent.Policy("tiny:llama", max_new_tokens=4) for _ in range(2))
+    policy.sample(["a"])
+    other.sample(["b" * 300])
+    assert policy.sample(["c" * 400, "d"], n=2) == other.sample(["c" * 400, "d"], n=2)
+
+
+def test_a_record_that_fits_no_microbatch_is_refused() -> None:
+    policy = ascent.Policy("tiny:llama", {"model.dtype": "auto"}, tokens_per_microbatch=20)
+    batch = policy.pack(ascent.load_data([{"prompt": "a" * 15, "completion": "b" * 15}], "examples"))
+    with pytest.raises(ValueError, match=r"has 31 tokens, more than the 20 of a micro-batch.*tokens_per_microbatch"):
+        policy.step(batch, "sft")
+    with pytest.raises(ValueError, match="1531 tokens, but the model holds 1024"):
+        policy.pack(ascent.load_data([{"prompt": "a" * 15, "completion": "b" * 1515}], "examples"))
+
+
 def test_the_learning_rate_can_be_set_between_steps() -> None:
     policy = ascent.Policy("tiny:llama", learning_rate=1e-3)
     batch = policy.pack(ascent.load_data("sort_digits:4", "examples"))
@@ -289,7 +305,8 @@ def unpaired(policy: ascent.Policy) -> Any:
         (lambda p, r: ascent.Policy(p.model.module), "a loaded model with no tokenizer; pass tokenizer="),
         (lambda p, r: ascent.Policy("tiny:llama", tokenizer=p.tokenizer), "tokenizer= belongs to a loaded model"),
         (lambda p, r: ascent.Policy(3), "give a name, a folder, or a loaded transformers model"),
-        (lambda p, r: ascent.Policy("tiny:llama", {"data.train": "x"}), "data is no section of a policy"),
+        (lambda p, r: ascent.Policy("tiny:llama", {"data.train": "x"}), r"data\.train has no effect on a policy"),
+        (lambda p, r: ascent.Policy("tiny:llama", {"update": {"epochs": 2}}), r"update\.epochs has no effect on a"),
         (lambda p, r: ascent.Policy("tiny:llama", {"update.lr": 1}), r"update\.lr is not a key; did you mean"),
     ],
 )  # fmt: skip
@@ -305,8 +322,9 @@ def test_a_second_update_without_old_logprobs_is_refused() -> None:
     assert batch is not None
     del batch["old_logprobs_T"]
     policy.step(batch, "grpo", kl=False)
-    with pytest.raises(ValueError, match=r"sampled at step 0 and the policy is at step 1.*old_logprobs_T"):
-        policy.step(batch, "grpo", kl=False)
+    for call in (lambda: policy.step(batch, "grpo", kl=False), lambda: next(policy.minibatches(batch, 2))):
+        with pytest.raises(ValueError, match=r"sampled at step 0 and the policy is at step 1.*old_logprobs_T"):
+            call()
 
 
 @pytest.mark.slow
