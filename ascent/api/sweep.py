@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ from ascent.config.show import as_yaml
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read as read_yaml
 from ascent.plan.resolve import Plan, resolve
-from ascent.runs.folder import CONFIG, state_of
+from ascent.runs.folder import CONFIG, read_run, state_of
 from ascent.runs.processes import Job, run_jobs
 
 PLOT = "sweep.png"
+BY_SIGNAL = "stopped by SIG"  # how the reason begins that ascent.api.drive records
 MAX_NAME = 120  # letters of a folder's name; file systems allow 255 bytes
 OPENING, CLOSING, QUOTES = "[{(", "]})", "\"'"
 
@@ -198,19 +200,31 @@ def _train_in_turn(
     failures = {}
     for number, each in enumerate(runs, 1):
         say(f"run {number} of {len(runs)}: {each.folder}")
+        if _is_done(each.folder):
+            say(f"{each.folder} is {state_of(each.folder)}")
+            continue
         try:
             stage(each.plan, each.folder, say, progress=progress, header=header, given=given)
         except StageStopped:
-            raise
+            if not _is_done(each.folder):
+                raise
         except Exception as error:  # the other runs may still succeed
             failures[str(each.folder)] = f"{type(error).__name__}: {error}"
             say(f"{each.folder} failed ({failures[str(each.folder)]}); the sweep continues")
     return failures
 
 
+def _is_done(folder: Path) -> bool:
+    """Finished, or stopped for a reason of its own, such as run.max_ref_kl; what a signal stopped is resumed."""
+    if not (folder / CONFIG).is_file():
+        return False
+    run = read_run(folder)
+    return run.state == "finished" or (run.state == "stopped" and not run.message.startswith(BY_SIGNAL))
+
+
 def _train_side_by_side(runs: Sequence[SweepRun], header: str, jobs: int, *, say: Say) -> dict[str, str]:
     failures: dict[str, str] = {}
-    left = [each for each in runs if not (each.folder / CONFIG).is_file() or state_of(each.folder) != "finished"]
+    left = [each for each in runs if not _is_done(each.folder)]
     command = [sys.executable, "-c", "from ascent.api.sweep import train_job; train_job()"]
     work = [
         Job(str(each.folder), command, _job_text(each, header), each.folder.parent / f"{each.folder.name}.log")
@@ -219,12 +233,13 @@ def _train_side_by_side(runs: Sequence[SweepRun], header: str, jobs: int, *, say
 
     def ended(job: Job, status: int) -> None:
         if status:
-            failures[job.name] = _last_line(job.log)
+            killed = f"killed by {signal.Signals(-status).name}; " if status < 0 else ""
+            failures[job.name] = killed + _last_line(job.log)
         word = f"failed ({failures[job.name]}); the sweep continues" if status else state_of(Path(job.name))
-        say(f"{job.name} {word}; its output is in {job.log}")
+        say(f"{job.name} {word}")
 
     slots = _slots(jobs, say)
-    say(f"{len(work)} of {len(runs)} runs are left, {jobs} at a time")
+    say(f"{len(work)} of {len(runs)} runs are left, {jobs} at a time; the output of each is in FOLDER.log")
     received = run_jobs(work, slots, ended=ended)
     if received:
         raise StageStopped(f"stopped by {received}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,12 @@ def test_the_same_call_continues(tmp_path: Path) -> None:
         ("learning_rate=0.003", 2), ("learning_rate=0.001", 2)
     ]  # fmt: skip
     assert (folder / "sweep.png").is_file()
+    outcome = folder / NAMES[0] / "outcome.json"
+    for reason, starts in (("policy/ref_kl is above run.max_ref_kl", 2), ("stopped by SIGTERM", 3)):
+        shutil.rmtree(folder / NAMES[0] / "checkpoints/2", ignore_errors=True)
+        outcome.write_text(json.dumps({**json.loads(outcome.read_text()), "ending": "stopped", "message": reason}))
+        ascent.sweep(recipe, SETTINGS, run=folder, progress=False, say=quiet)
+        assert len(read_run(folder / NAMES[0]).environment) == starts  # a run that ended by its own rule is kept
     said.clear()
     again = ascent.sweep(recipe, SETTINGS, run=folder, progress=False, say=said.append)
     assert again == found and sum("is finished" in text for text in said) == 4
@@ -129,7 +136,7 @@ def test_a_run_that_fails_is_reported_and_the_others_are_trained(tmp_path: Path)
         ((name, reason),) = found.failures.items()
         assert "gone.jsonl" in name and str(gone) in reason and found.comparison is None
         assert any("the sweep continues" in line for line in lines)
-    assert "2 of 2 runs are left, 2 at a time" in lines
+    assert "2 of 2 runs are left, 2 at a time; the output of each is in FOLDER.log" in lines
     assert "finished step 1 of 1" in (tmp_path / "2/train=arithmetic_16.log").read_text()
     one, two = (tmp_path / jobs / "train=arithmetic_16" for jobs in ("1", "2"))
     assert weights_of(one, 1) == weights_of(two, 1)
