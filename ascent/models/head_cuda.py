@@ -27,9 +27,11 @@ WARPS, STAGES = 8, 3
 
 
 def supports(hidden_ND: Tensor, weight_VD: Tensor) -> bool:
-    """Half precision on CUDA, in rows that a tensor descriptor can address (multiples of 16 bytes)."""
+    """Half precision on Hopper or later, in rows that a tensor descriptor can address (multiples of 16 bytes)."""
     return (
-        hidden_ND.is_cuda
+        hidden_ND.shape[0] > 0
+        and hidden_ND.is_cuda
+        and torch.cuda.get_device_capability(hidden_ND.device) >= (9, 0)
         and hidden_ND.dtype == weight_VD.dtype
         and hidden_ND.dtype in (torch.bfloat16, torch.float16)
         and hidden_ND.shape[1] % 8 == 0

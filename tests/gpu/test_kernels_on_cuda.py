@@ -1,0 +1,143 @@
+"""Triton kernels of the training path: values and gradients against float64, and where they must not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Config, Qwen2MLP
+
+from ascent.models.fused_logprobs import Head, fused_logprobs, uses_triton
+from ascent.models.layer_patching import fast_mlp, fast_norm, fast_rotary
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float) -> None:
+    """By the norm of the difference: single elements round to bfloat16."""
+    error = float((found.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-12))
+    assert error < tolerance, f"relative error {error:.2g}"
+
+
+@pytest.mark.parametrize(
+    ("rows", "vocab", "size", "options"),
+    [
+        (777, 5003, 192, {}),
+        (130, 4096, 64, {"temperature": 0.7}),
+        (64, 1000, 896, {"softcap": 20.0, "scale": 0.5, "bias": True}),
+        (1, 300, 8, {}),
+    ],
+)
+def test_the_head_and_its_gradients(rows: int, vocab: int, size: int, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(rows, size, device="cuda").bfloat16().requires_grad_()
+    weight = (torch.randn(vocab, size, device="cuda") * size**-0.5).bfloat16().requires_grad_()
+    bias = torch.randn(vocab, device="cuda").bfloat16().requires_grad_() if options.get("bias") else None
+    tokens = torch.randint(0, vocab, (rows,), device="cuda")
+    scale, softcap, temperature = (options.get(key, 1.0) for key in ("scale", "softcap", "temperature"))
+    softcap = options.get("softcap")
+    head = Head(weight, bias, scale, softcap)
+    assert uses_triton(hidden, weight) == (torch.cuda.get_device_capability() >= (9, 0))
+    found = fused_logprobs(hidden, tokens, head, temperature=temperature, entropy=True, collision=True)
+    up, down = torch.randn(rows, device="cuda"), torch.randn(rows, device="cuda")
+    (found.logprobs_N * up + found.entropy_N * down).sum().backward()
+
+    exact = [None if each is None else each.detach().double().requires_grad_() for each in (hidden, weight, bias)]
+    logits = exact[0] @ exact[1].T + (0 if exact[2] is None else exact[2])
+    logits = logits * scale
+    logits = (logits if softcap is None else softcap * torch.tanh(logits / softcap)) / temperature
+    logprobs = logits.log_softmax(1)
+    taken, entropy = logprobs.gather(1, tokens[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(1)
+    (taken * up + entropy * down).sum().backward()
+    torch.testing.assert_close(found.logprobs_N.double(), taken, rtol=0, atol=2e-5)
+    torch.testing.assert_close(found.entropy_N.double(), entropy, rtol=0, atol=2e-5)
+    torch.testing.assert_close(found.log_collision_N.double(), (2 * logprobs).logsumexp(1), rtol=0, atol=2e-5)
+    for ours, reference in zip((hidden, weight, bias), exact, strict=True):
+        if ours is not None and reference is not None:
+            close(ours.grad, reference.grad, 0.01)  # type: ignore[arg-type]
+
+
+def test_a_row_of_the_head_does_not_depend_on_its_batch() -> None:
+    torch.manual_seed(0)
+    hidden, weight = (torch.randn(rows, 64, device="cuda").bfloat16() for rows in (700, 3000))
+    tokens = torch.randint(0, 3000, (700,), device="cuda")
+    every = fused_logprobs(hidden, tokens, Head(weight), entropy=True)
+    some = fused_logprobs(hidden[300:431], tokens[300:431], Head(weight), entropy=True)
+    assert torch.equal(every.logprobs_N[300:431], some.logprobs_N)
+    assert torch.equal(every.entropy_N[300:431], some.entropy_N)
+
+
+def test_a_micro_batch_without_trained_tokens_keeps_its_graph() -> None:
+    hidden = torch.zeros(0, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(300, 64, device="cuda").bfloat16().requires_grad_()
+    found = fused_logprobs(hidden, torch.zeros(0, dtype=torch.int64, device="cuda"), Head(weight), entropy=True)
+    found.logprobs_N.sum().backward()
+    assert weight.grad is not None and bool((weight.grad == 0).all())
+
+
+@pytest.mark.parametrize("kind", [LlamaRMSNorm, GemmaRMSNorm])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_norms_and_their_gradients(kind: type[nn.Module], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module = kind(1536).cuda().to(dtype)  # type: ignore[call-arg]
+    nn.init.normal_(module.weight, 0.7, 0.2)  # type: ignore[arg-type]
+    x = torch.randn(3, 301, 1536, device="cuda", dtype=dtype).requires_grad_()
+    up = torch.randn_like(x)
+    out = fast_norm(kind.forward, module, x)
+    assert module.formula is not None
+    out.backward(up)
+    exact, wide = x.detach().double().requires_grad_(), module.weight.detach().double().requires_grad_()  # type: ignore[operator]
+    gain = wide if kind is LlamaRMSNorm else 1 + wide
+    expected = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + 1e-6) * gain
+    expected.backward(up.double())
+    tolerance = 0.005 if dtype == torch.bfloat16 else 1e-5
+    close(out, expected, tolerance)
+    close(x.grad, exact.grad, tolerance)  # type: ignore[arg-type]
+    close(module.weight.grad, wide.grad, tolerance)  # type: ignore[arg-type]
+
+
+def test_rotary_embeddings_have_the_bits_of_the_stock_function_and_its_gradient() -> None:
+    torch.manual_seed(0)
+    rotary = fast_rotary(apply_rotary_pos_emb)
+    angles = torch.randn(1, 40, 16, device="cuda")
+    cos, sin = (torch.cat([each, each], -1).bfloat16() for each in (angles.cos(), angles.sin()))
+    for _ in range(2):  # the first call compares
+        ours, theirs = (
+            [torch.randn(1, 40, heads, 32, device="cuda", generator=torch.Generator("cuda").manual_seed(heads))
+             .bfloat16().transpose(1, 2).requires_grad_() for heads in (6, 2)]
+            for _ in range(2)
+        )  # fmt: skip
+        found, expected = rotary(*ours, cos, sin), apply_rotary_pos_emb(*theirs, cos, sin)
+        for one, other, start, reference in zip(found, expected, ours, theirs, strict=True):
+            assert torch.equal(one, other)
+            up = torch.randn_like(one)
+            one.backward(up)
+            other.backward(up)
+            close(start.grad, reference.grad, 0.005)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_gated_mlps_and_their_gradients(activation: str) -> None:
+    torch.manual_seed(0)
+    config = Qwen2Config(hidden_size=128, intermediate_size=320, hidden_act=activation)
+    ours, theirs = (Qwen2MLP(config).cuda().bfloat16() for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(1, 50, 128, device="cuda").bfloat16()
+    mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    out, expected = fast_mlp(Qwen2MLP.forward, ours, mine), Qwen2MLP.forward(theirs, other)
+    assert ours.is_silu_mlp == (activation == "silu")
+    close(out, expected, 0.005)
+    up = torch.randn_like(out)
+    out.backward(up)
+    expected.backward(up)
+    close(mine.grad, other.grad, 0.01)  # type: ignore[arg-type]
+    for one, reference in zip(ours.parameters(), theirs.parameters(), strict=True):
+        close(one.grad, reference.grad, 0.01)  # type: ignore[arg-type]
+    with torch.no_grad():
+        assert torch.equal(fast_mlp(Qwen2MLP.forward, ours, x), F.linear(
+            F.silu(ours.gate_proj(x)) * ours.up_proj(x), ours.down_proj.weight)) or activation != "silu"  # fmt: skip
