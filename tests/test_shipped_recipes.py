@@ -128,6 +128,12 @@ def test_model_and_data_are_all_that_it_needs(name: str, data: Path, tmp_path: P
         training.close()
 
 
+@pytest.mark.parametrize("name", [*OURS, *QUICKSTART])
+def test_its_evaluation_can_be_switched_off(name: str, data: Path) -> None:
+    config = resolve(load_config(name, [*two(name, data), "data.evaluate=null"])).config
+    assert config.data.evaluate is None and not {"evaluate_every", "best_metric"} & config.run.model_fields_set
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sft", "dpo", "reward_model", "tldr_sft", "tldr_rm"])
 def test_one_that_learns_from_files_trains_to_its_end_on_model_and_data_alone(

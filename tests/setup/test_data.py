@@ -258,6 +258,13 @@ def test_a_share_epochs_a_limit_and_a_mix_resume_in_pairs_to_the_same_bits(
         resume_run(folder, progress=False, say=said.append)
 
 
+def test_a_step_of_more_records_than_there_are_is_said(tmp_path: Path) -> None:
+    rows = ROWS[:10]
+    few = "data.batch_size=16, but there are only 10 records: a step has some of them several times"
+    assert few in assemble(file_plan(tmp_path, rows=rows), tmp_path / "run").notes
+    assert few not in assemble(file_plan(tmp_path, rows=ROWS[:16]), tmp_path / "run").notes
+
+
 def texts(training: Any, batches: Any) -> set[str]:
     found = set()
     for batch in batches:
@@ -293,6 +300,7 @@ def test_rollouts_hold_out_prompts_and_resume_to_the_same_bits(tmp_path: Path) -
         {each.prompt.id for each in part} for part in (training.source.prompts, training.evaluate.prompts)
     )
     assert len(train) + len(heldout) == 36 and not train & heldout and len(heldout) > 2
+    assert f"{len(heldout)} held-out prompts from 20% of {tmp_path}/asked.jsonl:36" in training.notes
     training.close()
     train_plan(plan, folder, progress=False, say=lambda line: None)
     final = weights_of(folder, 3)
