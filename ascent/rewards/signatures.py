@@ -222,7 +222,9 @@ class Call:
 def _verl_parts(returned: Mapping[str, Any]) -> Any:
     """The entry `score` counts, other finite numbers are reported, and texts are not."""
     if "score" not in returned:
-        return Unscored("no_score", f"a dict of verl's signature needs the key score, but it has {', '.join(returned)}")
+        return Unscored(
+            "wrong_type", f"a dict of verl's signature needs the key score, but it has {', '.join(returned)}"
+        )
     others = {name: value for name, value in returned.items() if _is_finite(value)}
     return {**others, "score": returned["score"]}
 

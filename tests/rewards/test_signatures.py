@@ -164,7 +164,7 @@ def test_numbers_of_numpy_and_torch() -> None:
         (lambda completions: ["a", "b"], r"wrong_type: returned 'a' \(str\).*it was called with TRL's"),
         (lambda completions: [one_later("x")] * 2, "returned a coroutine that was never awaited; await it"),
         (lambda rollout: "good", "returned 'good'.*it was called with Ascent's signature .* should return a number"),
-        (lambda solution_str: {"acc": 1}, "needs the key score, but it has acc"),
+        (lambda solution_str: {"acc": 1}, "wrong_type: .*needs the key score, but it has acc"),
         (lambda solution_str: [1.0], "wrong_type.*it was called with verl's signature .*should return a number or"),
         (lambda completions, answer: 1 / 0, r"ZeroDivisionError: division by zero at .*test_signatures\.py:\d+, in "
          r"<lambda>; called with completions=\['4', '4'\], answer=\[4, 4\]"),
