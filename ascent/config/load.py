@@ -35,8 +35,9 @@ def read_recipe(recipe: str, others: Iterable[str] = ()) -> dict[str, Any]:
     else:
         known = shipped_recipes()
         if recipe not in known:
-            close = nearest(recipe, dict.fromkeys((*known, *others)))
-            raise ValueError(f"no recipe named {recipe!r}; {close} (a file's path ends in .yaml)")
+            close = nearest(recipe.lower(), dict.fromkeys((*known, *others)))
+            hint = close if close.startswith("did") else "ascent recipes and ascent show algorithms list the names"
+            raise ValueError(f"no recipe named {recipe!r}; {hint} (a file's path ends in .yaml)")
         text = resources.files("ascent").joinpath("recipes", f"{recipe}.yaml").read_text(encoding="utf-8")
     value = yaml_text.read(text, recipe)
     if value is None:

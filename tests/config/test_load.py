@@ -17,6 +17,12 @@ def test_an_unknown_name_suggests_the_nearest():
         read_recipe("rlvrr")
     with pytest.raises(ValueError, match="no recipe named 'simpoo'; did you mean simpo"):
         read_recipe("simpoo", ["simpo"])
+    with pytest.raises(ValueError, match="no recipe named 'RLVR'; did you mean rlvr"):
+        read_recipe("RLVR")
+    with pytest.raises(
+        ValueError, match="no recipe named 'xyzzyx'; ascent recipes and ascent show algorithms list the"
+    ):
+        read_recipe("xyzzyx", ["simpo"])
 
 
 @pytest.mark.parametrize(
