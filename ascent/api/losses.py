@@ -38,6 +38,7 @@ SUPPLY = {
     "old_logprobs_T": 'batch["old_logprobs_T"] = policy.logprobs(batch)',
     "ref_logprobs_T": 'batch["ref_logprobs_T"] = policy.reference_logprobs(batch)',
     "teacher_logprobs_T": 'batch["teacher_logprobs_T"] = teacher.logprobs(batch)',
+    "teacher_TV": 'for each in (batches := policy.microbatches(batch)): each["teacher_TV"] = teacher.logits(each)',
     "values_T": 'batch |= critic.outputs(batch, "values_T")',
     "greedy_rewards_B": "one reward for each sequence, of the prompt's policy.sample(prompts, greedy=True)",
     "chosen_P": "batch = policy.pack(pairs), with records of kind pairs",
@@ -87,6 +88,10 @@ def objective_of_loss(
         row = loss_row(function_loss(loss, options, single_microbatch=single_microbatch))
     else:
         row = with_options(row_of(loss), options, LOSS_SLOTS, max_new_tokens)
+    if "step_head" in row.needs:
+        raise ValueError(
+            f"{row.name} trains a process reward model, which needs a recipe: ascent.train({row.name!r}, ...)"
+        )
     critic = head == "scalar" and row.loss is None
     part: Literal["all", "policy", "critic"] = "critic" if critic else "all" if head == "both" else "policy"
     return Objective(row, {"value_loss": 1.0} if critic else row.weights, part)

@@ -179,6 +179,14 @@ class Policy:
         """Model outputs by name, without gradient: logprobs_T, entropy_T; with a scalar head values_T, scores_B."""
         return self._outputs(self, batch, set(names))
 
+    def logits(self, batch: PackedBatch) -> Any:
+        """The distributions at trained tokens, as `teacher_TV` of a micro-batch; computed a chunk at a time."""
+        return self.infer(batch, frozenset({"logits_TV"}))["logits_TV"].detach()
+
+    def microbatches(self, batch: PackedBatch) -> list[PackedBatch]:
+        """The micro-batches that `step` would cut a batch into, to add to them what a whole batch cannot hold."""
+        return self._microbatches(batch, whole_groups=False)
+
     def minibatches(
         self, batch: PackedBatch, count: int = 1, *, epochs: int = 1, whole_groups: bool = False
     ) -> Iterator[list[PackedBatch]]:
@@ -202,13 +210,11 @@ class Policy:
 
         Returns the metrics of the step.
         """
-        metrics = self.learner.step(*self._prepare(batch, loss, options))
-        return {name: metric.value() for name, metric in metrics.items()}
+        return self._run(self.learner.step, batch, loss, options)
 
     def evaluate(self, batch: Batches, loss: Loss, /, **options: Any) -> dict[str, float]:
         """The loss and the metrics of `step`, without an update."""
-        metrics = self.learner.evaluate(*self._prepare(batch, loss, options))
-        return {name: metric.value() for name, metric in metrics.items()}
+        return self._run(self.learner.evaluate, batch, loss, options)
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a Hugging Face folder; with LoRA the adapter, which names its base (`ascent export`)."""
@@ -298,13 +304,16 @@ class Policy:
         check_batch(batch)
         return model_outputs(model, batch, names, self.config.update.tokens_per_microbatch)
 
-    def _prepare(self, batch: Batches, loss: Loss, options: Mapping[str, Any]) -> tuple[list[PackedBatch], Objective]:
+    def _run(self, call: Any, batch: Batches, loss: Loss, options: Mapping[str, Any]) -> dict[str, float]:
         objective = self._objective(loss, options, True)
         batches = self._microbatches(batch, objective.row.trains_groups)
         if len(batches) > 1:
             objective = self._objective(loss, options, False)
         check_step(batches, objective, self.steps)
-        return batches, objective
+        try:
+            return {name: metric.value() for name, metric in call(batches, objective).items()}
+        except KeyError as error:  # of a cell; losses are counted before anything is trained
+            raise ValueError(str(error.args[0])) from error
 
     def _objective(self, loss: Loss, options: Mapping[str, Any], single_microbatch: bool) -> Objective:
         key = (loss if isinstance(loss, str) else id(loss), repr(options), single_microbatch)

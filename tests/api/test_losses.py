@@ -44,6 +44,17 @@ def test_which_terms_a_model_trains_depends_on_its_head() -> None:
     assert objective("reward_model", "scalar").want == {"scores_B"}
 
 
+@pytest.mark.parametrize("name", ascent.TABLE)
+def test_every_row_is_a_loss(name: str) -> None:
+    row = ascent.TABLE[name]
+    head = "scalar" if "score_head" in row.needs else "tokens"
+    if "step_head" in row.needs:
+        with pytest.raises(ValueError, match="trains a process reward model, which needs a recipe"):
+            objective(name, head)
+    else:
+        assert objective(name, head).want
+
+
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [

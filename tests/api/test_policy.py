@@ -148,6 +148,28 @@ def test_lora_trains_its_adapter_and_its_reference_is_the_base() -> None:
     assert not torch.equal(batch["ref_logprobs_T"], policy.logprobs(batch))
 
 
+@pytest.mark.slow
+def test_distillation_gives_the_recipes_loss(tmp_path: Path) -> None:
+    recipe = {
+        "algorithm": "kd", "model.teacher": "tiny:qwen2", "data.train": "sort_digits:24", "data.batch_size": 8,
+        "update": {"learning_rate": 1e-3, "tokens_per_microbatch": 150}, "run.steps": 2,
+    }  # fmt: skip
+    run = train(recipe, tmp_path / "run")
+    student = ascent.Policy("tiny:llama", learning_rate=1e-3, tokens_per_microbatch=150)
+    teacher = ascent.Policy("tiny:qwen2")
+    examples = ascent.load_data("sort_digits:24", "examples")
+    found = []
+    for _, chosen in zip(range(2), ascent.batches(examples, 8), strict=False):
+        with pytest.raises(ValueError, match=r"kd needs teacher_TV.*teacher\.logits\(each\)"):
+            student.step(student.pack(chosen), "kd")
+        batches = student.microbatches(student.pack(chosen))
+        assert len(batches) > 1
+        for each in batches:
+            each["teacher_TV"] = teacher.logits(each)
+        found.append(student.step(batches, "kd")["loss/total"])
+    assert found == losses(run)
+
+
 class Twice:
     """Answers the first turn with its length, and ends the episode after the second."""
 
@@ -273,6 +295,13 @@ def rollouts(policy: ascent.Policy) -> list[ascent.Rollout]:
     return policy.sample(["a", "b"], n=2)
 
 
+GOLD = {"gold_nll": {"weight": 1.0}}
+
+
+def pairs() -> Any:
+    return ascent.load_data("sort_digits:2", "pairs")
+
+
 def unpaired(policy: ascent.Policy) -> Any:
     batch = policy.pack(ascent.load_data("sort_digits:2", "unpaired"))
     return batch | {"ref_logprobs_T": policy.reference_logprobs(batch)}
@@ -293,6 +322,8 @@ def unpaired(policy: ascent.Policy) -> Any:
         (lambda p, r: p.step(r, "grpo"), "step takes a packed batch, not list; policy.pack makes one"),
         (lambda p, r: p.step(None, "grpo"), "step takes a packed batch, not NoneType"),
         (lambda p, r: p.step(p.pack(r), "grop"), "no algorithm named 'grop'; did you mean .*grpo"),
+        (lambda p, r: p.step(p.pack(pairs()), "dpo", extra_losses=GOLD), "reference_logprobs"),
+        (lambda p, r: p.step(p.pack(pairs()), "simpo", extra_losses=GOLD), "needs gold_B; this"),
         (lambda p, r: p.step(p.pack(r), 3), "a loss is a name of the table, a Row or a function, not 3"),
         (lambda p, r: p.step(p.pack(r), "grpo", kl=False), "needs advantages_T, .*add_advantages"),
         (lambda p, r: p.step(ascent.add_advantages(p.pack(r, [1, 0, 0, 1])), "grpo"), "reference_logprobs"),
