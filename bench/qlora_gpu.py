@@ -1,6 +1,6 @@
 """One GRPO step of QLoRA (a 4-bit base) against LoRA on a bfloat16 base: memory and time by phase.
 
-    python bench/qlora_gpu.py RESULT.json [--shape 7b|tiny] [--prompts 8] [--samples 8] [--new 512] [--work FOLDER]
+    python bench/qlora_gpu.py [RESULT.json] [--shape 7b|tiny] [--prompts 8] [--samples 8] [--new 512] [--work FOLDER]
 
 A Llama with random weights is written to FOLDER (13.5 GB for 7b; a temporary folder by default) and loaded by each side
 in a process of its own, as `ascent train` loads it. Prompts have 128 tokens; nothing stops a completion before `--new`
@@ -143,7 +143,7 @@ def table(sides: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result", type=Path, metavar="RESULT.json")
+    parser.add_argument("result", type=Path, metavar="RESULT.json", nargs="?", default=Path("qlora.json"))
     parser.add_argument("--shape", choices=list(SHAPES), default="7b")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--samples", type=int, default=8)
@@ -152,6 +152,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="reused if it holds the model already")
     parser.add_argument("--do", choices=["make", *SIDES], help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.shape == "7b" and not CUDA:
+        print("bench/qlora_gpu.py needs a GPU; --shape tiny tries the script on a CPU")
+        return
     if given.do == "make":
         make(given.work, given.shape, given.prompts)
     elif given.do is not None:

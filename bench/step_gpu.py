@@ -268,6 +268,12 @@ def measure(side: str, work: str, given: argparse.Namespace) -> dict[str, Any]:
     return {**means, "first": found["steps"][0]["step"], "peak_gb": found["peak_gb"], "steps": found["steps"]}
 
 
+def torch_has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sides", default="grpo,ppo,trl")
@@ -282,6 +288,9 @@ def main() -> None:
     parser.add_argument("--side", help="measure in this process")
     parser.add_argument("--work", default="E")
     given = parser.parse_args()
+    if given.size != "mini" and not torch_has_cuda():
+        print("bench/step_gpu.py needs a GPU; --size mini --sides grpo --prompts 2 tries the script on a CPU")
+        return
     if given.side:
         print(json.dumps(trl(given) if given.side == "trl" else ours(given, given.side)))
         return
