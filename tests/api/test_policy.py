@@ -70,6 +70,32 @@ def test_grpo_of_the_page_gives_the_recipes_loss_and_weights(tmp_path: Path, mon
     assert (tmp_path / "runs/own-grpo/model.safetensors").read_bytes() == weights_of(tmp_path / "run", 4)
 
 
+def check_grpo(dtype: str, parts: int, folder: Path) -> None:
+    """Three steps of a loop and of a recipe, with `parts` updates each, end at the same weights."""
+    (folder / "mine.py").write_text(LETTERS)
+    recipe = {
+        "algorithm": "grpo", "model.dtype": dtype, "data.train": "sort_digits:64",
+        "rewards": [{"use": f"{folder}/mine.py:letters"}],
+        "rollouts": {"prompts_per_step": 4, "group_size": 8, "max_new_tokens": 8},
+        "update": {"learning_rate": 1e-2, "minibatches": parts}, "run.steps": 3,
+    }  # fmt: skip
+    train(recipe, folder / "run")
+    policy = ascent.Policy("tiny:llama", dtype=dtype, learning_rate=1e-2, max_new_tokens=8)
+    for _, chosen in zip(range(3), ascent.batches(ascent.load_data("sort_digits:64"), 4), strict=False):
+        rollouts = policy.sample(chosen, n=8)
+        batch = policy.pack(rollouts, letters(rollouts))
+        batch["ref_logprobs_T"] = policy.reference_logprobs(batch)
+        batch = ascent.add_advantages(batch)
+        for update in policy.minibatches(batch, parts) if parts > 1 else [batch]:
+            policy.step(update, "grpo")
+    assert saved(policy, folder / "own") == weights_of(folder / "run", 3)
+
+
+@pytest.mark.slow
+def test_where_the_samplers_logprobs_are_not_the_trainers_the_weights_are_the_recipes(tmp_path: Path) -> None:
+    check_grpo("bfloat16", 2, tmp_path)
+
+
 def test_dpo_of_the_page_gives_the_recipes_loss_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = run_snippet("dpo", 25, monkeypatch, tmp_path)
     recipe = {
