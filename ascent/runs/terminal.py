@@ -203,13 +203,13 @@ class Terminal:
 
 
 def phase_times(metrics: Mapping[str, float]) -> list[str]:
-    """Such as `2.1 s: sample 1.3, update 0.8`; nothing where no time was logged."""
+    """Such as `2.1 s: sample 1.3` and `update 0.8`; nothing where no time was logged."""
     if "time/step" not in metrics:
         return []
     total = metrics["time/step"] + metrics.get("time/evaluate", 0.0)
     times = {name: metrics.get(f"time/{name}", 0.0) for name in PHASES}
     shown = [f"{name} {seconds:.2g}" for name, seconds in times.items() if seconds >= SHORTEST_PHASE * total]
-    return [f"{total:.2g} s{': ' if shown else ''}{', '.join(shown)}"]
+    return [f"{total:.2g} s: {shown[0]}", *shown[1:]] if shown else [f"{total:.2g} s"]
 
 
 def fit(parts: Sequence[str], width: int | None) -> str:

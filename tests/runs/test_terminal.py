@@ -7,7 +7,7 @@ import io
 import pytest
 
 from ascent.progress import add_tokens, phase, track
-from ascent.runs.terminal import SECONDS_WITHOUT_LINE, Display, Terminal, fit, phase_times
+from ascent.runs.terminal import PHASES, SECONDS_WITHOUT_LINE, Display, Terminal, fit, phase_times
 
 
 class Clock:
@@ -114,8 +114,11 @@ TIMES = {"time/step": 2.0, "time/sample": 1.25, "time/score": 0.05, "time/prepar
 
 def test_a_step_says_where_its_time_went() -> None:
     assert phase_times({}) == []
-    assert phase_times(TIMES) == ["2 s: sample 1.2, update 0.7"]
-    assert phase_times(TIMES | {"time/evaluate": 8.0}) == ["10 s: sample 1.2, update 0.7, evaluate 8"]
+    assert phase_times({"time/step": 0.5}) == ["0.5 s"]
+    assert phase_times(TIMES) == ["2 s: sample 1.2", "update 0.7"]
+    assert phase_times(TIMES | {"time/evaluate": 8.0}) == ["10 s: sample 1.2", "update 0.7", "evaluate 8"]
+    everything = dict.fromkeys((f"time/{name}" for name in PHASES), 0.0123) | {"time/step": 0.1}
+    assert max(map(len, fit(["step 1000/1000", *phase_times(everything)], 80).splitlines())) <= 80
 
 
 def test_a_line_breaks_between_its_numbers_and_only_where_it_must() -> None:
