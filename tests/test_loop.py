@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -201,3 +202,29 @@ def test_a_step_may_take_several_updates_or_none() -> None:
     again = LoopParts(Passes(), again.trained, again.tracker, again.save)
     run(again, SCHEDULE)
     assert state_of(again) == state_of(made)
+
+
+class SlowTargets(Targets):
+    """Samples for 10 ms of the 30 ms that it takes to make a batch."""
+
+    def next(self, step: int) -> list[float]:
+        time.sleep(0.03)
+        return super().next(step)
+
+    def report(self) -> dict[str, Value]:
+        return {"time/sample": Value(0.01)}
+
+    def refresh(self, weights: Mapping[str, Any]) -> None:
+        time.sleep(0.01)
+        super().refresh(weights)
+
+
+def test_the_phases_of_a_step_add_up_to_its_time() -> None:
+    made = replace(parts({}), source=SlowTargets())
+    run(made, Schedule(steps=3, save_every=3, evaluate_every=2))
+    rows = dict(made.tracker.rows)  # type: ignore[attr-defined]
+    assert [step for step, row in rows.items() if "time/evaluate" in row] == [2, 3]
+    for row in rows.values():
+        phases = [row[f"time/{name}"] for name in ("sample", "prepare", "update", "refresh")]
+        assert row["time/prepare"] >= 0.02 and row["time/refresh"] >= 0.01
+        assert 0.9 * row["time/step"] <= sum(phases) <= row["time/step"]
