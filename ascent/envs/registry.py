@@ -1,7 +1,8 @@
 """Environments by name: a built-in, an entry point of another package (group `ascent.envs`), or `file.py:NAME`.
 
-An environment is a function of a prompt that returns an `Env` (methods `first` and `reply`), with keyword-only
-parameters as options; or a class that takes the options, is called with a prompt, and may hold shared resources.
+An environment is a class with the methods of `Env` (`first` and `reply`) that takes a prompt, or a function of a prompt
+that returns one, with keyword-only parameters as options; or a class that takes the options, is called with a prompt,
+and may hold shared resources.
 `find_env("tools", tools=["calculator"])` checks the options.
 """
 
@@ -48,7 +49,8 @@ def find_env(use: str, **options: Any) -> EnvFactory:
 
 def bind_env(use: str, target: Any, options: dict[str, Any]) -> EnvFactory:
     """An environment's class or function, called `use` in messages, with its options bound."""
-    if isinstance(target, type):
+    is_env = hasattr(target, "first") and hasattr(target, "reply")
+    if isinstance(target, type) and not is_env:
         check_options(f"env {use}", target, options)
         factory = target(**options)
         if not callable(factory):

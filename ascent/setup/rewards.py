@@ -117,7 +117,8 @@ def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:
                 if twice is not None:
                     way = "use the verifier once, and other names beside it" if stepwise else "give one another `name`"
                     raise ValueError(f"two rewards are called {twice}; {way}")
-                metric = next((name for name in names if is_registered(f"reward/{name}")), None)
+                # reward/correct is the mean of a reward of that name, so the two are one metric.
+                metric = next((n for n in names if n != "correct" and is_registered(f"reward/{n}")), None)
                 if metric is not None:
                     raise ValueError(
                         f"a reward is called {metric}, but reward/{metric} is another metric (docs/metrics.md); give "

@@ -15,7 +15,7 @@ FILE = """
 from ascent.records import Reply
 
 class Echo:
-    def __init__(self, prompt, times):
+    def __init__(self, prompt, *, times=1):
         self.prompt, self.times = prompt, times
     def first(self):
         return self.prompt
@@ -23,13 +23,13 @@ class Echo:
         return Reply(None, {"correct": float(self.times)})
 
 def echo(prompt, *, times=1):
-    return Echo(prompt, times)
+    return Echo(prompt, times=times)
 
 class Shared:
     def __init__(self, *, times):
         self.times, self.closed = times, False
     def __call__(self, prompt):
-        return Echo(prompt, self.times)
+        return Echo(prompt, times=self.times)
     def close(self):
         self.closed = True
 
@@ -50,6 +50,9 @@ def file(tmp_path: Path) -> str:
 def test_a_function_and_a_class_of_a_file(file: str) -> None:
     assert find_env(f"{file}:echo")(PROMPT).reply("x").parts == {"correct": 1.0}
     assert find_env(f"{file}:echo", times=2)(PROMPT).reply("x").parts == {"correct": 2.0}
+    assert find_env(f"{file}:Echo", times=2)(PROMPT).reply("x").parts == {"correct": 2.0}
+    with pytest.raises(ValueError, match="often"):
+        find_env(f"{file}:Echo", often=2)
     shared = find_env(f"{file}:Shared", times=3)
     assert shared(PROMPT).reply("x").parts == {"correct": 3.0}
     shared.close()

@@ -241,7 +241,11 @@ def test_a_reward_that_is_refused_closes_those_made_before_it(tmp_path: Path) ->
     assert (tmp_path / "closed").is_file()
 
 
-@pytest.mark.parametrize("name", ["mean", "std", "correct", "failure_frac"])
+def test_a_reward_may_be_called_correct() -> None:
+    assert set(rewards_of(plan({"use": "exact", "name": "correct"})).rewards) == {"correct"}
+
+
+@pytest.mark.parametrize("name", ["mean", "std", "failure_frac"])
 def test_a_name_that_would_hide_a_metric_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"a reward is called {name}, but reward/{name} is another metric"):
         rewards_of(plan({"use": "exact", "name": name}))
