@@ -9,6 +9,9 @@ from hypothesis import settings
 # Two test processes share two cores: more threads in each only make them wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# The width of the terminal that started the tests, which xdist hands to its processes, must not break lines.
+os.environ.pop("COLUMNS", None)
+
 # A busy machine is no counterexample.
 settings.register_profile("ascent", deadline=None)
 settings.load_profile("ascent")
