@@ -208,7 +208,11 @@ def resume_run(
             f"{folder} is no run folder: it has no {CONFIG}; ascent runs lists the runs of a folder. A run that was "
             "killed before it had one is started again with ascent train and the same --run"
         )
-    plan = resolve(validate(read_yaml((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))))
+    config = read_yaml((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
+    try:
+        plan = resolve(validate(config))
+    except ValueError as error:
+        raise ValueError(f"{folder / CONFIG}: {error}") from error
     plan = replace(plan, objects=objects_again(plan.config, given or {}, folder))
     ended = state_of(folder) == "finished"
     with ExitStack() as stack:

@@ -146,5 +146,6 @@ def test_resuming_a_run_of_before_is_refused(run_folder):
         yaml.safe_load(config.read_text()), {"model": {"recompute": False}, "data": {"bad_rows": "skip"}}
     )
     config.write_text(yaml.safe_dump(old))
+    assert refusal(run_folder).startswith(f"{config}: ")
     assert "data.bad_rows is now called data.invalid_rows" in refusal(run_folder)
     assert "model.recompute is now called model.gradient_checkpointing" in refusal(run_folder)
