@@ -12,7 +12,8 @@ from ascent.rewards import batched
 
 
 def _now_and_then(rollout: Rollout) -> bool:
-    return rollout.sample == 0
+    """In steps, whose prompts are called 1.0/..., not when rewards are tried before the first one."""
+    return rollout.sample == 0 and rollout.prompt.id[0].isdigit()
 
 
 def _fair(rollout: Rollout) -> float:
@@ -49,7 +50,7 @@ def words(rollout: Rollout) -> Any:
 
 @batched
 def too_few(rollouts: Sequence[Rollout]) -> list[float]:
-    return [_fair(each) for each in rollouts[1:]]
+    return [_fair(each) for each in rollouts[1:] or rollouts]
 
 
 def equal(rollout: Rollout) -> float:
