@@ -23,7 +23,9 @@ def test_names() -> None:
 
 @pytest.mark.skipif(HERE, reason="reasoning-gym is installed")
 def test_the_missing_package_is_named() -> None:
-    with pytest.raises(ValueError, match=r"leg_counting needs the package reasoning-gym; .* 'ascent-posttrain\[reasoning\]'"):
+    with pytest.raises(
+        ValueError, match=r"leg_counting needs the package reasoning-gym; .* 'ascent-posttrain\[reasoning\]'"
+    ):
         from_name(NAME, "prompts", count=1)
 
 
