@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  || echo "model-written programs need a sandbox: install the package bubblewrap (Debian, Ubuntu: apt-get install bubblewrap)"
 	@touch $@
 
-check: setup  ## Format, lint, types, architecture and the fast tests: under two minutes.
+check: setup  ## Format, lint, types, architecture and the fast tests: a few minutes.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy ascent

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ascent.maths.logprobs import widened
-from ascent.models.fused_logprobs import BUDGET_BYTES, Head, slices
+from ascent.models.fused_logprobs import BUDGET_BYTES, slices
+from ascent.models.head import Head
 
 # Tiles of R x V alive at once: logits, log-probs and mixtures of two models, and their gradients.
 LIVE_TILES = 16

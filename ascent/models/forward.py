@@ -20,7 +20,8 @@ from ascent.maths.segments import Segments
 from ascent.models import shared_prefix
 from ascent.models.attention import PackedContext, attention_context, packed_context
 from ascent.models.chunked_logits import ChunkedLogits
-from ascent.models.fused_logprobs import BUDGET_BYTES, Head, fused_logprobs
+from ascent.models.fused_logprobs import BUDGET_BYTES, fused_logprobs
+from ascent.models.head import Head
 from ascent.models.layer_patching import wide_product
 from ascent.models.routing import RoutingReplay, capture_contexts, routing
 from ascent.models.shared_prefix import GatherIndex, gather, gather_index, upload

@@ -12,7 +12,6 @@ collision = log sum p^2 (the log-probability that two samples agree), which has 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -20,23 +19,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ascent.maths.logprobs import widened
-from ascent.models.layer_patching import FAST, KernelSet
+from ascent.models.head import Head, TileConfig
 
 BUDGET_BYTES = 128 * 2**20
 CUDA_BUDGET_BYTES = 512 * 2**20  # larger tiles keep a GPU busy: half the time of 128 MiB on an H200
 # Tiles alive at once: logits, probabilities, and one more for the entropy, the collision or the soft cap.
 LIVE_TILES = 3
-
-
-@dataclass(frozen=True)
-class Head:
-    """The output head: logits = softcap * tanh(scale * (h @ weight.T + bias) / softcap)."""
-
-    weight_VD: Tensor
-    bias_V: Tensor | None = None
-    scale: float = 1.0
-    softcap: float | None = None
-    kernels: KernelSet = FAST
 
 
 class TokenOutputs(NamedTuple):
@@ -108,19 +96,6 @@ def triton_tile(hidden_ND: Tensor, weight_VD: Tensor, budget_bytes: int) -> tupl
     rows = min(max(hidden_ND.shape[0], 1), budget_bytes // (4 * hidden * 4))
     columns = (budget_bytes // 2 // (rows * size + 8 * hidden)) // 256 * 256
     return rows, min(vocab, max(256, columns))
-
-
-class TileConfig(NamedTuple):
-    """The parameters of one call, constant over its tiles."""
-
-    scale: float
-    softcap: float | None
-    temperature: float
-    entropy: bool
-    collision: bool
-    tile: tuple[int, int]
-    kernels: KernelSet
-    triton: bool = False
 
 
 class _FusedLogprobs(torch.autograd.Function):

@@ -9,7 +9,7 @@ Axes: N rows, D hidden size, V vocabulary, C columns of a tile, S splits of the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
@@ -17,8 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-if TYPE_CHECKING:
-    from ascent.models.fused_logprobs import TileConfig
+from ascent.models.head import TileConfig
 
 ROWS, COLUMNS, DEPTH = 128, 256, 64  # the tile of one program, and the depth of one step of its product
 SPLITS = 16  # of the vocabulary in `reduce_logits`; fixed, so that a row's bits do not depend on the batch

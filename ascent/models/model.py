@@ -12,7 +12,8 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ascent.models import adapters, forward, heads
-from ascent.models.fused_logprobs import BUDGET_BYTES, Head
+from ascent.models.fused_logprobs import BUDGET_BYTES
+from ascent.models.head import Head
 from ascent.models.hf_logging import quiet_transformers
 from ascent.models.layer_patching import FAST
 from ascent.models.routing import EXPERTS, ROUTES_CHANGED, Routes, RoutingReplay

@@ -16,7 +16,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ascent.maths.segments import Segments
 from ascent.models.attention import AttentionCall, PackedContext, attention_context, packed_context
-from ascent.models.fused_logprobs import Head, fused_logprobs
+from ascent.models.fused_logprobs import fused_logprobs
+from ascent.models.head import Head
 from ascent.models.routing import Routes, RoutingRecorder, RoutingReplay, no_expert, routing
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}

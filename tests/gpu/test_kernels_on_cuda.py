@@ -12,7 +12,8 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Config, Qwen2MLP
 
-from ascent.models.fused_logprobs import Head, fused_logprobs, uses_triton
+from ascent.models.fused_logprobs import fused_logprobs, uses_triton
+from ascent.models.head import Head
 from ascent.models.layer_patching import fast_mlp, fast_norm, fast_rotary
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

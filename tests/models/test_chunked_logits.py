@@ -5,7 +5,7 @@ import torch
 
 from ascent.maths.divergence import jensen_shannon
 from ascent.models.chunked_logits import LIVE_TILES, ChunkedLogits
-from ascent.models.fused_logprobs import Head
+from ascent.models.head import Head
 from tests.models.packing import Meter
 
 

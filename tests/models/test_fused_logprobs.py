@@ -5,7 +5,8 @@ import torch
 
 from ascent.maths.divergence import entropy, log_collision
 from ascent.maths.logprobs import token_logprobs
-from ascent.models.fused_logprobs import Head, TokenOutputs, fused_logprobs, tile_shape
+from ascent.models.fused_logprobs import TokenOutputs, fused_logprobs, tile_shape
+from ascent.models.head import Head
 from tests.models.packing import Meter
 
 

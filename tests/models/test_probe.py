@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ascent.models import layer_patching
-from ascent.models.fused_logprobs import Head
+from ascent.models.head import Head
 from ascent.models.model import output_head
 from ascent.models.probe import check_config, check_model
 from tests.models.packing import FAMILIES, random_model

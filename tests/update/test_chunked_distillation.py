@@ -6,7 +6,7 @@ import torch
 from ascent.algorithms import TABLE
 from ascent.losses.objective import file_terms
 from ascent.models.chunked_logits import LIVE_TILES, ChunkedLogits
-from ascent.models.fused_logprobs import Head
+from ascent.models.head import Head
 from ascent.update import microbatch
 from ascent.update.chunked_distillation import chunked_distillation
 from ascent.update.objective import objective_of
