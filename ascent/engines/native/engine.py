@@ -7,6 +7,7 @@ and batches. The weights are the learner's own tensors, read in place at every s
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,10 +52,6 @@ class Stats:
     prefill_tokens: int
     seconds: float
     useful_frac: float  # share of computed tokens that were not padding or discarded
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
 
 
 class NativeEngine:
@@ -184,7 +181,7 @@ class NativeEngine:
         self._scheduler.clear_prefix_cache()
 
     def _shrink(self, runner: Runner) -> None:
-        """Give the memory of the KV cache to whoever comes next, where it can be given back without losing graphs."""
+        """Give the memory of the KV cache back, where that is possible without losing graphs."""
         if runner.kv_cache.memory is not None:
             self._peak_kv_cache_bytes = max(self._peak_kv_cache_bytes, runner.kv_cache.bytes)
             self._scheduler.clear_prefix_cache()
@@ -200,8 +197,7 @@ class NativeEngine:
         return Stats(
             num_blocks=self._blocks.num_usable, block_size=self._blocks.block_size,
             kv_cache_bytes=max(self._peak_kv_cache_bytes, self._runner.kv_cache.bytes if self._runner else 0),
-            used_blocks=self._blocks.num_used,
-            peak_used_blocks=self._peak_used, peak_shared_blocks=self._peak_shared,
+            used_blocks=self._blocks.num_used, peak_used_blocks=self._peak_used, peak_shared_blocks=self._peak_shared,
             preemptions=self._scheduler.num_preemptions, requests=self._requests, tokens=self._tokens,
             prefill_tokens=self._prefill_tokens, seconds=self._seconds,
             useful_frac=min(1.0, useful / computed) if computed else 1.0,
@@ -336,11 +332,7 @@ def _stop_text_end(model: LanguageModel, tokens: list[int], request: Request) ->
 
     if not tokens or not has_stop(len(tokens)):
         return None
-    low, high = 1, len(tokens)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if has_stop(middle) else (middle + 1, high)
-    return low
+    return 1 + bisect_left(range(1, len(tokens)), True, key=has_stop)
 
 
 @contextmanager
