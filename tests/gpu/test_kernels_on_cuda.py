@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
@@ -142,5 +141,4 @@ def test_gated_mlps_and_their_gradients(activation: str) -> None:
     for one, reference in zip(ours.parameters(), theirs.parameters(), strict=True):
         close(one.grad, reference.grad, 0.01)  # type: ignore[arg-type]
     with torch.no_grad():
-        assert torch.equal(fast_mlp(Qwen2MLP.forward, ours, x), F.linear(
-            F.silu(ours.gate_proj(x)) * ours.up_proj(x), ours.down_proj.weight)) or activation != "silu"  # fmt: skip
+        assert torch.equal(fast_mlp(Qwen2MLP.forward, ours, x), Qwen2MLP.forward(theirs, x))
