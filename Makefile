@@ -23,6 +23,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@command -v bwrap >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && { apt-get update -qq; apt-get install -qq -y bubblewrap; } >/dev/null; } \
 	  || echo "model-written programs need a sandbox: install the package bubblewrap (Debian, Ubuntu: apt-get install bubblewrap)"
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	  && { apt-get update -qq; apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1; } \
+	  || echo "the tests of pages need a browser: install the package chromium (Debian, Ubuntu: apt-get install chromium)"
 	@touch $@
 
 check: setup  ## Format, lint, types, architecture and the fast tests: a few minutes.

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
     from ascent.api.collect import collect as collect
     from ascent.api.compare import compare as compare
     from ascent.api.compare_runs import compare_runs as compare_runs
+    from ascent.api.diagnose import diagnose_run as diagnose_run
     from ascent.api.evaluate import evaluate as evaluate
     from ascent.api.export import export as export
+    from ascent.api.forecast import forecast as forecast
+    from ascent.api.forecast import forecast_score as forecast_score
     from ascent.api.iterate import iterate as iterate
     from ascent.api.policy import Policy as Policy
+    from ascent.api.replay import bisect as bisect
+    from ascent.api.replay import replay as replay
     from ascent.api.sample import sample as sample
     from ascent.api.score import score as score
     from ascent.api.sweep import sweep as sweep
@@ -59,6 +64,9 @@ _MODULES = {
     ),
     "ascent.api.train": ("train", "resume"),
     "ascent.api.policy": ("Policy",),
+    "ascent.api.diagnose": ("diagnose_run",),
+    "ascent.api.replay": ("replay", "bisect"),
+    "ascent.api.forecast": ("forecast", "forecast_score"),
     "ascent.api.advantages": ("add_advantages",),
     "ascent.api.batches": ("batches", "load_data"),
     **{

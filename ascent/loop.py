@@ -100,7 +100,8 @@ def _update(parts: LoopParts, step: int) -> dict[str, float]:
         with _timed(times, "time/refresh"):
             parts.source.refresh(parts.trained[0].learner.weights())
         values = {name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()}
-    times["time/prepare"] -= values.get("time/sample", 0.0) + values.get("time/score", 0.0)
+    sampled = values.get("time/sample", 0.0) + values.get("time/score", 0.0)
+    times["time/prepare"] -= sampled - values.get("time/overlap", 0.0)  # what ran beside the update took no time here
     return values | times | {"time/tokens_per_s": values.get("tokens/run", 0.0) / times["time/step"]}
 
 

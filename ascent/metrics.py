@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 
 EVAL = "eval/"
+# Of a number with one of these words in its name, less is better.
+ERRORS = ("loss", "nll", "error", "brier")
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ REGISTRY: tuple[MetricInfo, ...] = (
     _metric("preference/length_correlation", "", "Held-out correlation of a reward model's score with length."),
     _metric("time/sample", SECONDS, "Generating rollouts; rewards are computed meanwhile."),
     _metric("time/score", SECONDS, "Waiting for rewards after the last rollout was generated."),
+    _metric("time/overlap", SECONDS, "The part of both that ran beside the update (rollouts.max_staleness)."),
+    _metric("time/wait", SECONDS, "Waiting for it after the update; a part of time/refresh."),
     _metric("time/prepare", SECONDS, "Reading and packing data, log-probs of other models, advantages, micro-batches."),
     _metric("time/update", SECONDS, "Forward, backward and optimizer."),
     _metric("time/refresh", SECONDS, "Measuring the update's KL and handing the new weights to the sampler."),
@@ -154,6 +158,10 @@ def find_metric(name: str) -> MetricInfo | None:
 def is_registered(name: str) -> bool:
     """Whether the registry has an entry of exactly this name."""
     return any(each.name == name for each in REGISTRY)
+
+
+def larger_is_better(name: str) -> bool:
+    return not any(word in name for word in ERRORS)
 
 
 def healthy(name: str) -> tuple[float, float]:

@@ -1,6 +1,6 @@
-"""Do the algorithms learn? Eight studies on tiny models, five seeds each, one CPU thread a cell.
+"""Do the algorithms learn? Nine studies on tiny models, five seeds each, one CPU thread a cell.
 
-    python bench/learning.py [sft] [reward] [preference] [talking] [rows] [sort] [sanity] [tasks]
+    python bench/learning.py [sft] [reward] [preference] [talking] [rows] [sort] [sanity] [tasks] [staleness]
         [--only CELL,CELL] [--jobs N] [--first-seed N] [--seeds N] [--work FOLDER]
 
 sft: held-out accuracy before and after. reward: reward models against the Bayes rate, pairwise, K-wise and listwise on
@@ -10,8 +10,9 @@ every algorithm that learns from rollouts, 9, 12 or 15 steps on `contrary`, and 
 five of them on lists longer than any that was shown, each again with a coin for a reward, and imitation alone. sanity:
 training prompts that can all be learnt. tasks: countdown, tagged sums with three rewards at once, and summaries with a
 reward model, every part before and after, with coins for rewards beside them; and the recipe rlhf_iterated, round by
-round. Writes dated JSON with hardware, command and seeds to bench/results/;
-tests/end_to_end/{studies,talking,policies,tasks}.py is what runs.
+round. staleness: GRPO on lists to sort, with synchronous rollouts and with rollouts one and two versions old. Writes
+dated JSON with hardware, command and seeds to bench/results/;
+tests/end_to_end/{studies,talking,policies,tasks,staleness}.py is what runs.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ascent.config.load import read_recipe  # noqa: E402
-from tests.end_to_end import policies, studies, talking, tasks  # noqa: E402
+from tests.end_to_end import policies, staleness, studies, talking, tasks  # noqa: E402
 
-Cell = Callable[[Path, int], dict[str, float]]
+Cell = Callable[[Path, int], Mapping[str, Any]]
 
 
 def sft_cells() -> dict[str, Cell]:
@@ -98,6 +99,10 @@ def task_cells() -> dict[str, Cell]:
     }  # the longest first, so that none is left alone at the end
 
 
+def staleness_cells() -> dict[str, Cell]:
+    return {name: lambda root, seed, n=name: staleness.study(root, n, seed) for name in staleness.ARMS}
+
+
 STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
     "sft": (sft_cells, {"task": "sort_digits", "problems": studies.PROBLEMS, "sft": studies.SORT_SFT}),
     "reward": (
@@ -140,6 +145,10 @@ STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
             tasks.ROUNDS: read_recipe(tasks.ROUNDS),
             **{name: asdict(each) for name, each in tasks.PRACTISED.items()},
         },
+    ),
+    "staleness": (
+        staleness_cells,
+        {"sorting": asdict(policies.SORTING), "practice": asdict(staleness.PRACTICE), **staleness.ARMS},
     ),
     "talking": (talking_cells, {each.name: asdict(each) for each in (talking.MAZE, talking.DIFFERENCES)}),
 }

@@ -4,9 +4,9 @@
 
 Every measurement is a process of its own, one after the other, on a Qwen2.5 shape with random weights in bfloat16. How
 many tokens each completion has is imposed on all sides: E is 512 for all, after prompts of 199 tokens; R is log-normal
-with mean 300, at most 2,048; L is 512 after prompts of 999 tokens. 64 prompts x 8 completions, one update, no KL,
-AdamW, entropy logged. TRL takes 16 completions at a time. WARM steps come before those that count; the first is
-reported too. Peak memory is what torch's allocator had handed out, with our KV cache, which lies outside of it.
+with mean 300, at most 2,048; L is 512 after prompts of 999 tokens; M is 1,024 for all. 64 prompts x 8 completions, one
+update, no KL, AdamW, entropy logged. TRL takes 16 completions at a time. WARM steps come before those that count; the
+first is reported too. Peak memory is what torch's allocator had handed out, with our KV cache, which lies outside.
 """
 
 from __future__ import annotations
@@ -38,9 +38,14 @@ SHAPES = {
     "0.5b": {"hidden": 896, "layers": 24, "heads": 14, "key_value_heads": 2, "intermediate": 4864},
     "1.5b": {"hidden": 1536, "layers": 28, "heads": 12, "key_value_heads": 2, "intermediate": 8960},
     "3b": {"hidden": 2048, "layers": 36, "heads": 16, "key_value_heads": 2, "intermediate": 11008},
-}
+    "7b": {"hidden": 3584, "layers": 28, "heads": 28, "key_value_heads": 4, "intermediate": 18944,
+           "tie_word_embeddings": False},
+}  # fmt: skip
 VOCAB = 151936
-WORKS = {"E": {"words": 100, "mean": 512}, "R": {"words": 100, "mean": 300}, "L": {"words": 500, "mean": 512}}
+WORKS = {
+    "E": {"words": 100, "mean": 512}, "R": {"words": 100, "mean": 300}, "L": {"words": 500, "mean": 512},
+    "M": {"words": 100, "mean": 1024},
+}  # fmt: skip
 SIGMA, MAX_TOKENS = 0.9, 2048
 
 
@@ -58,12 +63,21 @@ def lengths(work: str, count: int, seed: int) -> list[int]:
 
 def prepare(folder: Path, given: argparse.Namespace) -> list[str]:
     """The model, which all processes share, and the prompts: digits, each of them two tokens."""
+    import torch
+
     from ascent.models import tiny
 
     home = Path(tempfile.gettempdir()) / f"step-gpu-{given.size}"
     if not home.exists():
-        shape = {"vocab_size": VOCAB, **SHAPES[given.size]}
-        tiny.create(home, family="qwen2", tie_word_embeddings=True, longest=4096, seed=0, **shape)
+        cuda = torch.cuda.is_available()
+        shape: dict[str, Any] = {"vocab_size": VOCAB, "tie_word_embeddings": True, **SHAPES[given.size]}
+        tokenizer = tiny.tiny_tokenizer()
+        with torch.device("cuda" if cuda else "cpu"):  # billions of random numbers take minutes on a CPU
+            module = tiny.tiny_model("qwen2", len(tokenizer), longest=4096, seed=0, **shape)
+        module.to(torch.bfloat16 if cuda else torch.float32).save_pretrained(home)
+        tokenizer.save_pretrained(home)
+        del module
+        torch.cuda.empty_cache()
     (folder / "model").symlink_to(home)
     rng = random.Random(0)
     words = WORKS[given.work]["words"]

@@ -197,6 +197,7 @@ def test_what_rows_need_is_read_off_their_cells() -> None:
     assert TABLE["dapo"].needs == frozenset()
     assert TABLE["instructgpt"].needs == {"critic", "reference", "pretraining"}
     assert TABLE["gdpo"].needs == {"reward_parts"}
+    assert [row for row in TABLE if TABLE[row].reads("noise_T")] == ["clip_cov", "kl_cov"]
     assert TABLE["reward_model"].needs == {"score_head"}
     assert TABLE["online_dpo"].needs == {"reference"}
     assert TABLE["xpo"].needs == {"reference", "reference_samples"}

@@ -19,28 +19,39 @@ ROOT = Path(__file__).parents[1]
 # Top imports down, never up; parts of one layer never import each other.
 LAYERS = (
     ("__main__",),
-    ("cli", "dashboard"),
+    ("cli",),
     ("api",),
+    ("view",),
     ("setup",),
-    ("plan",),
+    ("plan", "diagnose"),
     ("loop",),
     ("rollouts", "scale", "feedback"),
     ("engines", "update"),
     ("data", "rewards", "envs", "tasks", "models", "checkpoints", "runs"),
-    ("sandbox",),
+    ("sandbox", "parallel"),
     ("algorithms",),
     ("advantages", "losses"),
     ("maths",),
     ("protocols",),
     ("records", "config"),
     ("cells",),
-    ("metrics", "parameter_ranges", "c_extension", "http_client", "plugins", "progress", "distribution"),
+    (
+        "metrics",
+        "advice",
+        "parameter_ranges",
+        "c_extension",
+        "http_client",
+        "http_server",
+        "plugins",
+        "progress",
+        "distribution",
+    ),
 )
 DEPTH = {part: depth for depth, layer in enumerate(LAYERS) for part in layer}
 
 # Tighter than the layers: these parts see nothing of the package but what is named here.
 ONLY = {
-    "dashboard": {"runs"},
+    "view": {"runs", "feedback", "diagnose", "metrics"},
     "loop": {"protocols", "records", "progress"},
     "algorithms": {"advantages", "losses", "maths", "cells", "parameter_ranges"},
     "advantages": {"maths", "cells", "parameter_ranges"},
@@ -52,7 +63,7 @@ ONLY = {
 # Libraries from outside; what is not named uses the standard library alone. None: anything.
 OUTSIDE: dict[str, set[str] | None] = {
     "cli": {"typer", "rich"},
-    "dashboard": {"starlette", "uvicorn"},
+    "view": {"starlette", "uvicorn", "numpy", "markdown_it"},
     "api": None,
     "setup": None,
     "plan": None,
@@ -63,6 +74,7 @@ OUTSIDE: dict[str, set[str] | None] = {
     "data": {"torch", "transformers", "tokenizers", "datasets", "numpy"},
     "models": {"torch", "transformers", "safetensors", "peft"},
     "checkpoints": {"torch", "safetensors", "numpy"},
+    "parallel": {"torch"},
     "runs": {"rich", "matplotlib", "tensorboard", "wandb"},
     "advantages": {"torch"},
     "losses": {"torch"},
@@ -81,6 +93,7 @@ OUTSIDE_OF_FILES = {
     "models/quantize.py": {"bitsandbytes"},
     "models/paged_attention_cuda.py": {"triton"},
     "models/rotary_cuda.py": {"triton"},
+    "models/segment_sum_cuda.py": {"triton"},
     "rewards/checker.py": {"math_verify"},
     "tasks/reasoning.py": {"reasoning_gym"},
     "cli/doctor.py": {"torch"},  # it reports on torch
@@ -225,6 +238,7 @@ PUBLIC = {
     *("evaluate", "compare", "sample", "score", "export", "collect"),
     *("Policy", "add_advantages", "batches", "load_data"),
     *("sweep", "compare_runs"),
+    *("diagnose_run", "replay", "bisect", "forecast", "forecast_score"),
 }
 
 
@@ -258,12 +272,7 @@ PLANTED = [
     (import_violations, "ascent/data/a.py", "from ascent import rewards", "data may not import rewards"),
     (import_violations, "ascent/data/a.py", "from ascent.loop import run", "data may not import loop"),
     (import_violations, "ascent/loop.py", "from ascent.update import learner", "loop may not import update"),
-    (
-        import_violations,
-        "ascent/dashboard/a.py",
-        "from ascent.records import Prompt",
-        "dashboard may not import records",
-    ),
+    (import_violations, "ascent/view/a.py", "from ascent.records import Prompt", "view may not import records"),
     (import_violations, "ascent/classic/a.py", "from ascent.update import learner", "classic may not import update"),
     (import_violations, "ascent/data/a.py", "from ascent.classic import maze", "data may not import classic"),
     (

@@ -274,10 +274,19 @@ def test_time_is_linear_in_the_text(reader: str) -> None:
     assert list(islice((each for each in every if each[1] is not None), 3)) == []  # three say enough
 
 
-def test_what_is_not_linear_is_found() -> None:
-    def quadratic(text: str) -> int:
-        return sum(text[place:].count("a") for place in range(0, len(text), 50))
+def test_what_is_not_linear_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that the reader moves, so that the verdict is the same on a slow and a fast machine."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "process_time", lambda: clock[0])
 
-    assert complaint(len, "a".__mul__) is None
-    assert "0." in str(complaint(quadratic, "a".__mul__))
+    def takes(seconds_at: Callable[[int], float]) -> Callable[[str], None]:
+        def reader(text: str) -> None:
+            clock[0] += seconds_at(len(text))
+
+        return reader
+
+    assert complaint(takes(lambda size: 1e-6 * size), "a".__mul__) is None
+    assert complaint(takes(lambda size: 1e-11 * size**2), "a".__mul__) == "0.009 s at 30400 characters, 0.148 s at 121600"
+    assert complaint(takes(lambda size: 1e-10 * size**2), "a".__mul__) == "1.48 s at 121600 characters"
+    assert complaint(takes(lambda size: 1e-12 * size**2), "a".__mul__) is None  # below the floor
     assert complaint(lambda text: int(text) if text else 0, "9".__mul__) == "ValueError at 7600 characters"

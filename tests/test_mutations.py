@@ -29,6 +29,15 @@ class Mutation:
 
 
 MUTATIONS = (
+    Mutation("a completion of other weights counts", "engines/fleet.py",
+             "if found == stamp:", "if found:",
+             "engines/test_fleet.py::test_a_server_that_fails_in_mid_step"),
+    Mutation("new weights do not wait for running requests", "engines/engine_thread.py",
+             "if self._swaps and self.engine.idle:", "if self._swaps:",
+             "engines/test_serve.py::test_new_weights_wait_for_running_requests"),
+    Mutation("log-probs of a merged adapter are taken for the trainer's", "setup/samplers.py",
+             "numerics = None if merged else served.numerics", "numerics = served.numerics",
+             "end_to_end/test_remote_rollouts.py::test_a_merged_adapter_is_said_to_differ"),
     Mutation("a window that is one token too long", "c_extension.c",
              "end > args->window ? end - args->window : 0", "end > args->window ? end - args->window - 1 : 0",
              "models/test_paged_attention.py"),
@@ -55,7 +64,7 @@ MUTATIONS = (
     Mutation("an adapter of a 4-bit base is merged into the original weights", "models/load.py",
              'adapters.training_of(folder)["quantize"]', "None", "models/test_quantize.py"),
     Mutation("an adapter is merged into a base that has changed", "models/adapters.py",
-             "_sample_hash(base) != sample", "not sample", "models/test_adapters.py"),
+             "sample_hash(base) != sample", "not sample", "models/test_adapters.py"),
     Mutation("replies of tools are trained", "data/render.py",
              'enumerate(messages) if message.role == "assistant"]\n        trained',
              'enumerate(messages) if message.role != "user"]\n        trained', "data/test_tools.py"),

@@ -16,12 +16,14 @@ import typer.main
 from typer.testing import CliRunner
 
 import ascent
+from ascent.api.label import label
 from ascent.api.quickstart import quickstart
-from ascent.api.serve import serve_reward
+from ascent.api.serve import serve, serve_reward
 from ascent.cli.main import app
 from ascent.feedback.preference_log import read
 from ascent.models.tiny import create
 from ascent.runs.folder import read_run
+from ascent.view.page import view
 from tests.setup.runs import tiny_recipe
 
 GROUP: Any = typer.main.get_command(app)
@@ -29,8 +31,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(ascent, name) for name in ("train", "resume", "iterate", "check", "evaluate", "compare")},
     **{name: getattr(ascent, name) for name in ("sample", "score", "export", "collect", "sweep")},
     "compare-runs": ascent.compare_runs,
+    **{name: getattr(ascent, name) for name in ("replay", "bisect", "forecast")},
+    "diagnose": ascent.diagnose_run,
+    "forecast-score": ascent.forecast_score,
     "quickstart": quickstart,
+    "serve": serve,
     "serve-reward": serve_reward,
+    "label": label,
+    "view": view,
 }
 # say: a command prints. person: a command asks at the terminal. --json, --show: a function returns an object.
 PYTHON_ONLY, COMMAND_ONLY = {"say", "person"}, {"as_json", "show"}
@@ -42,7 +50,7 @@ OBJECTS = {"model", "tokenizer", "data", "eval_data", "rewards", "env", "callbac
 def test_parameters_and_options_are_the_same(name: str) -> None:
     parameters = inspect.signature(FUNCTIONS[name]).parameters
     options = {each.name: each for each in GROUP.commands[name].params if each.name != "help"}
-    objects = OBJECTS if name in ("train", "resume") else set()
+    objects = OBJECTS if name in ("train", "resume", "replay") else set()
     assert set(parameters) - PYTHON_ONLY - objects == set(options) - COMMAND_ONLY
     for key in set(parameters) & set(options):
         default = parameters[key].default

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from functools import partial
 
 import pytest
 
@@ -141,6 +142,8 @@ def test_request_refuses(changes, words):
         (lambda: Pair(ASK, YES, NO, margin=math.inf), "margin=inf"),
         (lambda: Ranking(ASK, (YES,)), r"has 1 answer\(s\)"),
         (lambda: Ranking(ASK, (YES, NO, YES)), "the same answer twice"),
+        *((partial(Ranking, ASK, (YES, NO), ranks), "begin at 0, never skip") for ranks in ((0, 0), (1, 2), (0, 2))),
+        *((partial(Ranking, ASK, (YES, NO), ranks), "begin at 0, never skip") for ranks in ((1, 0), (0, 1, 2), (0,))),
         (lambda: UnpairedExample(ASK, (), good=True), "an answer of UnpairedExample 'p1' is empty"),
     ],
 )
@@ -151,7 +154,7 @@ def test_records_without_information_are_refused(make, words):
 
 def test_preference_records_hold_what_they_are_given():
     assert Pair(ASK, YES, NO, margin=1.0).chosen == YES
-    assert Ranking(ASK, (YES, NO)).answers[0] == YES
+    assert Ranking(ASK, (YES, NO)).answers[0] == YES and Ranking(ASK, (YES, NO)).ranks == (0, 1)
     assert UnpairedExample(ASK, NO, good=False).good is False
     assert Example("e1", (*ASK.messages, *YES)).messages[-1].content == "4"
 

@@ -57,7 +57,7 @@ REWARD_MODEL_LISTWISE = replace(
     paper="Plackett, 1975; Luce, 1959",
     formula="L = mean over prompts of sum over places k of logsumexp(scores from place k on) - score at place k",
     origin="as reward_model_kwise",
-    pitfalls=("Needs a strict order: ties are refused, not guessed.",),
+    pitfalls=("Needs a strict order: of tied responses the first is used; how many are left out is said.",),
     loss=cell(ranking.plackett_luce),
 )
 

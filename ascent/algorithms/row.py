@@ -123,6 +123,15 @@ class Row:
         """Whether it learns from rollouts, not from files."""
         return self.source in SAMPLED
 
+    def reads(self, name: str) -> bool:
+        """Whether a cell, or a statistic of one, takes this input, even if it can do without."""
+        return any(name in each.inputs for _, cell in self.cells() for each in (cell, *cell.statistics.values()))
+
+    @property
+    def corrects_rollouts(self) -> bool:
+        """Whether a cell weighs or drops tokens by the ratio trainer / sampler."""
+        return any({"old_logprobs_T", "sampler_logprobs_T"} <= set(each.required) for _, each in self.cells())
+
     @property
     def places_rewards(self) -> bool:
         """Whether its advantage reads rewards per token; step rewards then lie on the last token of each step."""

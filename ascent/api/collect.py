@@ -18,7 +18,7 @@ from ascent.feedback.verdicts import NoVerdict, Verdict, row_key, verdict_row
 from ascent.records import Prompt
 from ascent.rollouts.generate import SamplingParams
 from ascent.setup.data import load_records
-from ascent.setup.generation import Generator, weights_of
+from ascent.setup.generation import Generator, refuse_servers, weights_of
 from ascent.setup.judges import Judge, judge_of
 
 PERSON = "person"
@@ -58,7 +58,7 @@ class CollectResult:
 
 
 @dataclass(frozen=True)
-class _QuestionPlan:
+class QuestionPlan:
     """Everything that determines the questions."""
 
     models: tuple[str, ...]
@@ -68,6 +68,7 @@ class _QuestionPlan:
     per_prompt: int
     limit: int | None
     sampling: SamplingParams
+    engine: str = "native"
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -79,6 +80,7 @@ class _QuestionPlan:
             )
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit={self.limit}, but at least 1 prompt must be asked")
+        refuse_servers(self.engine, self.models)
 
 
 def collect(
@@ -97,6 +99,7 @@ def collect(
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int = 0,
+    engine: str = "native",
     person: Person | None = None,
     say: Say = print,
 ) -> CollectResult:
@@ -114,6 +117,7 @@ def collect(
     limit: at most this many prompts.
     max_new_tokens, temperature, top_p: how to sample.
     seed: the same seed gives the same completions, questions and orders.
+    engine: native; vllm or remote (ascent serve), which start a server; or the URLs of servers that have the model.
     person: asks the questions of judge "person"; the command asks at the terminal.
     say: receives notes, one line each.
 
@@ -127,9 +131,8 @@ def collect(
     if judge == PERSON and person is None:
         raise ValueError("judge is a person, but nobody is there to be asked; run ascent collect, or pass person=")
     names = (models,) if isinstance(models, str) else tuple(models)
-    plan = _QuestionPlan(
-        names, prompts, form, samples, per_prompt, limit, SamplingParams(max_new_tokens, seed, temperature, top_p)
-    )
+    sampling = SamplingParams(max_new_tokens, seed, temperature, top_p)
+    plan = QuestionPlan(names, prompts, form, samples, per_prompt, limit, sampling, engine)
     if person is not None and judge == PERSON:
         return _collect(plan, out, annotator or getpass.getuser(), person, repeat, say)
     opened, name = (judge_of(judge, seed=seed), judge) if isinstance(judge, str) else (judge, judge.name)
@@ -141,10 +144,10 @@ def collect(
 
 
 def _collect(
-    plan: _QuestionPlan, out: Path, annotator: str, source: Judge | Person, repeat: float, say: Say
+    plan: QuestionPlan, out: Path, annotator: str, source: Judge | Person, repeat: float, say: Say
 ) -> CollectResult:
     with PreferenceLog(out) as log:
-        questions, left_out = _make_questions(plan, samples_path(out), say)
+        questions, left_out = make_questions(plan, samples_path(out), say)
         shown = order_for_annotator(annotator, questions, seed=plan.sampling.seed, repeat=repeat)
         todo = _unanswered(log, annotator, shown, say)
         session = _Session(log, plan.form, annotator, len(shown))
@@ -153,24 +156,31 @@ def _collect(
             session.ask_person(source, todo)
         else:
             unjudged = session.ask_judge(source, todo)
-        done = len(log.answered_by(annotator))
+        done = len(_answered(log, annotator, shown))
         return CollectResult(out, annotator, len(shown), done, left_out, unjudged, agreement(log.rows))
 
 
 def _unanswered(
     log: PreferenceLog, annotator: str, shown: Sequence[ShownComparison], say: Say
 ) -> list[ShownComparison]:
-    done = log.answered_by(annotator)
-    unknown = done - {each.key for each in shown}
+    unknown = log.answered_by(annotator) - {each.key for each in shown}
     if unknown:
         raise ValueError(
             f"{log.path} holds {len(unknown)} verdicts of {annotator} on other questions ({min(unknown)[0]}); give the "
             "same arguments as before, or another --out"
         )
+    done = _answered(log, annotator, shown)
     todo = [each for each in shown if each.key not in done]
     if done and todo:
         say(f"{annotator} has answered {len(done)} of {len(shown)} questions; continuing")
     return todo
+
+
+def _answered(log: PreferenceLog, annotator: str, shown: Sequence[ShownComparison]) -> set[tuple[str, int]]:
+    """What the annotator has judged. `person` is anyone, as in `ascent iterate`: verdicts of `ascent label` count."""
+    if annotator != PERSON:
+        return log.answered_by(annotator)
+    return {row_key(row) for row in log.rows} & {each.key for each in shown}
 
 
 class _Session:
@@ -211,7 +221,8 @@ class _Session:
         self.log.append(verdict_row(shown, verdict, form=self.form, annotator=self.annotator, time=now))
 
 
-def _make_questions(plan: _QuestionPlan, file: Path, say: Say) -> tuple[list[Comparison], Counter[str]]:
+def make_questions(plan: QuestionPlan, file: Path, say: Say) -> tuple[list[Comparison], Counter[str]]:
+    """Sample what is missing in the file of samples, and make the comparisons; also counts of what was left out."""
     seed, sampling = plan.sampling.seed, plan.sampling
     records = load_records(plan.prompts, "prompts", seed=seed).records[: plan.limit]
     prompts = [record for record in records if isinstance(record, Prompt)]
@@ -230,7 +241,7 @@ def _make_questions(plan: _QuestionPlan, file: Path, say: Say) -> tuple[list[Com
     return make_comparisons(prompts, answers, plan.form, seed=seed, per_prompt=plan.per_prompt)
 
 
-def _sample(plan: _QuestionPlan, index: int, model: str, prompts: Sequence[Prompt], samples: Samples, say: Say) -> None:
+def _sample(plan: QuestionPlan, index: int, model: str, prompts: Sequence[Prompt], samples: Samples, say: Say) -> None:
     """Sample what is not in the file yet. Chunks do not depend on what is there, so completions do not either."""
     chunks = [slice(first, first + CHUNK) for first in range(0, len(prompts), CHUNK)]
     missing = [n for n, chunk in enumerate(chunks) if not all(samples.has(index, each) for each in prompts[chunk])]
@@ -241,7 +252,7 @@ def _sample(plan: _QuestionPlan, index: int, model: str, prompts: Sequence[Promp
     say(
         f"sampling {plan.samples} answers of {model} to each of {sum(len(prompts[chunks[n]]) for n in missing)} prompts"
     )
-    with Generator(model, prompts, plan.sampling) as generator:
+    with Generator(model, prompts, plan.sampling, engine=plan.engine) as generator:
         for n in missing:
             found = generator.groups(range(plan.samples), noise_key=f"collect/{index}/{n}", part=chunks[n])
             for prompt, rollouts in zip(prompts[chunks[n]], found, strict=True):

@@ -14,7 +14,7 @@ from ascent.feedback.verdicts import CHOICES, NoVerdict, Verdict
 from ascent.feedback.win_rate import Interval, combine_orders, length_matched, wilson
 from ascent.records import Prompt, Rollout
 from ascent.rollouts.generate import GREEDY, SamplingParams
-from ascent.setup.generation import Generator
+from ascent.setup.generation import Generator, refuse_servers
 from ascent.setup.judges import Judge, judge_of
 
 WORTH = {"a": 1.0, "b": 0.0, "tie": 0.5, "inconsistent": 0.5, "same": 0.5}
@@ -85,6 +85,7 @@ def compare(
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int = 0,
+    engine: str = "native",
 ) -> CompareResult:
     """Compare two models: both answer every prompt, and a judge sees each pair in both orders.
 
@@ -95,6 +96,7 @@ def compare(
     limit: at most this many prompts; a task has 256 otherwise.
     max_new_tokens, temperature, top_p: how to sample.
     seed: the same seed gives the same completions and verdicts.
+    engine: native; vllm or remote (ascent serve), which start a server for each model in turn.
 
     Returns a `CompareResult`.
 
@@ -103,13 +105,14 @@ def compare(
     """
     if samples < 0:
         raise ValueError(f"samples={samples}, but it counts drawn answers to each prompt; 0 asks for greedy ones")
+    refuse_servers(engine, (a, b))
     opened = judge_of(judge, seed=seed) if isinstance(judge, str) else judge
     try:
         records = load_prompts(prompts, limit)
         settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
         numbers = list(range(samples)) or [GREEDY]
         answers_a, answers_b = (
-            _answers(model, records, numbers, settings, side) for model, side in ((a, "a"), (b, "b"))
+            _answers(model, records, numbers, settings, side, engine) for model, side in ((a, "a"), (b, "b"))
         )
         pairings = [
             Pairing(prompt, one, other)
@@ -163,9 +166,9 @@ def judge_pairings(
 
 
 def _answers(
-    model: str, prompts: Sequence[Prompt], samples: Sequence[int], settings: SamplingParams, side: str
+    model: str, prompts: Sequence[Prompt], samples: Sequence[int], settings: SamplingParams, side: str, engine: str
 ) -> list[list[Rollout]]:
-    with Generator(model, prompts, settings) as generator:
+    with Generator(model, prompts, settings, engine=engine) as generator:
         return generator.groups(samples, noise_key=f"compare/{side}")
 
 

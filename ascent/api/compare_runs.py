@@ -14,10 +14,9 @@ from ascent.config.changes import flatten_mapping
 from ascent.config.yaml_text import read as read_yaml
 from ascent.feedback.win_rate import wilson
 from ascent.maths.estimates import estimate, student_interval
-from ascent.metrics import EVAL
+from ascent.metrics import EVAL, larger_is_better
 from ascent.runs.curves import FORMATS, MAIN, MAX_PANELS, Point, draw_comparison, merge_curves, points
 from ascent.runs.folder import CONFIG, INPUTS, Run, list_runs, read_run
-from ascent.setup.evaluation import larger_is_better
 from ascent.tasks.named import is_task
 
 MAX_METRICS = 2  # compared where none is named
@@ -96,11 +95,11 @@ def compare_runs(
     """
     if plot is not None and Path(plot).suffix not in FORMATS:
         raise ValueError(f"plot={plot} cannot be drawn; its name must end in {', '.join(FORMATS)}")
-    found = [read_run(path) for path in _expand(runs)]
+    found = [read_run(path) for path in expand_runs(runs)]
     if len(found) < 2:
         raise ValueError(f"compare-runs needs at least two runs; there are {len(found)} in {', '.join(map(str, runs))}")
     names = _metric_names(found, metrics)
-    settings = differing_settings([_settings(run) for run in found])
+    settings = differing_settings([settings_of(run) for run in found])
     scored = [
         ScoredRuns(
             [str(run.path)], run.state, {key: each[place] for key, each in settings.items()}, _scores(run, names)
@@ -116,7 +115,7 @@ def compare_runs(
     return RunComparison(scored, groups, settings, better, None if plot is None else str(plot))
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def settings_of(run: Run) -> dict[str, Any]:
     """Every key of the recipe, and the content of each data file, which may have changed under its name."""
     keys = dict(flatten_mapping(read_yaml(run.config, str(run.path / CONFIG))))
     inputs = read_inputs(run.path, sys.maxsize).inputs if (run.path / INPUTS).is_file() else {}
@@ -143,7 +142,7 @@ def format_setting(value: Any) -> str:
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _expand(runs: Sequence[str | Path]) -> list[Path]:
+def expand_runs(runs: Sequence[str | Path]) -> list[Path]:
     """Each run once, in the order given; a folder that is no run stands for the runs in it."""
     found: list[Path] = []
     for each in map(Path, runs):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 
 from ascent import loop
 from ascent.api.callbacks import Callbacks
+from ascent.api.diagnose import write_diagnosis
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import ResumePoint, read_state
 from ascent.checkpoints.save import RetentionPolicy, best, save
+from ascent.metrics import larger_is_better
+from ascent.parallel.ranks import Ranks
 from ascent.plan.resolve import Plan
 from ascent.protocols import Tracker
-from ascent.runs.folder import RunFolder
+from ascent.runs.folder import Outcome, RunFolder, UnwrittenFolder
 from ascent.runs.jsonl import numbers
 from ascent.runs.sample_log import EvalTracker, SampleTracker, WarningTracker
 from ascent.runs.signals import GracefulStop
@@ -46,8 +50,10 @@ def drive(
     found: ResumePoint | None = None,
 ) -> int:
     """Run the loop from step `done` to the end, write everything that is reported, and note how the run ended."""
-    settings = plan.config.run
+    settings, ranks = plan.config.run, training.learner.ranks
     _say_notes(training, say)
+    ranks.call_on_failure(lambda message: _record_failure(run, done, message, say))
+    callbacks, progress = (callbacks, progress) if ranks.is_first else (Callbacks(), False)
     scores: dict[str, float] = {}  # the last evaluation, by which the checkpoint saved with it is ranked
 
     def evaluate(step: int) -> dict[str, float]:
@@ -66,33 +72,40 @@ def drive(
         on_step=callbacks.on_step,
     )
     if found is not None:
-        _restore(parts, found)
-
-    def why() -> str:
-        return training.stop_reason() or callbacks.reason
+        _restore(parts, found, ranks)
 
     schedule = loop.Schedule(settings.steps, settings.save_every, settings.evaluate_every)
+    why = partial(_stop_reason, training, callbacks, ranks)
     try:
-        outside = trackers_of(plan, run, training, resumed_at=done if found else None)
-        for each in chain(outside, _recorders(plan, training, run, terminal.note if terminal else say)):
-            tracker.add(each)
+        if ranks.is_first:
+            outside = trackers_of(plan, run, training, resumed_at=done if found else None)
+            for each in chain(outside, _recorders(plan, training, run, terminal.note if terminal else say)):
+                tracker.add(each)
         with GracefulStop() as stop:
             if training.evaluate is not None and done == 0:  # the baseline; no checkpoint is ranked by it
                 baseline = training.evaluate(0)
                 tracker.log(0, baseline)
                 callbacks.on_evaluate(0, baseline)
                 evaluation.refuse_unreported_part(settings.best_metric, baseline)
-            last = loop.run(parts, schedule, done=done, stop=lambda: stop.requested or bool(why()))
+            last = loop.run(parts, schedule, done=done, stop=lambda: bool(why(stop)))
             callbacks.raise_error()
     except BaseException as error:
-        _record_failure(run, done, error, say)
+        _record_failure(run, done, f"{type(error).__name__}: {error}", say)
         raise
     finally:
         tracker.close_others()
-    reason = f"stopped by {stop.received}" if stop.received else why()
+    reason = why(stop)
     _finish(plan, run, last, reason, say)
     callbacks.on_end(last, reason if last < settings.steps else "")
     return last
+
+
+def _stop_reason(training: Training, callbacks: Callbacks, ranks: Ranks, stop: GracefulStop) -> str:
+    """Why the run stops before its last step: the first reason of all ranks; empty while it goes on."""
+    own = f"stopped by {stop.received}" if stop.received else training.stop_reason() or callbacks.reason
+    if stop.received and ranks.count > 1:
+        own += f" on rank {ranks.rank}"
+    return next(filter(None, ranks.gather(own, "the end of the step")), "")
 
 
 def _say_notes(training: Training, say: Say) -> None:
@@ -102,10 +115,10 @@ def _say_notes(training: Training, say: Say) -> None:
         say("no held-out prompts: only rewards in training will be known; data.evaluate names some")
 
 
-def _restore(parts: loop.LoopParts, found: ResumePoint) -> None:
-    state = read_state(found.folder)
+def _restore(parts: loop.LoopParts, found: ResumePoint, ranks: Ranks) -> None:
+    state = read_state(found.folder, lazily=ranks.count > 1)
     loop.load_state(parts, state)
-    rng.restore(state["rng"])
+    rng.restore(state["rng"], ranks)
 
 
 def _evaluated(training: Training, step: int) -> Mapping[str, float]:
@@ -115,11 +128,13 @@ def _evaluated(training: Training, step: int) -> Mapping[str, float]:
     return evaluation.evaluated(training.learner, training.heldout, training.objective)
 
 
-def _record_failure(run: RunFolder, done: int, error: BaseException, say: Say) -> None:
+def _record_failure(run: RunFolder, done: int, message: str, say: Say) -> None:
     try:
-        run.finish("failed", done, f"{type(error).__name__}: {error}")
+        run.finish("failed", done, message)
     except OSError as second:  # a full disk, most likely; the first error is the one to show
         say(f"the failure could not be noted in {run.path}: {second}")
+    else:
+        _say_diagnosis(run, "failed", message, say)
 
 
 def _finish(plan: Plan, run: RunFolder, last: int, reason: str, say: Say) -> None:
@@ -130,10 +145,22 @@ def _finish(plan: Plan, run: RunFolder, last: int, reason: str, say: Say) -> Non
         say(reason)
     for line in compared(run):  # before the end is noted: a run killed later is not continued
         say(line)
-    run.finish("stopped" if stopped else "finished", last, reason if stopped else "")
+    state: Outcome = "stopped" if stopped else "finished"
+    run.finish(state, last, reason if stopped else "")
+    _say_diagnosis(run, state, reason, say)
     for step in best(run.checkpoints, _retention(plan)):
         say(f"kept for eval/{settings.best_metric}: {run.checkpoints / str(step)}")
     say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")
+
+
+def _say_diagnosis(run: RunFolder, state: str, message: str, say: Say) -> None:
+    """Write and say what went wrong; a failure to tell is only reported: the run itself is over."""
+    if isinstance(run, UnwrittenFolder):
+        return
+    try:
+        say(write_diagnosis(run, state, message).line())
+    except Exception as error:
+        say(f"the run could not be diagnosed ({type(error).__name__}: {error})")
 
 
 def _recorders(plan: Plan, training: Training, run: RunFolder, warn: Say) -> Iterator[Tracker]:
@@ -148,7 +175,7 @@ def _recorders(plan: Plan, training: Training, run: RunFolder, warn: Say) -> Ite
 
 def _retention(plan: Plan) -> RetentionPolicy:
     settings = plan.config.run
-    return RetentionPolicy(settings.keep, settings.keep_best, evaluation.larger_is_better(settings.best_metric))
+    return RetentionPolicy(settings.keep, settings.keep_best, larger_is_better(settings.best_metric))
 
 
 def _save(
@@ -165,8 +192,9 @@ def _save(
     save(
         run.checkpoints,
         step,
-        {**state, "rng": rng.capture()},
+        {**state, "rng": rng.capture(training.learner.ranks)},
         {"model": training.model.save, **training.saved},
         keep=_retention(plan),
         score=score,
+        ranks=training.learner.ranks,
     )

@@ -89,6 +89,7 @@ def evaluate(
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int = 0,
+    engine: str = "native",
     reward: str | None = None,
     env: str | Mapping[str, Any] | None = None,
     invalid_rows: Policy = "fail",
@@ -102,6 +103,7 @@ def evaluate(
     limit: at most this many prompts; a task has 256 otherwise.
     max_new_tokens, temperature, top_p: how to sample.
     seed: the same seed gives the same completions and intervals.
+    engine: native; vllm or remote (ascent serve), which start a server; or the URLs of servers that have the model.
     reward: scores a file; by default mathematics or exact match, whichever fits the answers. A task has a verifier.
     env: a multi-turn environment, as in a recipe; its own verdict counts where no reward is given.
     invalid_rows: "fail", or "skip" rows that cannot be read.
@@ -117,7 +119,7 @@ def evaluate(
     prompts = load_prompts(data, limit, invalid_rows)
     scorer = scorer_for(data, prompts, reward)
     settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
-    rollouts = generate_answers(model, prompts, samples, settings, section)
+    rollouts = generate_answers(model, prompts, samples, settings, section, engine)
     if section is not None and reward is None and any(each.episode and each.episode.parts for each in rollouts):
         scorer = AnswerScorer(f"env {section['use']}", lambda found, _: [_episode_parts(each) for each in found])
     tally = Tally()
@@ -223,10 +225,11 @@ def _reward_parts(use: str, reward: Reward, rollouts: Sequence[Rollout], tally: 
 
 
 def generate_answers(
-    model: str, prompts: Sequence[Prompt], samples: int, settings: SamplingParams, env: Mapping[str, Any] | None = None
-) -> list[Rollout]:
+    model: str, prompts: Sequence[Prompt], samples: int, settings: SamplingParams,
+    env: Mapping[str, Any] | None = None, engine: str = "native",
+) -> list[Rollout]:  # fmt: skip
     """For each prompt the greedy completion, then its samples."""
-    with Generator(model, prompts, settings, env) as generator:
+    with Generator(model, prompts, settings, env, engine) as generator:
         return list(generator.stream([GREEDY, *range(samples)], noise_key="evaluate"))
 
 

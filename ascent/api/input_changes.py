@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ascent.config import changes as recipes
 from ascent.config.changes import Change, Flat, flatten
 from ascent.config.validate import validate
+from ascent.config.yaml_text import read as read_yaml
+from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.plan.resolve import Plan
 from ascent.runs import jsonl
 from ascent.runs.folder import CHANGES, CONFIG, INPUTS, read_json
@@ -23,6 +25,7 @@ from ascent.setup.objects import describe_unchecked
 
 FORMAT = 2
 Say = Callable[[str], None]
+Compared = tuple[list[Input], list[dict[str, Any]]]
 
 
 class RecordedInputs(NamedTuple):
@@ -32,29 +35,43 @@ class RecordedInputs(NamedTuple):
     inputs: dict[str, Input]
 
 
-def record_inputs(plan: Plan, folder: Path, *, say: Say) -> tuple[Plan, list[Input]]:
-    """For a new run: its plan with pinned models, and its inputs."""
+def record_inputs(plan: Plan, folder: Path, *, say: Say, ranks: Ranks = SINGLE) -> tuple[Plan, list[Input]]:
+    """For a new run: its plan with pinned models, and its inputs, which rank 0 reads."""
+    found = ranks.broadcast(_read_inputs(plan, folder, say) if ranks.is_first else [], "the inputs of the run")
+    return pin_models(plan, found, say=say), found
+
+
+def _read_inputs(plan: Plan, folder: Path, say: Say) -> list[Input]:
     reader = FingerprintReader(folder, plan.config.seed, objects=plan.objects)
     found = [reader(each) for each in find_inputs(plan)]
     for line in (*reader.hashing.words(), *describe_unchecked(plan.objects)):
         say(line)
-    return pin_models(plan, found, say=say), found
+    return found
 
 
 def inputs_text(plan: Plan, found: Sequence[Input]) -> str:
     """The text of inputs.json; `plan` has the names of models as the recipe gives them."""
-    content = {"format": FORMAT, "recipe": flatten(plan.config), "inputs": [each.record() for each in found]}
+    recipe = flatten(plan.config)
+    origins = {key: plan.origins[key] for key in recipe if key in plan.origins}  # for people; resume does not read it
+    inputs = [each.record() for each in found]
+    content = {"format": FORMAT, "recipe": recipe, "origins": origins, "inputs": inputs}
     return json.dumps(content, indent=1) + "\n"
 
 
 def check_inputs(
-    plan: Plan, folder: Path, done: int, *, started: bool, accept: bool, say: Say
+    plan: Plan, folder: Path, done: int, *, started: bool, accept: bool, say: Say, ranks: Ranks = SINGLE
 ) -> tuple[Plan, list[dict[str, Any]]]:
     """For a run resumed after step `done`: its plan with pinned models, and the new lines of changes.jsonl.
 
     Raises ValueError where the recipe changed in a way that is not allowed, or where inputs changed and `accept` is
-    False. `started` means that there is a checkpoint, so inputs that only a start reads are not compared.
+    False. `started` means that there is a checkpoint, so inputs that only a start reads are not compared. Rank 0 reads.
     """
+    own = _compare_inputs(plan, folder, done, started=started, accept=accept, say=say) if ranks.is_first else None
+    found, record = cast(Compared, ranks.broadcast(own, "the inputs of the run"))
+    return pin_models(plan, found, say=say), record
+
+
+def _compare_inputs(plan: Plan, folder: Path, done: int, *, started: bool, accept: bool, say: Say) -> Compared:
     before, now = read(folder, done + 1), flatten(plan.config)
     edits = recipes.find_changes(before.recipe, now)
     recipes.check_changes(edits, before.recipe, str(folder / CONFIG))
@@ -80,7 +97,7 @@ def check_inputs(
         say(words)
     record = [{"step": done + 1, **each.record()} for each in edits]
     record += [{"step": done + 1, **_input_line(was, now)} for was, now, _ in changed]
-    return pin_models(plan, list(found.values()), say=say), record
+    return list(found.values()), record
 
 
 def read(folder: Path, step: int) -> RecordedInputs:
@@ -124,12 +141,15 @@ def pin_models(plan: Plan, found: Sequence[Input], *, say: Say) -> Plan:
     return replace(plan, config=validate(values), inputs={each.key: each.fingerprint for each in found})
 
 
-def _put(values: Any, key: str, value: str) -> None:
-    """Set rewards[0].model or model.policy in a tree."""
+def _put(values: Any, key: str, value: Any) -> None:
+    """Set rewards[0].model or model.policy in a tree; NOT_SET removes it."""
     *path, last = key.replace("[", ".").replace("]", "").split(".")
     for part in path:
-        values = values[int(part)] if isinstance(values, list) else values[part]
-    values[last] = value
+        values = values[int(part)] if isinstance(values, list) else values.setdefault(part, {})
+    if value is recipes.NOT_SET:
+        del values[last]
+    else:
+        values[last] = value
 
 
 def _refuse_late(edits: Sequence[Change], plan: Plan, folder: Path) -> None:
@@ -170,3 +190,11 @@ def _input_line(was: Input | None, now: Input | None) -> dict[str, Any]:
     found = {"was": was, "now": now}
     records = {name: each.record() for name, each in found.items() if each is not None}
     return {"key": (was or now).key, "input": True, **records}  # type: ignore[union-attr] # at least one is there
+
+
+def recipe_at(folder: Path, step: int) -> dict[str, Any]:
+    """The recipe that `step` was trained with: config.yaml, with the values of that step where it has changed since."""
+    values: dict[str, Any] = read_yaml((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
+    for each in recipes.find_changes(flatten(validate(values)), read(folder, step).recipe):
+        _put(values, each.key, each.now)
+    return values

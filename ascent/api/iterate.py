@@ -15,6 +15,7 @@ resumes what is not, and ends in the same weights. What a later stage would refu
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -238,10 +239,28 @@ def _collect(folders: Folders, number: int, person: Person | None, say: Say) -> 
     if found.unjudged:
         raise ValueError(f"{ask.annotator} gave no verdict on {found.unjudged.total()} questions: {found.unjudged}")
     if not found.finished:
-        raise StageStopped(f"{found.done} of {found.questions} questions of round {number} are answered")
+        raise StageStopped(
+            f"{found.done} of {found.questions} questions of round {number} are answered; the same command asks the "
+            f"others, and so does a page: {_label_command(folders, number)}"
+        )
     say(f"{found.done} verdicts in {here / FEEDBACK}")
     verdicts = [(folders.round(each) / FEEDBACK).read_text(encoding="utf-8") for each in range(1, number + 1)]
     replace_file(here / COMPARISONS, "".join(verdicts))
+
+
+def _label_command(folders: Folders, number: int) -> str:
+    """The command that asks the questions of a round in a browser."""
+    ask = folders.recipe.collect
+    options = {
+        "prompts": ask.prompts, "out": folders.round(number) / FEEDBACK, "form": ask.form, "samples": ask.samples,
+        "per-prompt": ask.per_prompt, "max-new-tokens": ask.max_new_tokens, "temperature": ask.temperature,
+        "seed": folders.recipe.seed + number,
+    }  # fmt: skip
+    words = [
+        folders.policy(number - 1),
+        *(word for name, value in options.items() for word in (f"--{name}", str(value))),
+    ]
+    return shlex.join(["ascent", "label", *words])
 
 
 def _measure(folders: Folders, number: int, say: Say) -> Mapping[str, Any] | None:

@@ -37,10 +37,11 @@ from ascent.records import Example, Rollout
 from ascent.rollouts.batch import pack_rollouts, place_step_rewards
 from ascent.rollouts.config import RolloutConfig
 from ascent.rollouts.experience import model_outputs
-from ascent.rollouts.microbatches import minibatches, split_microbatches, units_of
+from ascent.rollouts.microbatches import minibatches, split_microbatches, token_budget, units_of
 from ascent.setup.objects import model_of, write_model
-from ascent.setup.policy import adam_of, load_policy
-from ascent.setup.rl import FrozenModel, reference_model, samples_exactly
+from ascent.setup.policy import adam_of, load_policy, microbatch_target
+from ascent.setup.rl import FrozenModel, reference_model
+from ascent.setup.samplers import samples_exactly
 from ascent.update.device import to_device
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import Objective
@@ -164,7 +165,7 @@ class Policy:
         limits = Limits(MAX_COUNT, MAX_COUNT)  # the model's context and the micro-batch are the limits here
         items = [render_record(cast(Record, each), renderer, limits) for each in records]
         if items[0].kind == "unpaired":
-            items, _ = add_mismatched(items, max_tokens=self.config.update.tokens_per_microbatch)
+            items, _ = add_mismatched(items, max_tokens=self.config.update.max_microbatch_tokens)
         return collate(items)
 
     def logprobs(self, batch: PackedBatch) -> Tensor:
@@ -302,7 +303,7 @@ class Policy:
 
     def _outputs(self, model: Any, batch: PackedBatch, names: set[str]) -> PackedBatch:
         check_batch(batch)
-        return model_outputs(model, batch, names, self.config.update.tokens_per_microbatch)
+        return model_outputs(model, batch, names, self.config.update.max_microbatch_tokens)
 
     def _run(self, call: Any, batch: Batches, loss: Loss, options: Mapping[str, Any]) -> dict[str, float]:
         objective = self._objective(loss, options, True)
@@ -334,7 +335,7 @@ class Policy:
             return list(batch)
         check_batch(batch)
         if "versions_T" not in batch:
-            return record_microbatches(batch, self.config.update.tokens_per_microbatch)
+            return record_microbatches(batch, self.config.update.max_microbatch_tokens)
         return next(self._updates(batch, 1, 1, whole_groups=whole_groups))
 
     def _updates(
@@ -343,4 +344,6 @@ class Policy:
         config = RolloutConfig(prompts_per_step=1, group_size=1, epochs=epochs, minibatches=count)
         units = units_of(batch, whole_groups=whole_groups)
         for chosen in minibatches(units, config, seed=self.config.seed, step=self.calls):
-            yield split_microbatches(batch, chosen, self.config.update.tokens_per_microbatch, divisible=True)
+            limit = self.config.update.max_microbatch_tokens
+            budget = token_budget(batch, limit, microbatch_target(self.plan, self.model))
+            yield split_microbatches(batch, chosen, budget, divisible=True)

@@ -17,7 +17,7 @@ KEYS = {
     *(f"model.{name}" for name in ("reference", "trust_remote_code", "routing_replay")),
     *(f"rollouts.{name}" for name in ("max_new_tokens", "temperature", "top_p")),
     *(f"update.{name}" for name in ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")),
-    *(f"update.{name}" for name in ("max_grad_norm", "tokens_per_microbatch")),
+    *(f"update.{name}" for name in ("max_grad_norm", "tokens_per_microbatch", "optimizer_offload")),
 }
 
 

@@ -10,13 +10,14 @@ from typing import Any, cast
 from ascent.api.objects import Collector
 from ascent.data.render import Renderer
 from ascent.models.model import LanguageModel
+from ascent.models.tokenizer import decode
 from ascent.plan.resolve import Plan
 from ascent.protocols import Sampler
 from ascent.records import Message, Prompt, Rollout
 from ascent.rollouts.generate import GREEDY, RenderedPrompt, SamplingParams, generate
 from ascent.rollouts.multi_turn import EnvSession
 from ascent.setup.environments import env_session
-from ascent.setup.rl import sampler_of
+from ascent.setup.samplers import local_sampler
 
 PromptLike = str | Prompt | Sequence[Message | Mapping[str, str]]
 ROUND_UP = 256  # tokens: a second engine leaves room for somewhat longer prompts
@@ -69,14 +70,15 @@ class PromptSampler:
         return RenderedPrompt(shown, self._renderer.prompt(shown.messages), made_from)
 
     def _text(self, tokens: Sequence[int]) -> str:
-        return str(self._model.tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return decode(self._model.tokenizer, tokens)
 
     def _engine_for(self, length: int) -> Sampler:
         if self._engine is None or length > self._longest:
             if self._engine is not None:
                 self._engine.close()
                 length = -(-length // ROUND_UP) * ROUND_UP
-            self._engine, self._longest = sampler_of(self._plan, self._model, self._renderer, length), length
+            engine = self._plan.config.rollouts.engine
+            self._engine, self._longest = local_sampler(engine, self._model, self._renderer, length), length
         return self._engine
 
 

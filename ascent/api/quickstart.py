@@ -46,13 +46,17 @@ class ModelResult:
 
 @dataclass(frozen=True)
 class QuickstartResult:
-    """The models, the score to compare them by (`part`), the last stage's run, and commands to try next."""
+    """The models, the score to compare them by (`part`), the last stage's run, and commands to try next.
+
+    `rewards` has the mean reward of every step of the last stage.
+    """
 
     task: str
     part: str
     models: tuple[ModelResult, ...]
     trained: Path
     next_commands: tuple[str, ...]
+    rewards: tuple[float, ...] = ()
 
     def improved(self) -> list[tuple[Rollout, Rollout]]:
         """Answers of the first and of the trained model, where the score rose."""
@@ -93,8 +97,8 @@ def train_from_verifier(
     control_plan = _plan("quickstart_control", seed + 1, [f"model.policy={sft}"], overrides)
     say("1 of 2: imitate sorted lists of 2 to 6 digits, from random weights")
     stage(sft_plan, sft, say, progress=progress)
-    say("2 of 2: practise on lists of 7 to 10 digits; a verifier says right or wrong. The control runs in a second")
-    say("process: the same model imitates short lists for about as long")
+    say("2 of 2: practice on lists of 7 to 10 digits; a verifier says right or wrong")
+    say("  beside it a control: the same model imitates short lists for about as long")
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
         future = other.submit(_run_silently, control_plan, control)
         stage(rl_plan, rl, say, progress=progress)
@@ -105,7 +109,7 @@ def train_from_verifier(
         _evaluate("imitation, then practice", rl, "sort_long", seed),
     )
     next_commands = (f"ascent train quickstart_rlvr algorithm=grpo model.policy={sft} --run {folder / 'grpo'}",)
-    return QuickstartResult("sort_long", "correct", models, rl, next_commands)
+    return QuickstartResult("sort_long", "correct", models, rl, next_commands, _rewards(rl))
 
 
 def _run_silently(plan: Plan, folder: Path) -> None:
@@ -146,9 +150,8 @@ def train_from_preferences(
         _evaluate("imitation, then feedback", ppo, "contrary", seed),
     )
     without_kl = f"cells.reward_shaping.kl_penalty.beta=0 --run {folder / 'no-kl'}"
-    return QuickstartResult(
-        "contrary", "correct", results, ppo, (f"ascent train quickstart_ppo {' '.join(models)} {without_kl}",)
-    )
+    next_commands = (f"ascent train quickstart_ppo {' '.join(models)} {without_kl}",)
+    return QuickstartResult("contrary", "correct", results, ppo, next_commands, _rewards(ppo))
 
 
 def _plan(recipe: str, seed: int, own: Sequence[str], overrides: RecipeOverrides) -> Plan:
@@ -161,6 +164,10 @@ def _evaluate(name: str, folder: Path, task: str, seed: int) -> ModelResult:
     scores = [TASKS[task].verify(each.prompt, each.text) for each in rollouts]
     metrics = estimate_metrics(rollouts, scores, samples=0, seed=seed)
     return ModelResult(name, folder, _training_seconds(folder), metrics, rollouts)
+
+
+def _rewards(folder: Path) -> tuple[float, ...]:
+    return tuple(record["reward/mean"] for record in read_run(folder).metrics if "reward/mean" in record)
 
 
 def _training_seconds(folder: Path) -> float:

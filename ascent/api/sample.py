@@ -30,6 +30,7 @@ def sample(
     top_p: float = 1.0,
     greedy: bool = False,
     seed: int = 0,
+    engine: str = "native",
 ) -> Iterator[SampledText]:
     """Sample completions of plain-text prompts, with the chat template where the model has one.
 
@@ -40,6 +41,7 @@ def sample(
     temperature, top_p: how to sample.
     greedy: take the likeliest token every time.
     seed: the same seed gives the same completions.
+    engine: native; vllm or remote (ascent serve), which start a server; or the URLs of servers that have the model.
 
     Returns an iterator of `SampledText`, in the order of the prompts.
 
@@ -52,7 +54,7 @@ def sample(
     settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
     numbers = [GREEDY] if greedy else range(samples)
     repeats = samples if greedy else 1  # of one greedy completion
-    with Generator(model, asked, settings) as generator:
+    with Generator(model, asked, settings, engine=engine) as generator:
         for rollout, text in zip(
             generator.stream(numbers, noise_key="sample"), (text for text in prompts for _ in numbers), strict=True
         ):

@@ -12,21 +12,24 @@ from ascent import __version__
 from ascent.api.callbacks import Callbacks
 from ascent.api.drive import Say, close, drive
 from ascent.api.input_changes import check_inputs, inputs_text, record_inputs
+from ascent.api.launch import refuse_objects, resume_in_processes, train_in_processes
 from ascent.api.objects import Collector, as_json, as_keys, check_arguments, objects_again
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import newest
-from ascent.config.changes import flatten
-from ascent.config.load import nest_keys
+from ascent.config.changes import flatten, flatten_mapping
+from ascent.config.load import nest_keys, parse_overrides
 from ascent.config.show import as_yaml
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read as read_yaml
 from ascent.models.dtype import describe_slow_dtype
+from ascent.parallel.distributed import process_group
+from ascent.parallel.ranks import SINGLE, Layout, Ranks
 from ascent.plan.load import load_config
 from ascent.plan.resolve import Plan, resolve
 from ascent.runs import trackers
 from ascent.runs.claim import FolderClaim, next_folder
 from ascent.runs.environment import describe
-from ascent.runs.folder import CHECKPOINTS, CONFIG, Run, RunFolder, read_run, state_of
+from ascent.runs.folder import CHECKPOINTS, CONFIG, Run, RunFolder, UnwrittenFolder, read_run, state_of
 from ascent.runs.lock import Lock
 from ascent.runs.sample_log import SampleBatch
 from ascent.setup import evaluation, sample_records
@@ -41,6 +44,7 @@ from ascent.setup.rl import RLSetup
 
 # What assembling may leave in a folder before there is a run in it.
 LEFTOVERS = (INITIAL, REFERENCE, f".{REFERENCE}.writing", OPTIMUM, f".{OPTIMUM}.writing")
+OVERRIDE = "command line"  # the origin of a value that was set on top of the recipe
 Recipe = str | Path | Mapping[str, Any] | Plan
 Overrides = Sequence[str] | Mapping[str, Any]
 
@@ -57,6 +61,8 @@ def train(
     rewards: Any = None,
     env: Any = None,
     callbacks: Any = (),
+    processes: int = 1,
+    layout: Layout = "auto",
     progress: bool = True,
     say: Say = print,
 ) -> Run:
@@ -75,6 +81,8 @@ def train(
     env: the environment: a name, a class, a function of a prompt, or a dict with `use`.
     callbacks: functions of (step, metrics), or objects with on_step, on_evaluate, on_end. Returning True or a reason
         stops the run.
+    processes: how many processes of this machine train together, one for each GPU; they get names, not objects.
+    layout: "replicated" (the optimizer is divided over ranks), "sharded" (weights too, FSDP2), or "auto", what fits.
     progress: show progress on standard error.
     say: receives notes, one line each.
 
@@ -88,13 +96,18 @@ def train(
     """
     check_arguments(recipe, overrides, run)
     given = as_keys(model=model, data=data, eval_data=eval_data, rewards=rewards, env=env)
+    if processes != 1:
+        refuse_objects(processes, recipe, given, tokenizer, callbacks)
+        words = [*override_strings(overrides), *override_strings(nest_keys(given))]
+        return train_in_processes(str(recipe), words, processes, run=run, layout=layout, progress=progress, say=say)
     plan, called = plan_of(recipe, overrides, given=given, tokenizer=tokenizer), Callbacks(callbacks)
-    origin = recipe if isinstance(recipe, str | Path) else "Python"
+    origin, name = (recipe, Path(recipe).stem) if isinstance(recipe, str | Path) else ("Python", plan.row.name)
     header = f"# Resolved by ascent {__version__} from {origin}; itself a recipe.\n"
-    folder = Path(run) if run is not None else next_folder(plan.row.name if origin == "Python" else Path(origin).stem)
-    if run is None:
-        say(f"the run folder is {folder}")
-    train_plan(plan, folder, callbacks=called, progress=progress, say=say, header=header)
+    with process_group(layout=layout) as ranks:
+        folder = Path(run) if run is not None else ranks.broadcast(next_folder(name), "the run folder")
+        if run is None and ranks.is_first:
+            say(f"the run folder is {folder}")
+        train_plan(plan, folder, callbacks=called, progress=progress, say=say, header=header, ranks=ranks)
     return read_run(folder)
 
 
@@ -107,6 +120,8 @@ def resume(
     env: Any = None,
     callbacks: Any = (),
     accept_changes: bool = False,
+    processes: int = 1,
+    layout: Layout = "auto",
     progress: bool = True,
     say: Say = print,
 ) -> Run:
@@ -117,6 +132,7 @@ def resume(
         fingerprint.
     callbacks: as for `ascent.train`.
     accept_changes: continue although inputs of the run have changed; the change is recorded.
+    processes, layout: as for `ascent.train`; they need not be those that the run was started with.
     progress: show progress on standard error.
     say: receives notes, one line each.
 
@@ -126,7 +142,15 @@ def resume(
     """
     given = as_keys(data=data, eval_data=eval_data, rewards=rewards, env=env)
     called = Callbacks(callbacks)
-    resume_run(Path(run), given=given, callbacks=called, accept_changes=accept_changes, progress=progress, say=say)
+    if processes != 1:
+        refuse_objects(processes, "", given, None, callbacks)
+        return resume_in_processes(
+            Path(run), processes, accept_changes=accept_changes, layout=layout, progress=progress, say=say
+        )
+    resume_run(
+        Path(run), given=given, callbacks=called, accept_changes=accept_changes, layout=layout, progress=progress,
+        say=say,
+    )  # fmt: skip
     return read_run(Path(run))
 
 
@@ -146,7 +170,9 @@ def plan_of(
     collector.finish()
     plan = resolve(load_config(base, [*overrides, *more]))
     refuse_missing(flatten(plan.config), collector.objects, "ascent.train(...")
-    return replace(plan, objects=collector.objects)
+    over = dict(flatten_mapping(parse_overrides([*overrides, *more])))
+    origins = {key: OVERRIDE if key in over else origin for key, origin in plan.origins.items()}
+    return replace(plan, objects=collector.objects, origins=origins)
 
 
 def override_strings(overrides: Overrides) -> Sequence[str]:
@@ -173,21 +199,26 @@ def train_plan(
     progress: bool = True,
     say: Say = print,
     header: str = "",
+    ranks: Ranks = SINGLE,
 ) -> int:
     """A new run in `folder`, from the first step to the last; returns the last finished step."""
-    claim = FolderClaim(folder, LEFTOVERS, say=say)
+    say = say if ranks.is_first else _say_nothing
+    claim = FolderClaim(folder, LEFTOVERS, say=say) if ranks.is_first else None
     with ExitStack() as stack:
         try:
             say_slow(plan, say)
-            recipe, (plan, found) = plan, record_inputs(plan, folder, say=say)
-            training = assemble(plan, folder)
+            recipe, (plan, found) = plan, record_inputs(plan, folder, say=say, ranks=ranks)
+            training = assemble(plan, folder, ranks=ranks)
             stack.callback(close, training, say)
             recipe, plan = (with_steps(each, training.steps) for each in (recipe, plan))
-            environment, inputs = describe(devices=[device()]), inputs_text(recipe, found)
-            text = header + as_yaml(recipe.config)
-            run = RunFolder.create(folder, text, environment, inputs=inputs, lock=claim.lock, say=say)
+            run: RunFolder = UnwrittenFolder(folder)
+            if claim is not None:
+                environment, inputs = describe(devices=[device()], ranks=ranks.count), inputs_text(recipe, found)
+                text = header + as_yaml(recipe.config)
+                run = RunFolder.create(folder, text, environment, inputs=inputs, lock=claim.lock, say=say)
         except BaseException:
-            claim.abandon()
+            if claim is not None:
+                claim.abandon()
             raise
         with run:
             return drive(plan, training, run, callbacks or Callbacks(), done=0, progress=progress, say=say)
@@ -199,6 +230,7 @@ def resume_run(
     given: Mapping[str, Any] | None = None,
     callbacks: Callbacks | None = None,
     accept_changes: bool = False,
+    layout: Layout = "auto",
     progress: bool = True,
     say: Say = print,
 ) -> int:
@@ -214,10 +246,18 @@ def resume_run(
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from error
     plan = replace(plan, objects=objects_again(plan.config, given or {}, folder))
-    ended = state_of(folder) == "finished"
+    with process_group(layout=layout) as ranks:
+        say = say if ranks.is_first else _say_nothing
+        return _resume(plan, folder, callbacks or Callbacks(), accept_changes, progress, say, ranks)
+
+
+def _resume(
+    plan: Plan, folder: Path, callbacks: Callbacks, accept_changes: bool, progress: bool, say: Say, ranks: Ranks
+) -> int:
+    ended = ranks.broadcast(state_of(folder) == "finished", "the state of the run")
     with ExitStack() as stack:
-        lock = stack.enter_context(Lock(folder, say=say))
-        found = newest(folder / CHECKPOINTS)
+        lock = stack.enter_context(Lock(folder, say=say)) if ranks.is_first else None
+        found = ranks.broadcast(newest(folder / CHECKPOINTS) if ranks.is_first else None, "the newest checkpoint")
         for line in found.lines() if found else ["no checkpoint was saved; starting from the first step"]:
             say(line)
         done, steps = (found.step if found else 0), plan.config.run.steps
@@ -227,14 +267,21 @@ def resume_run(
                 f"raise run.steps in {folder / CONFIG}"
             )
         say_slow(plan, say)
-        plan, changes = check_inputs(plan, folder, done, started=found is not None, accept=accept_changes, say=say)
-        training = assemble(plan, folder, model_folder=found.folder / "model" if found else None)
+        plan, changes = check_inputs(
+            plan, folder, done, started=found is not None, accept=accept_changes, say=say, ranks=ranks
+        )
+        training = assemble(plan, folder, model_folder=found.folder / "model" if found else None, ranks=ranks)
         stack.callback(close, training, say)
-        environment = describe(devices=[device()])
-        run = RunFolder.reopen(folder, done, environment, changes=changes, lock=lock, say=say)
+        run: RunFolder = UnwrittenFolder(folder)
+        if ranks.is_first:
+            environment = describe(devices=[device()], ranks=ranks.count)
+            run = RunFolder.reopen(folder, done, environment, changes=changes, lock=lock, say=say)
         stack.enter_context(run)
-        callbacks = callbacks or Callbacks()
         return drive(plan, training, run, callbacks, done=done, progress=progress, say=say, found=found)
+
+
+def _say_nothing(text: str) -> None:
+    """Rank 0 speaks for all."""
 
 
 def say_slow(plan: Plan, say: Say) -> None:
@@ -243,23 +290,24 @@ def say_slow(plan: Plan, say: Say) -> None:
         say(slow)
 
 
-def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None) -> Training:
+def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None, ranks: Ranks = SINGLE) -> Training:
     """Every part of a run; `model_folder` is the checkpoint's model when resuming."""
     trackers.require(plan.config.run.trackers)
     refuse_absent_files(plan.config)
     rng.seed(plan.config.seed)
-    return (_assemble_rl if plan.row.samples else assemble_offline)(plan, folder, model_folder)
+    return (_assemble_rl if plan.row.samples else assemble_offline)(plan, folder, model_folder, ranks)
 
 
-def _assemble_rl(plan: Plan, folder: Path, model_folder: Path | None) -> Training:
+def _assemble_rl(plan: Plan, folder: Path, model_folder: Path | None, ranks: Ranks) -> Training:
     config = plan.config
     if config.run.keep_best:
         evaluation.refuse_unreported(config.run.best_metric, names_of(plan), talks=config.env is not None)
-    rl = RLSetup(plan, folder, model_folder)
+    rl = RLSetup(plan, folder, model_folder, ranks)
     source, evaluate, texts = rl.source, rl.evaluate, sample_records.TokenTexts(rl.model.tokenizer)
 
     def samples() -> SampleBatch:
-        return SampleBatch(sample_records.samples(source.rollouts, source.advantages, texts), len(source.rollouts))
+        records = sample_records.samples(source.rollouts, source.advantages, texts, source.token_stats)
+        return SampleBatch(records, len(source.rollouts))
 
     def answers() -> SampleBatch:
         assert evaluate is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,14 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def describe(folder: Path, *, step: int, score: float | None) -> str:
-    """The text of a manifest for all files in the folder."""
+def describe(folder: Path, *, step: int, score: float | None, known: Mapping[str, str] | None = None) -> str:
+    """The text of a manifest for all files in the folder. `known` are the hashes of files that others wrote."""
+    known = known or {}
     files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": known.get(path.name) or sha256(path),
+        }
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path != folder / NAME
     }

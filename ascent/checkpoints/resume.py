@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors.torch import load_file
+from safetensors import safe_open
 
 from ascent.checkpoints import manifest
 from ascent.checkpoints.manifest import CheckpointError
 from ascent.checkpoints.save import REPLACED, STATE, TENSORS
 from ascent.checkpoints.serialization import join
+from ascent.checkpoints.tensor_pieces import Saved, SavedPiece, SavedTensor
 
 _CANDIDATE = re.compile(rf"(\d+)|\.(\d+)\.{REPLACED}")
 
@@ -68,8 +71,28 @@ def _candidates(root: Path) -> list[Path]:
     return [path for _, _, path in sorted(found, reverse=True)]
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    """The state of a verified checkpoint, without its model folders."""
+def read_state(folder: Path, *, lazily: bool = False) -> dict[str, Any]:
+    """The state of a verified checkpoint, without its model folders.
+
+    Whoever reads `lazily` gets large tensors as `SavedTensor`, to read a range of each; the others get them whole.
+    """
     plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    state: dict[str, Any] = join(plain, load_file(folder / TENSORS))
+    tensors: dict[str, Any] = {}
+    pieces: dict[str, list[SavedPiece]] = {}
+    for path in sorted(folder.glob(f"{Path(TENSORS).stem}*.safetensors")):
+        file = safe_open(path, framework="pt")
+        for name in file.keys():  # noqa: SIM118 - not a mapping
+            whole, mark, start = name.rpartition("@")
+            if not mark:
+                tensors[name] = file.get_tensor(name)
+                continue
+            stop = int(start) + prod(file.get_slice(name).get_shape())
+            pieces.setdefault(whole, []).append(SavedPiece(file, name, int(start), stop))
+
+    def of_pieces(found: list[SavedPiece], shape: tuple[int, ...]) -> Saved:
+        saved = SavedTensor(shape, found)
+        return saved if lazily else saved.whole()
+
+    tensors |= {name: partial(of_pieces, found) for name, found in pieces.items()}
+    state: dict[str, Any] = join(plain, tensors)
     return state

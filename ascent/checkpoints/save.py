@@ -1,7 +1,8 @@
 """Save checkpoints atomically: written to a temporary folder, synced, hashed, renamed.
 
     checkpoints/<step>/model/...               in Hugging Face layout, written by the model (further folders likewise)
-    checkpoints/<step>/optimizer.safetensors   every tensor of the state
+    checkpoints/<step>/optimizer.safetensors   every tensor of the state; of several ranks each writes its pieces, rank
+                                               3 to optimizer-3.safetensors (ascent.checkpoints.tensor_pieces)
     checkpoints/<step>/state.json              the rest of the state
     checkpoints/<step>/manifest.json           size and sha256 of every file
 
@@ -24,9 +25,10 @@ from torch import Tensor
 from ascent.checkpoints import disk, manifest
 from ascent.checkpoints.manifest import CheckpointError
 from ascent.checkpoints.serialization import split
+from ascent.parallel.ranks import SINGLE, Ranks
 
 Writer = Callable[[Path], None]
-TENSORS, STATE = "optimizer.safetensors", "state.json"
+TENSORS, PIECES, STATE = "optimizer.safetensors", "optimizer-{}.safetensors", "state.json"
 WRITING, REPLACED, REMOVING = "writing", "replaced", "removing"
 
 
@@ -58,11 +60,13 @@ def save(
     *,
     keep: RetentionPolicy | None = None,
     score: float | None = None,
+    ranks: Ranks = SINGLE,
 ) -> SavedCheckpoint:
     """Write the checkpoint of a step to disk, then delete older ones.
 
     `folders` maps a name ("model") to a function that writes that folder. A failed save leaves earlier checkpoints as
-    they were. A non-finite score is stored as None and is never the best.
+    they were. A non-finite score is stored as None and is never the best. All ranks call it together: each writes its
+    pieces of tensors, rank 0 everything else.
     """
     if step < 0:
         raise ValueError(f"a checkpoint of step {step}; steps are counted from 0")
@@ -70,17 +74,23 @@ def save(
     plain, tensors = split(state)
     score = score if score is not None and math.isfinite(score) else None
     try:
-        _create(root)
-        _clear_leftovers(root)
-        writing.mkdir()
-        with disk.writing():
-            for name, write_folder in folders.items():
-                disk.announce("write", writing / name)
-                (writing / name).mkdir()
-                write_folder(writing / name)
-            _write_tensors(writing / TENSORS, tensors)
-        disk.write(writing / STATE, json.dumps(plain, allow_nan=False) + "\n")
-        disk.write(writing / manifest.NAME, manifest.describe(writing, step=step, score=score))
+        with ranks.together("the checkpoint's folder"):
+            if ranks.is_first:
+                _create(root)
+                _clear_leftovers(root)
+                writing.mkdir()
+        hashed: dict[str, str] = {}
+        with ranks.together("the checkpoint's files"):
+            if ranks.is_first:
+                _write_first(writing, folders, plain, tensors)
+            else:
+                hashed = _write_pieces(writing / PIECES.format(ranks.rank), tensors)
+        known = {
+            name: digest for own in ranks.gather(hashed, "the checkpoint's hashes") for name, digest in own.items()
+        }
+        if not ranks.is_first:
+            return SavedCheckpoint(target, ())
+        disk.write(writing / manifest.NAME, manifest.describe(writing, step=step, score=score, known=known))
         disk.sync_tree(writing)
         _put_in_place(writing, target)
     except OSError as error:
@@ -89,7 +99,7 @@ def save(
             "untouched. Free some space or lower run.keep, then resume the run"
         ) from error
     finally:
-        if writing.exists():
+        if ranks.is_first and writing.exists():
             disk.remove(writing)
     try:
         return SavedCheckpoint(target, _prune(root, step, RetentionPolicy() if keep is None else keep))
@@ -100,6 +110,29 @@ def save(
         ) from error
 
 
+def _write_first(
+    writing: Path, folders: Mapping[str, Writer], plain: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
+    with disk.writing():
+        for name, write_folder in folders.items():
+            disk.announce("write", writing / name)
+            (writing / name).mkdir()
+            write_folder(writing / name)
+        _write_tensors(writing / TENSORS, tensors)
+    disk.write(writing / STATE, json.dumps(plain, allow_nan=False) + "\n")
+
+
+def _write_pieces(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The pieces of a rank besides rank 0, on disk; their file with its sha256."""
+    pieces = {name: tensor for name, tensor in tensors.items() if "@" in name}
+    if not pieces:
+        return {}
+    with disk.writing():
+        _write_tensors(path, pieces)
+    disk.sync(path)
+    return {path.name: manifest.sha256(path)}
+
+
 def _create(root: Path) -> None:
     if not root.is_dir():
         root.mkdir(parents=True)
@@ -108,13 +141,13 @@ def _create(root: Path) -> None:
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     disk.announce("write", path)
-    # Shared tensors are cloned, because safetensors refuses shared memory.
-    seen: set[int] = set()
+    # Tensors that overlap others are cloned, because safetensors refuses shared memory.
+    end = 0
     distinct: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        address = tensor.untyped_storage().data_ptr()
-        distinct[name] = tensor.clone() if address in seen else tensor
-        seen.add(address)
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_ptr()):
+        address = tensor.data_ptr()
+        distinct[name] = tensor.clone() if address < end else tensor
+        end = max(end, address + tensor.nbytes)
     save_file(distinct, path)
 
 

@@ -1,7 +1,8 @@
 """Split a state into JSON and tensors, and join them again, without pickle.
 
 A state is nested dicts, lists, numbers, strings, booleans, None and tensors. In the JSON a tensor is
-{"$tensor": "its/path"}, and a non-finite float is {"$float": "nan"}.
+{"$tensor": "its/path"}, and a non-finite float is {"$float": "nan"}. A tensor of which every rank has a piece is
+{"$tensor": "its/path", "shape": [...]}; its pieces are called "its/path@START".
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+
+from ascent.checkpoints.tensor_pieces import TensorPiece
 
 
 def split(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -27,6 +30,10 @@ def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
             raise ValueError(f"two tensors of the state would both be called {where!r}; rename one of the keys")
         tensors[where] = value.detach().cpu().contiguous()
         return {"$tensor": where}
+    if isinstance(value, TensorPiece):
+        if value.values.numel():
+            tensors[f"{where}@{value.start}"] = value.values.detach().cpu().contiguous()
+        return {"$tensor": where, "shape": list(value.shape)}
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str) or key.startswith("$"):
@@ -46,11 +53,12 @@ def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
     )
 
 
-def join(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The inverse of split; tuples come back as lists."""
+def join(plain: Any, tensors: Mapping[str, Any]) -> Any:
+    """The inverse of split; tuples come back as lists. A tensor in pieces is given as a function of its shape."""
     if isinstance(plain, dict):
-        if plain.keys() == {"$tensor"}:
-            return tensors[plain["$tensor"]]
+        if "$tensor" in plain:
+            found = tensors[plain["$tensor"]]
+            return found(tuple(plain["shape"])) if "shape" in plain else found
         if plain.keys() == {"$float"}:
             return float(plain["$float"])
         return {key: join(value, tensors) for key, value in plain.items()}

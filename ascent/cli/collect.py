@@ -9,7 +9,7 @@ import typer
 
 from ascent.cli.completion import run_folders
 from ascent.cli.lines import echo
-from ascent.cli.options import INTERRUPTED, Limit, MaxNewTokens, Seed, Temperature, TopP, plain_errors, say
+from ascent.cli.options import INTERRUPTED, Engine, Limit, MaxNewTokens, Seed, Temperature, TopP, plain_errors, say
 
 if TYPE_CHECKING:
     from ascent.api.collect import CollectResult
@@ -43,6 +43,7 @@ def collect(
     temperature: Temperature = 1.0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
+    engine: Engine = "native",
 ) -> None:
     """Sample answers and collect preferences about them.
 
@@ -57,7 +58,7 @@ def collect(
             result = collect(
                 models, prompts, out=out, judge=judge, annotator=annotator, form=checked_form, samples=samples,
                 per_prompt=per_prompt, repeat=repeat, limit=limit, max_new_tokens=max_new_tokens,
-                temperature=temperature, top_p=top_p, seed=seed, person=TerminalAnnotator(), say=say,
+                temperature=temperature, top_p=top_p, seed=seed, engine=engine, person=TerminalAnnotator(), say=say,
             )  # fmt: skip
         except KeyboardInterrupt:
             say(f"\nstopped; every verdict so far is in {out}, and the same command continues from there")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascent.cli.lines import echo
-from ascent.cli.options import AsJson, Limit, MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors
+from ascent.cli.options import AsJson, Engine, Limit, MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors
 
 if TYPE_CHECKING:
     from ascent.api.compare import CompareResult
@@ -28,6 +28,7 @@ def compare(
     temperature: Temperature = 1.0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
+    engine: Engine = "native",
     as_json: AsJson = False,
 ) -> None:
     """Compare two models by the verdicts of a judge.
@@ -39,7 +40,7 @@ def compare(
 
         result = compare(
             a, b, prompts, judge, samples=samples, limit=limit, max_new_tokens=max_new_tokens,
-            temperature=temperature, top_p=top_p, seed=seed,
+            temperature=temperature, top_p=top_p, seed=seed, engine=engine,
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(result.as_dict()))

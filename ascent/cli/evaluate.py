@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascent.cli.lines import echo
-from ascent.cli.options import AsJson, Limit, MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors
+from ascent.cli.options import AsJson, Engine, Limit, MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors
 
 if TYPE_CHECKING:
     from ascent.api.evaluate import EvalResult
@@ -28,6 +28,7 @@ def evaluate(
     temperature: Temperature = 1.0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
+    engine: Engine = "native",
     reward: Annotated[
         str | None, typer.Option(metavar="NAME", help="Scores a file: exact, mathematics, file.py:function, ...")
     ] = None,
@@ -50,7 +51,7 @@ def evaluate(
 
         result = evaluate(
             model, data, samples=samples, limit=limit, max_new_tokens=max_new_tokens, temperature=temperature,
-            top_p=top_p, seed=seed, reward=reward, env=env, invalid_rows=policy, out=out,
+            top_p=top_p, seed=seed, engine=engine, reward=reward, env=env, invalid_rows=policy, out=out,
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(result.as_dict(answers=show)))

@@ -39,3 +39,12 @@ def echo(text: str = "", *, hang: int = 2, err: bool = False, color: str | None 
     """Print text as it is, wrapped to the terminal."""
     text = wrap(text, line_width(sys.stderr if err else sys.stdout), hang)
     typer.secho(text, err=err, fg=color)
+
+
+def format_bytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def peak_text(peak: int, available: int) -> str:
+    """Peak memory, as `ascent check` and `ascent forecast` print it."""
+    return f"{format_bytes(peak)} of {format_bytes(available)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, ClassVar
 
@@ -13,18 +14,23 @@ from ascent.cli import (
     collect,
     compare,
     compare_runs,
+    diagnose,
     doctor,
     evaluate,
+    forecast,
     inspect,
     iterate,
+    label,
     models,
     quickstart,
     recipes,
+    replay,
     runs,
-    serve_reward,
+    serve,
     show,
     sweep,
     train,
+    view,
 )
 from ascent.cli.help import SectionedGroup, add, examples
 from ascent.cli.options import say
@@ -33,10 +39,10 @@ from ascent.cli.startup import shorten_imports
 
 class AscentGroup(SectionedGroup):
     sections: ClassVar = {
-        "Train": ("quickstart", "train", "resume", "sweep", "iterate", "check"),
-        "Evaluate and use": ("evaluate", "compare", "sample", "score", "serve-reward", "export"),
-        "Data and labels": ("inspect", "collect"),
-        "Runs": ("runs", "compare-runs"),
+        "Train": ("quickstart", "train", "resume", "sweep", "iterate", "check", "forecast"),
+        "Evaluate and use": ("evaluate", "compare", "sample", "score", "serve", "serve-reward", "export"),
+        "Data and labels": ("inspect", "collect", "label"),
+        "Runs": ("runs", "view", "compare-runs", "diagnose", "replay", "bisect", "forecast-score"),
         "Reference": ("recipes", "show", "doctor", "classic"),
     }
 
@@ -81,7 +87,12 @@ add(
 add(app, "sample", models.sample, 'ascent sample runs/sft "1+1=" --samples 4', 'ascent sample runs/sft "1+1=" --greedy')
 add(app, "score", models.score, "ascent score runs/reward_model pairs.jsonl")
 add(
-    app, "serve-reward", serve_reward.serve_reward,
+    app, "serve", serve.serve,
+    "ascent serve runs/grpo --port 8000",
+    "ascent serve runs/grpo --host 0.0.0.0 --token-file key",
+)  # fmt: skip
+add(
+    app, "serve-reward", serve.serve_reward,
     "ascent serve-reward runs/reward_model --port 8765",
     "ascent serve-reward runs/reward_model --host 0.0.0.0 --token-file token",
 )  # fmt: skip
@@ -99,12 +110,36 @@ add(
     "ascent collect runs/sft style:200 --out labels.jsonl",
     "ascent collect runs/sft style:200 --out labels.jsonl --judge simulated:style",
 )  # fmt: skip
+add(
+    app, "label", label.label,
+    "ascent label runs/grpo --step 40 --guidelines rules.md",
+    "ascent label answers.jsonl --form rankings --annotator ann --annotator bob",
+    "ascent label runs/sft --prompts style:200 --out labels.jsonl",
+)  # fmt: skip
 add(app, "runs", runs.runs, "ascent runs", "ascent runs studies")
+add(app, "view", view.view, "ascent view", "ascent view runs/sft studies --port 9000", "ascent view --host 0.0.0.0")
 add(
     app, "compare-runs", compare_runs.compare_runs,
     "ascent compare-runs runs/a runs/b --plot curves.png",
     "ascent compare-runs runs/sweep --metric eval/loss/total",
 )  # fmt: skip
+add(
+    app, "diagnose", diagnose.diagnose,
+    "ascent diagnose runs/mine",
+    "ascent diagnose runs/mine --against runs/other-seeds",
+)  # fmt: skip
+add(
+    app, "replay", replay.replay,
+    "ascent replay runs/mine --step 40",
+    "ascent replay runs/mine update.learning_rate=1e-6 --step 40",
+)  # fmt: skip
+add(
+    app, "forecast", forecast.forecast,
+    "ascent forecast sft model=tiny:llama data=arithmetic",
+    "ascent forecast mine.yaml --gpu H200",
+)  # fmt: skip
+add(app, "forecast-score", forecast.forecast_score, "ascent forecast-score runs/mine")
+add(app, "bisect", replay.bisect, "ascent bisect runs/mine --when 'reward/mean < 0.1'")
 add(app, "recipes", recipes.recipes, "ascent recipes")
 app.add_typer(show.app, name="show")
 add(app, "doctor", doctor.doctor, "ascent doctor")
@@ -132,10 +167,20 @@ def options(
     pass
 
 
+def refuse_ranks(words: list[str]) -> None:
+    """ValueError where a launcher started several processes of a command that is not made for them."""
+    command = next((word for word in words if not word.startswith("-")), "")
+    if os.environ.get("WORLD_SIZE", "1") != "1" and command not in ("", "train", "resume"):
+        raise ValueError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: {command} runs in one process; several run train and resume only"
+        )
+
+
 def run() -> None:
     """Entry point. ValueError and OSError are the user's: one line for each problem, exit status 2, no traceback."""
     shorten_imports()
     try:
+        refuse_ranks(sys.argv[1:])
         app()
     except (ValueError, OSError) as error:
         for line in str(error).splitlines():

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ascent.cli.lines import echo
-from ascent.cli.options import MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors, say
+from ascent.cli.options import Engine, MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors, say
 
 
 def export(
@@ -63,6 +63,7 @@ def sample(
     top_p: TopP = 1.0,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token every time.")] = False,
     seed: Seed = 0,
+    engine: Engine = "native",
 ) -> None:
     """Sample completions of prompts."""
     texts = prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
@@ -71,6 +72,6 @@ def sample(
 
         for each in sample(
             model, texts, samples=samples, max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p,
-            greedy=greedy, seed=seed,
+            greedy=greedy, seed=seed, engine=engine,
         ):  # fmt: skip
             echo(f"{each.prompt} -> {each.completion}  [{each.tokens} tokens, {each.stop}]")

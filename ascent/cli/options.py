@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -35,7 +35,18 @@ MaxNewTokens = Annotated[int, typer.Option(help="Token budget of a completion.")
 Temperature = Annotated[float, typer.Option(help="Sampling temperature, above 0.")]
 TopP = Annotated[float, typer.Option(help="Nucleus sampling: keep this much probability mass.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="ENGINE", help="native, vllm, remote (ascent serve), or URLs of servers: URL,URL or vllm:URL."
+    ),
+]
 Progress = Annotated[bool, typer.Option("--progress/--no-progress", help="Show progress on standard error.")]
+Processes = Annotated[int, typer.Option(help="Processes of this machine that train together, one for each GPU.")]
+Layout = Annotated[
+    Literal["auto", "replicated", "sharded"],
+    typer.Option(help="Weights whole on every rank, or divided over them (FSDP2); auto: what fits."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -81,10 +92,16 @@ def plain_errors() -> Iterator[None]:
     except (OSError, ImportError) as error:
         raise ValueError(str(error)) from error
     except RuntimeError as error:
+        from ascent.parallel.launch import RanksFailed
+
+        if isinstance(error, RanksFailed):  # rank 0 has printed it
+            raise typer.Exit(error.status) from None
         from ascent.checkpoints.manifest import CheckpointError
+        from ascent.engines.remote import RemoteError
+        from ascent.parallel.watch import RankFailed
         from ascent.runs.lock import FolderLockedError
         from ascent.update.learner import Diverged
 
-        if isinstance(error, CheckpointError | FolderLockedError | Diverged):
+        if isinstance(error, CheckpointError | FolderLockedError | Diverged | RankFailed | RemoteError):
             raise ValueError(str(error)) from error
         raise

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from ascent.api.quickstart import QuickstartResult
 
-EXAMPLES = 5
+EXAMPLES = 3
+PLOT_WIDTH = 24
 
 
 def quickstart(
@@ -46,6 +47,7 @@ def print_result(result: QuickstartResult) -> None:
     from rich.text import Text
 
     from ascent.cli.console import make_console, print_text
+    from ascent.runs.sparkline import sparkline
 
     console = make_console()
     _print_models(console, result)
@@ -56,11 +58,13 @@ def print_result(result: QuickstartResult) -> None:
         print_text(console, Text.assemble(f"  {question} ", (before.text, "red"), " -> ", (after.text, "green")))
     prompt = (improved[0][0] if improved else result.models[0].answers[0]).prompt.messages[-1].content
     where = result.trained
-    echo(f"\nThe curves are in {where / 'curves.png'}. To look further:")
-    for command in (f"show run {where}", f"show samples {where}", f'sample {where} "{prompt}" --greedy'):
-        echo(f"  ascent {command}")
-    echo("To change something:")
-    for command in result.next_commands:
+    if result.rewards:
+        first, last = result.rewards[0], result.rewards[-1]
+        line = sparkline(result.rewards, PLOT_WIDTH)
+        echo(f"\nReward in training, step 1 to {len(result.rewards)}:  {first:.2f} {line} {last:.2f}")
+    echo(f"More curves: {where / 'curves.png'}")
+    echo("\nWhat to run next:")
+    for command in (f'ascent sample {where} "{prompt}" --greedy', f"ascent show run {where}", *result.next_commands):
         echo(f"  {command}")
     echo("Then docs/tutorial: your own reward function, your own model, your own preferences.")
 

@@ -23,8 +23,12 @@ COMPILER, TRACER = "torch._dynamo", "torch._dynamo._trace_wrapped_higher_order_o
 
 
 def shorten_imports() -> None:
-    """Has an effect before torch is imported, and once."""
-    if "torch" not in sys.modules and not any(isinstance(each, _Finder) for each in sys.meta_path):
+    """Has an effect before torch is imported, and once. A rank of several uses what is left out."""
+    if (
+        os.environ.get("WORLD_SIZE", "1") == "1"
+        and "torch" not in sys.modules
+        and not any(isinstance(each, _Finder) for each in sys.meta_path)
+    ):
         sys.meta_path.insert(0, _Finder())
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascent.cli.lines import echo
-from ascent.cli.options import INTERRUPTED, Overrides, Progress, Recipe, Run, plain_errors, say
+from ascent.cli.lines import echo, format_bytes, peak_text
+from ascent.cli.options import INTERRUPTED, Layout, Overrides, Processes, Progress, Recipe, Run, plain_errors, say
 
 if TYPE_CHECKING:
     from ascent.api.check import CheckResult
+    from ascent.models.memory import Forecast
     from ascent.runs.folder import Run as RunResult
 
 
@@ -23,13 +24,24 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="The run folder to create, new or empty; by default runs/RECIPE-N."),
     ] = None,
+    processes: Processes = 1,
+    layout: Layout = "auto",
     progress: Progress = True,
 ) -> None:
     """Train from a recipe into a new run folder."""
     with plain_errors():
+        if processes != 1:
+            from ascent.api.launch import train_in_processes
+
+            _exit_status(
+                train_in_processes(
+                    recipe, overrides or (), processes, run=run, layout=layout, progress=progress, say=say
+                )
+            )
+            return
         from ascent.api.train import train
 
-        _exit_status(train(recipe, overrides or (), run=run, progress=progress, say=say))
+        _exit_status(train(recipe, overrides or (), run=run, layout=layout, progress=progress, say=say))
 
 
 def resume(
@@ -37,22 +49,38 @@ def resume(
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Continue although inputs have changed; it is recorded.")
     ] = False,
+    processes: Processes = 1,
+    layout: Layout = "auto",
     progress: Progress = True,
 ) -> None:
     """Continue a run from its newest valid checkpoint, bit for bit."""
     with plain_errors():
+        if processes != 1:
+            from ascent.api.launch import resume_in_processes
+
+            _exit_status(
+                resume_in_processes(
+                    run, processes, accept_changes=accept_changes, layout=layout, progress=progress, say=say
+                )
+            )
+            return
         from ascent.api.train import resume
 
-        _exit_status(resume(run, accept_changes=accept_changes, progress=progress, say=say))
+        _exit_status(resume(run, accept_changes=accept_changes, layout=layout, progress=progress, say=say))
 
 
 def _exit_status(run: RunResult) -> None:
     """Ctrl-C finishes the step, saves, and ends with the status of an interrupted command."""
-    if run.state == "stopped" and run.message == "stopped by SIGINT":
+    if run.state == "stopped" and run.message.startswith("stopped by SIGINT"):
         raise typer.Exit(INTERRUPTED)
 
 
-def check(recipe: Recipe, overrides: Overrides = None, progress: Progress = True) -> None:
+def check(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    processes: Annotated[int, typer.Option(help="Forecast the memory of each of so many ranks.")] = 1,
+    progress: Progress = True,
+) -> None:
     """Try a recipe without keeping anything; forecast memory and time.
 
     Everything that a run does is done once: load, render, two optimizer steps.
@@ -60,7 +88,7 @@ def check(recipe: Recipe, overrides: Overrides = None, progress: Progress = True
     with plain_errors():
         from ascent.api.check import check
 
-        print_check(check(recipe, overrides or (), progress=progress, say=say))
+        print_check(check(recipe, overrides or (), processes=processes, progress=progress, say=say))
 
 
 def print_check(found: CheckResult) -> None:
@@ -76,16 +104,23 @@ def print_check(found: CheckResult) -> None:
     print_text(make_console(), line)
     memory, steps = found.memory, found.steps
     minutes = steps * found.seconds / 60
-    parts = {each.name: getattr(memory, each.name) for each in fields(memory)}
     rows = {
         "one optimizer step": f"{found.microbatches} micro-batches, {found.tokens} tokens, {found.trained} trained",
         "loss, gradient norm": f"{found.loss:.4g}, {found.grad_norm:.4g}",
         "time per step": f"{found.seconds:.2f} s here: {steps} steps take about {minutes:.1f} minutes",
-        "peak memory": f"{_bytes(memory.total)}: " + ", ".join(f"{k} {_bytes(n)}" for k, n in parts.items() if n),
+        "peak memory": peak_text(found.peak.bytes, found.peak.available),
+        "model memory": _memory_text(memory),
     }
+    if memory.host:
+        rows["host memory"] = f"{format_bytes(memory.host)}: masters and moments of the optimizer"
+    for layout, forecast in found.layouts.items():
+        rows[f"per rank, {layout}"] = _memory_text(forecast)
     for name, value in rows.items():
         echo(f"{name:<20} {value}", hang=21)
 
 
-def _bytes(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+def _memory_text(memory: Forecast) -> str:
+    parts = {each.name: getattr(memory, each.name) for each in fields(memory) if each.name != "host"}
+    return f"{format_bytes(memory.total)}: " + ", ".join(
+        f"{name} {format_bytes(count)}" for name, count in parts.items() if count
+    )

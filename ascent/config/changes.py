@@ -23,6 +23,7 @@ _RECORDS = "it changes the set of records, which the saved position in the data 
 _UPDATES = "it changes the number of updates per step, over which the learning rate is scheduled"
 _ANOTHER = "another function makes it another algorithm"
 _BUFFERED = "the checkpoint holds rollouts that were sampled with the old value (rollouts.max_staleness)"
+_PARTIAL = "the checkpoint holds unfinished rollouts that were begun with the old value (rollouts.partial_rollouts)"
 _CONTROLLED = "the KL controller has changed the coefficient since the start"
 
 # Every key, with the reason why it cannot change; empty where it can.
@@ -59,7 +60,12 @@ ON_RESUME: dict[str, str] = {
     "rollouts.truncated_reward": "",
     "rollouts.dynamic_sampling_tries": "",
     "rollouts.engine": "",
+    "rollouts.servers": "",
+    "rollouts.weights_folder": "",
+    "rollouts.lora_sync": "",
+    "rollouts.server_timeout": "",
     "rollouts.max_staleness": "the checkpoint holds a rollout buffer of the old size",
+    "rollouts.partial_rollouts": "the checkpoint holds rollouts of the old kind",
     "update.learning_rate": "",
     "update.critic_learning_rate": "",
     "update.critic_warmup_steps": "it concerns the first steps, and the learning rate is scheduled after them",
@@ -67,6 +73,7 @@ ON_RESUME: dict[str, str] = {
     "update.adam_beta1": "",
     "update.adam_beta2": "",
     "update.adam_eps": "",
+    "update.optimizer_offload": "",
     "update.max_grad_norm": "",
     "update.schedule": "",
     "update.warmup_steps": "",
@@ -86,6 +93,7 @@ ON_RESUME: dict[str, str] = {
     "run.project": "",
 }
 BUFFERED_KEYS = ("rollouts.temperature", "rollouts.engine", "model.routing_replay")
+PARTIAL_KEYS = tuple(f"rollouts.{name}" for name in ("prompts_per_step", "group_size", "max_new_tokens", "top_p"))
 CONTROLLED_KEYS = ("cells.kl.weight", "cells.reward_shaping.kl_penalty.beta")
 
 
@@ -171,6 +179,8 @@ def refusal_reason(change: Change, was: Flat) -> str:
         return _RECORDS
     if key in BUFFERED_KEYS and was.get("rollouts.max_staleness"):
         return _BUFFERED
+    if key in PARTIAL_KEYS and was.get("rollouts.partial_rollouts"):
+        return _PARTIAL
     if key in CONTROLLED_KEYS and was.get("cells.kl_controller.use", "fixed") != "fixed":
         return _CONTROLLED
     return ON_RESUME[_table_key(key)]

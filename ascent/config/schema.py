@@ -6,40 +6,17 @@ result. A key without effect for the chosen algorithm is an error (`ascent.plan`
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from ascent.config.fields import MAX_COUNT, MAX_FLOAT, MAX_SEED, Bool, Float, Int, Scalar, Section, check_size
 from ascent.config.heldout import check_evaluate
-
-
-def _check_scalar(value: Any) -> Any:
-    if not isinstance(value, bool | int | float | str):
-        raise ValueError("it must be a number, true, false or a word")
-    return _check_size(value)
-
-
-def _check_size(value: Any) -> Any:
-    """Refuse numbers too large for a float, also inside lists; infinity is allowed and means no bound."""
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_size(each)
-    if isinstance(value, int | float) and MAX_FLOAT < abs(value) != math.inf:
-        raise ValueError(f"it must be a number within {MAX_FLOAT:g}")
-    return value
 
 
 def _cell_tag(value: Any) -> str:
     return DISABLED if value is False else CELL
 
-
-# Strict: a quoted number, or `true` in place of a number, is an error.
-Int = Annotated[int, Field(strict=True)]
-Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-# Every number has an upper bound; by default: token offsets of 32 bits, products in float32, seeds of torch.
-MAX_COUNT, MAX_FLOAT, MAX_SEED = 10**9, 1e30, 2**63 - 1
-Bool = Annotated[bool, Field(strict=True)]
-Scalar = Annotated[Any, AfterValidator(_check_scalar)]
 
 # Tags appear in the paths of pydantic's errors; angle brackets distinguish them from keys.
 CELL, DISABLED = "<cell>", "<false>"
@@ -49,10 +26,6 @@ CellOrDisabled = Discriminator(_cell_tag)
 
 # Sections by the one key that each must have.
 SHORT_FORMS = {"model": "model.policy", "data": "data.train"}
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class CellOverride(BaseModel):
@@ -231,9 +204,30 @@ class Rollouts(Section):
         le=1000,
         description="How often prompts are resampled for groups that a filter dropped (DAPO); 0: train on the rest.",
     )
-    engine: Literal["native", "hf", "vllm", "remote"] = Field("native", description="Inference engine.")
+    engine: Literal["native", "hf", "vllm", "remote"] = Field(
+        "native", description="Inference engine: in this process (native, hf), or servers (remote: ascent serve; vllm)."
+    )
+    servers: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="URLs of the servers, such as http://host:8000/v1; empty: one is started on this machine."
+    )
+    weights_folder: str | None = Field(
+        None, description="Folder that run and servers share, for new weights; null: a folder of the run."
+    )
+    lora_sync: Literal["auto", "adapter", "merged"] = Field(
+        "auto",
+        description="Servers get the LoRA adapter alone, or the model with the adapter merged; auto: the adapter where "
+        "every server takes one.",
+    )
+    server_timeout: Float = Field(
+        600.0, gt=0, le=86400, description="Seconds until a server's answer is sampled again elsewhere."
+    )
     max_staleness: Int = Field(
         0, ge=0, le=1000, description="Weight versions that a rollout may be old; 0: synchronous."
+    )
+    partial_rollouts: bool = Field(
+        False,
+        description="New weights come between tokens: a step takes the groups that finish first, the others go on in "
+        "the next; false: between requests.",
     )
 
 
@@ -242,7 +236,7 @@ class PluginSection(BaseModel):
     against its parameters, so they are not keys of the schema."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_check_size)]] = Field(init=False)
+    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(check_size)]] = Field(init=False)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -263,6 +257,9 @@ class Environment(PluginSection):
     use: str = Field(min_length=1, description="A built-in name, an entry point, or file.py:NAME.")
 
 
+MICROBATCH_TOKENS = 16384
+
+
 class Update(Section):
     """Optimizer and updates."""
 
@@ -280,6 +277,7 @@ class Update(Section):
     adam_beta1: Float = Field(0.9, ge=0, lt=1, description="Decay of AdamW's first moment.")
     adam_beta2: Float = Field(0.999, ge=0, lt=1, description="Decay of AdamW's second moment.")
     adam_eps: Float = Field(1e-8, gt=0, le=1, description="AdamW's epsilon; RLHF with PPO uses 1e-5.")
+    optimizer_offload: Bool = Field(False, description="Keep AdamW's masters and moments in pinned host memory.")
     max_grad_norm: Float = Field(1.0, gt=0, le=MAX_FLOAT, description="Gradient clipping by global norm.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="Learning rate schedule after warmup: constant, or decay to 0 at the last step."
@@ -288,14 +286,20 @@ class Update(Section):
     epochs: Int = Field(1, ge=1, le=1000, description="Epochs over the rollouts of one step (PPO epochs).")
     minibatches: Int = Field(1, ge=1, le=10**6, description="Minibatches per epoch, one optimizer step each.")
     target_kl: Float | None = Field(
+        None, gt=0, le=MAX_FLOAT, description="Early stopping of a step's epochs: maximum KL from the sampling policy."
+    )
+    tokens_per_microbatch: Int | None = Field(
         None,
-        gt=0,
-        le=MAX_FLOAT,
-        description="Early stopping of the epochs of a step: maximum KL from the sampling policy.",
+        ge=1,
+        le=MAX_COUNT,
+        description="Tokens per micro-batch, by default 16384 and on a GPU at most 11 GiB of activations; it changes "
+        "time, memory and rounding only.",
     )
-    tokens_per_microbatch: Int = Field(
-        16384, ge=1, le=MAX_COUNT, description="Tokens per micro-batch; it changes time, memory and rounding only."
-    )
+
+    @property
+    def max_microbatch_tokens(self) -> int:
+        """The most tokens of a micro-batch, and so of a sequence."""
+        return self.tokens_per_microbatch or MICROBATCH_TOKENS
 
 
 class Run(Section):

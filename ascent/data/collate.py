@@ -6,7 +6,7 @@ Every item is one group. Axes: T flat tokens, B sequences, P pairs.
 |---|---|
 | examples | - |
 | pairs | chosen_P, rejected_P; margins_P where the data has margins; gold_B where a gold answer follows each pair |
-| rankings | ranks_B, 0 is best |
+| rankings | ranks_B, 0 is best, equal ones are ties |
 | steps | step_ends_T, true where a step is scored; step_labels_T, its label, NaN for unknown |
 | unpaired | desirable_B; `mismatched`, a batch of the same answers after other prompts, for KTO's reference point |
 """
@@ -49,7 +49,7 @@ def collate(items: Sequence[Item], first: int = 0) -> Batch:
     if kind == "pairs":
         batch |= _pairs(items)
     elif kind == "rankings":
-        batch["ranks_B"] = torch.tensor([rank for size in sizes for rank in range(size)])
+        batch["ranks_B"] = torch.tensor([r for item in items for r in item.ranks or range(len(item.sequences))])
     elif kind == "unpaired":
         batch |= _unpaired(items)
     elif kind == "steps":

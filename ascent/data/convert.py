@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any, get_args
 
 from ascent.data.schemas import SCHEMAS, Record, RecordKind, Schema
@@ -10,13 +11,9 @@ from ascent.records import Example, Pair, Ranking, UnpairedExample
 
 
 def _all_pairs(record: Ranking) -> list[Record]:
-    """The K (K - 1) / 2 pairs of a ranking."""
-    answers = record.answers
-    return [
-        Pair(record.prompt, answers[won], answers[lost])
-        for won in range(len(answers))
-        for lost in range(won + 1, len(answers))
-    ]
+    """The pairs of a ranking, K (K - 1) / 2 without ties; tied answers are no pair."""
+    ranked = combinations(zip(record.answers, record.ranks, strict=True), 2)
+    return [Pair(record.prompt, won, lost) for (won, better), (lost, worse) in ranked if better < worse]
 
 
 # (from, to): the function, and a note for the user.

@@ -43,9 +43,7 @@ class PackingStats(NamedTuple):
 
 
 def split_microbatches(items: Sequence[S], budget: int, *, ranks: int = 1) -> list[list[S]]:
-    """Micro-batches, none empty; their number is a multiple of `ranks`, and rank r takes r, r + ranks, and so on."""
-    if len(items) < ranks:
-        raise ValueError(f"{len(items)} records for {ranks} ranks; each rank needs at least one: raise data.batch_size")
+    """Micro-batches, none empty. Their number is a multiple of `ranks`, unless each is a single item."""
     for item in items:
         if item.tokens > budget:
             raise ValueError(
@@ -59,12 +57,7 @@ def split_microbatches(items: Sequence[S], budget: int, *, ranks: int = 1) -> li
         if max(sum(items[index].tokens for index in indices) for indices in bins) <= budget:
             return [[items[index] for index in indices] for indices in bins]
         count += ranks
-    if count == len(items) or ranks == 1:
-        return [[item] for item in items]
-    raise ValueError(
-        f"{len(items)} records do not fit into a multiple of {ranks} micro-batches of {budget} tokens; "
-        "raise update.tokens_per_microbatch, or make data.batch_size a multiple of the ranks"
-    )
+    return [[item] for item in items]
 
 
 def _assign(items: Sequence[Sized], count: int) -> list[list[int]]:

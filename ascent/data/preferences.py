@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 from ascent.data import columns as values
@@ -19,6 +21,7 @@ GOLD = ("gold", "reference")  # the second is TRL's, for TPO
 RATINGS = ("ratings", "scores", "overall_scores")
 RANKS = ("ranks", "rank", "ranking")
 TEXT_KEYS = ("response", "answer", "text", "completion", "content")
+REPEATED, TIED = "answers left out because they are repeated", "pairs of tied answers, which hold no preference"
 LABEL_COLUMNS = ("label", "score")
 RATING_KEYS = ("overall_score", "rating", "score")
 
@@ -82,7 +85,7 @@ def _read_turns(value: Any, name: str, prompt: Turns) -> Turns:
 def make_ranking(columns: Columns, prompt: Prompt, column: str) -> Ranking:
     """Answers with ranks (1 is best), with ratings (high is best), or already best first in `ranked`.
 
-    A Ranking has no ties: of answers with equal rank or rating the first is kept, and the others are counted.
+    Answers with equal rank or rating are tied; their pairs are counted. An answer that is there twice is kept once.
     """
     items = values.as_list(columns.get(column), column)
     answers = [values.answer(_answer_text(item), f"{column}[{index}]") for index, item in enumerate(items)]
@@ -91,17 +94,17 @@ def make_ranking(columns: Columns, prompt: Prompt, column: str) -> Ranking:
         raise RowError("type", f"{len(answers)} answers but {len(ranks)} ranks or ratings; give one for each")
     if len(answers) < 2:
         raise RowError("missing", f"{column} has {len(answers)} answer(s); a ranking compares at least 2")
-    found: dict[float, Turns] = {}
+    found: dict[Turns, float] = {}
     for rank, answer in sorted(zip(ranks, answers, strict=True), key=lambda each: each[0]):
-        if rank in found:
-            columns.notes["answers left out because another has the same rating"] += 1
-        else:
-            found[rank] = answer
-    if len(found) < 2:
+        if found.setdefault(answer, rank) != rank:
+            raise RowError("equal", f"{column} holds the same answer twice with different ratings; remove one of them")
+    places = sorted(set(found.values()))
+    if len(places) < 2:
         raise RowError("equal", f"all {len(answers)} answers have the same rating; remove the row")
-    if len(set(found.values())) != len(found):
-        raise RowError("equal", f"{column} holds the same answer twice with different ratings; remove one of them")
-    return Ranking(prompt, tuple(found.values()))
+    repeated = len(answers) - len(found)
+    tied = sum(first == second for first, second in combinations(found.values(), 2))
+    columns.notes += Counter({REPEATED: repeated, TIED: tied})  # only what is more than 0
+    return Ranking(prompt, tuple(found), tuple(places.index(rank) for rank in found.values()))
 
 
 def _answer_text(item: Any) -> Any:

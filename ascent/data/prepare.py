@@ -6,6 +6,7 @@ answer third, where the algorithm needs one), K for a ranking (best first).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ from ascent.data.schemas import Record, RecordKind
 from ascent.data.truncate import fit_messages
 from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample, UnpairedExample
 
+LEFT_OUT = "tied answers left out, because the algorithm needs a strict order"
 _T = TypeVar("_T")
 
 
@@ -51,6 +53,7 @@ class Item:
     sequences: tuple[Rendered, ...]
     margin: float | None = None
     good: bool | None = None
+    ranks: tuple[int, ...] = ()  # of a ranking's answers; equal ones are ties, and () is a strict order
     mismatched: Rendered | None = None
     step_ends: tuple[int, ...] = ()  # the token where each step is scored
     step_labels: tuple[float | None, ...] = ()
@@ -71,15 +74,24 @@ class PreparedData(NamedTuple):
 
 
 def prepare(
-    loaded: LoadResult, renderer: Renderer, limits: Limits, *, invalid_rows: Policy = "fail", gold: bool = False
+    loaded: LoadResult,
+    renderer: Renderer,
+    limits: Limits,
+    *,
+    invalid_rows: Policy = "fail",
+    gold: bool = False,
+    strict_order: bool = False,
 ) -> PreparedData:
     """Render every record, so that one that is too long is found before the first step.
 
-    With `gold`, the prompt's own answer is the third sequence of a pair.
+    With `gold`, the prompt's own answer is the third sequence of a pair. With `strict_order`, of a ranking's tied
+    answers the first is kept, and the others are counted.
     """
     report = Report(invalid_rows)
 
     def render(record: Record) -> Item:
+        if strict_order and isinstance(record, Ranking):
+            record = _without_ties(record, report)
         return render_record(fit_prompt(record, renderer, limits, report), renderer, limits, gold=gold)
 
     items = _render_all(loaded, report, render)
@@ -133,7 +145,8 @@ def render_record(record: Record, renderer: Renderer, limits: Limits, *, gold: b
             "pairs", tuple(renderer.answer(record.prompt.messages, each) for each in answers), margin=record.margin
         )
     elif isinstance(record, Ranking):
-        item = Item("rankings", tuple(renderer.answer(record.prompt.messages, each) for each in record.answers))
+        sequences = tuple(renderer.answer(record.prompt.messages, each) for each in record.answers)
+        item = Item("rankings", sequences, ranks=record.ranks)
     elif isinstance(record, StepExample):
         rendered, ends = renderer.steps(record.prompt.messages, record.steps)
         item = Item("steps", (rendered,), step_ends=ends, step_labels=record.right)
@@ -153,6 +166,12 @@ def render_record(record: Record, renderer: Renderer, limits: Limits, *, gold: b
             "the row or remove it",
         )
     return item
+
+
+def _without_ties(record: Ranking, report: Report) -> Ranking:
+    first = dict(reversed(list(zip(record.ranks, record.answers, strict=True))))
+    report.notes += Counter({LEFT_OUT: len(record.answers) - len(first)})
+    return Ranking(record.prompt, tuple(first[rank] for rank in sorted(first)))
 
 
 def _gold(record: Pair) -> tuple[Message, ...]:

@@ -14,9 +14,9 @@ from ascent.data.prepare import Item, PreparedData
 
 
 class FileSource:
-    """`next(step)` returns the micro-batches of one optimizer step (those of this rank).
+    """`next(step)` returns the micro-batches of one optimizer step, those of all `ranks`.
 
-    A step takes `batch_size` records over all ranks, across the end of an epoch, so no record is left over. `rewrite`
+    A step takes `batch_size` records, across the end of an epoch, so no record is left over. `rewrite`
     can replace the text of a step's items. `packing` holds the packing statistics of the last step, and
     `truncated_mismatched` counts the mismatched sequences of KTO that lost the start of their prompt.
     """
@@ -32,13 +32,10 @@ class FileSource:
         shuffle: bool = True,
         weights: Sequence[float] | None = None,
         rewrite: Callable[[Sequence[Item], int], list[Item]] | None = None,
-        rank: int = 0,
         ranks: int = 1,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}, but a step takes at least 1 record")
-        if not 0 <= rank < ranks:
-            raise ValueError(f"rank={rank} of {ranks} ranks; ranks count from 0")
         shares = list(weights) if weights is not None else [float(len(each.items)) for each in prepared]
         if len(shares) != len(prepared):
             raise ValueError(f"{len(shares)} weights for {len(prepared)} sources; give one for each")
@@ -60,7 +57,7 @@ class FileSource:
         self._batch_size, self._rewrite = batch_size, rewrite
         self._budget = tokens_per_microbatch
         self._max_tokens = max_tokens
-        self._rank, self._ranks = rank, ranks
+        self._ranks = ranks
         self._step: int | None = None
         self.packing: PackingStats | None = None
         self.truncated_mismatched = 0
@@ -78,7 +75,7 @@ class FileSource:
             self.truncated_mismatched += truncated
         batches = split_microbatches(items, self._budget, ranks=self._ranks)
         self.packing = packing_stats(batches)
-        return collate_all(batches)[self._rank :: self._ranks]
+        return collate_all(batches)
 
     def more(self, stats: Mapping[str, Any]) -> list[Batch]:
         """A step over files is one update."""
@@ -111,12 +108,12 @@ class FileSource:
 
 
 def single_pass(
-    items: Sequence[Item], *, tokens_per_microbatch: int, max_tokens: int, mismatched: bool = True
+    items: Sequence[Item], *, tokens_per_microbatch: int, max_tokens: int, mismatched: bool = True, ranks: int = 1
 ) -> list[Batch]:
     """Every item once, in micro-batches, for evaluation. Scoring needs no mismatched sequences."""
     if mismatched and items and items[0].kind == "unpaired":
         items, _ = add_mismatched(items, max_tokens=min(max_tokens, tokens_per_microbatch))
-    return collate_all(split_microbatches(items, tokens_per_microbatch))
+    return collate_all(split_microbatches(items, tokens_per_microbatch, ranks=ranks))
 
 
 def _check_largest(sources: Sequence[Sequence[Item]], budget: int) -> None:

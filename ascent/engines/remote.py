@@ -41,20 +41,25 @@ MAX_TOKEN_ID = 1 << 31
 
 
 class RemoteError(RuntimeError):
-    """A failed request, with its URL and its prompt."""
+    """A failed request, with its URL and its prompt. `kind` is that of `http_client`."""
+
+    kind = ""
 
 
 class RemoteSampler:
     """Implements `protocols.Sampler`. `url` is the server's base, such as http://localhost:8000/v1; `stop_ids` end a
     completion and belong to it, whatever end tokens the server knows of.
 
-    `at_once` requests are in flight; the server batches them. `key_from` names the environment variable that holds the
-    server's key, which is in no message and no repr. The seed sent depends on (seed, prompt id, sample) only; the
-    server's random numbers differ from ours.
+    `at_once` requests are in flight; the server batches them. `key` is the server's, in no message and no repr, or
+    `key_from` names the environment variable that holds it. The seed sent depends on (seed, prompt id, sample) only;
+    the server's random numbers differ from ours.
 
     The server has its own copy of the weights. `reload(version, tensors)` updates them (in vLLM, it must also reset the
     prefix cache); if it is a URL, {"version": n} is posted, and it must answer 200 once the server has fetched that
     version. Without it the sampler serves one fixed policy.
+
+    `exact` is for `ascent serve`: it draws the tokens that the native engine draws in this process, and its log-probs
+    are over the full tempered distribution.
     """
 
     def __init__(
@@ -64,18 +69,20 @@ class RemoteSampler:
         stop_ids: Iterable[int],
         *,
         key_from: str | None = None,
+        key: str | None = None,
         at_once: int = 64,
         retry: RetryPolicy | None = None,
         reload: Reload | str | None = None,
+        exact: bool = False,
     ) -> None:
-        key, retry = _key(key_from), retry or RetryPolicy()
+        key, retry = key or _key(key_from), retry or RetryPolicy()
         self._client = Client(url, token=key, retry=retry)
         self.url, self.model, self.stop_ids = self._client.url, model, frozenset(stop_ids)
         if not self.stop_ids:
             raise ValueError("a sampler without stop ids runs every completion to its budget; give the EOS id")
         if at_once < 1:
             raise ValueError(f"at_once={at_once}, but at least 1 request must be in flight")
-        self.at_once, self.version = at_once, 0
+        self.at_once, self.version, self.exact = at_once, 0, exact
         self.mode: Mode | None = None  # of the server's log-probs, measured when first needed
         self._reload: Reload | Client | None = None if isinstance(reload, str) else reload
         if isinstance(reload, str):  # the key is for the server's host only
@@ -90,11 +97,9 @@ class RemoteSampler:
         group, threads = RequestGroup(), ThreadPoolExecutor(self.at_once, thread_name_prefix="remote")
         self._groups.append(group)
         try:
-            ambiguous = next((each for each in all_requests if _depends_on_mode(each)), None)
-            if ambiguous is not None and self.mode is None:
-                self.mode = self._measure_mode(ambiguous, group)
-            for done in as_completed([threads.submit(self._sample_one, request, group) for request in all_requests]):
-                yield done.result()
+            self.prepare(all_requests, group)
+            for done in as_completed([threads.submit(self.complete, request, group) for request in all_requests]):
+                yield done.result()[0]
         finally:
             group.cancel()
             threads.shutdown(cancel_futures=True)
@@ -121,9 +126,18 @@ class RemoteSampler:
         for group in list(self._groups):
             group.cancel()
 
-    def _sample_one(self, request: Request, group: RequestGroup) -> Completion:
+    def prepare(self, requests: Sequence[Request], group: RequestGroup) -> None:
+        """Measure the mode of the server's log-probs, if it is not known and a request depends on it."""
+        ambiguous = next((each for each in requests if _depends_on_mode(each)), None)
+        if ambiguous is not None and self.mode is None and not self.exact:
+            self.mode = self._measure_mode(ambiguous, group)
+
+    def complete(self, request: Request, group: RequestGroup) -> tuple[Completion, dict[str, Any]]:
+        """One completion, and the choice of the reply that it was read from."""
         owner = f"request {request.prompt_id!r}/{request.sample}"
-        return self._post_completion(self._body(request), owner, group, lambda choice: self._read(request, choice))
+        return self._post_completion(
+            self._body(request), owner, group, lambda choice: (self._read(request, choice), choice)
+        )
 
     def _post_completion(
         self, body: dict[str, Any], owner: str, group: RequestGroup, read: Callable[[dict[str, Any]], T]
@@ -142,6 +156,8 @@ class RemoteSampler:
             **{"stop_token_ids": sorted(self.stop_ids.union(request.stop_ids)), "ignore_eos": True},
             **{"min_tokens": request.min_new_tokens, "stop": list(request.stop), "skip_special_tokens": False},
             **{"logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True},
+            **({} if not self.exact else {"seed": request.seed, "prompt_id": request.prompt_id}),
+            **({} if not self.exact else {"sample": request.sample, "logprobs": 0}),
         }
 
     def _read(self, request: Request, choice: dict[str, Any]) -> Completion:
@@ -154,16 +170,25 @@ class RemoteSampler:
         return Completion(
             prompt_id=request.prompt_id, sample=request.sample, tokens=tokens, logprobs=tuple(kept),
             versions=(self.version,) * len(tokens), stop=self._stop(request, tokens, choice.get("finish_reason")),
-            log_mass=_log_mass(request, len(tokens)) if request.truncates else None,
+            log_mass=self._log_mass(request, choice, len(tokens)) if request.truncates else None,
         )  # fmt: skip
 
     def _is_exact(self, request: Request, position: int) -> bool:
         """Is the log-prob of this position over the full distribution at the request's temperature? While the mode is
         unknown, both modes must agree. A server's greedy sampling is at temperature 1, without truncation."""
+        if self.exact:
+            return not request.greedy or request.temperature == 1
         raw = request.temperature == 1
         tempered = raw or (not request.greedy and request.temperature >= MIN_TEMPERATURE)
         processed = tempered and (request.greedy or not _truncates(request)) and position >= request.min_new_tokens
         return raw if self.mode == "raw" else processed if self.mode == "processed" else raw and processed
+
+    def _log_mass(self, request: Request, choice: dict[str, Any], count: int) -> tuple[float, ...]:
+        """Unknown (NaN) with truncation, else 0, unless the server sends it."""
+        sent = choice.get("log_mass") if self.exact else None
+        if isinstance(sent, list) and len(sent) == count and all(isinstance(each, int | float) for each in sent):
+            return tuple(float(each) for each in sent)
+        return tuple(math.nan if _truncates(request) or n < request.min_new_tokens else 0.0 for n in range(count))
 
     def _stop(self, request: Request, tokens: Sequence[int], reason: Any) -> Stop:
         if reason == "abort":
@@ -214,7 +239,9 @@ def _post(client: Client, path: str, data: bytes, owner: str, group: RequestGrou
     try:
         return client.post(path, data, read, group)
     except ServerFailed as failure:
-        raise RemoteError(f"{owner}: {failure}") from None
+        error = RemoteError(f"{owner}: {failure}")
+        error.kind = failure.kind
+        raise error from None
 
 
 def _truncates(request: Request) -> bool:
@@ -224,11 +251,6 @@ def _truncates(request: Request) -> bool:
 def _depends_on_mode(request: Request) -> bool:
     """Do raw and processed log-probs of this request differ?"""
     return request.min_new_tokens > 0 or (not request.greedy and (request.temperature != 1 or _truncates(request)))
-
-
-def _log_mass(request: Request, count: int) -> tuple[float, ...]:
-    """Unknown (NaN) with truncation, else 0: servers do not send it."""
-    return tuple(math.nan if _truncates(request) or n < request.min_new_tokens else 0.0 for n in range(count))
 
 
 def _single_choice(reply: bytes) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Verdicts as rows of a dataset.
 
 A choice is `prompt`, `chosen`, `rejected`; a ranking `prompt`, `responses`, `ranks`; ratings `prompt`, `responses`,
-`ratings`. A row without a preference (tie, both bad, skipped) and a repeated comparison have a reason in the column
-`set_aside`: the data loader skips and counts them.
+`ratings`. A row without a preference (tie, both bad, skipped), a repeated comparison, and one that was meant for a
+single annotator and has a verdict already have a reason in the column `set_aside`: the data loader skips and counts
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ascent.records import Message, Prompt
 CHOICES = ("first", "second")
 NO_PREFERENCE = {"tie": "tie", "both_bad": "both bad", "skip": "skipped"}
 SET_ASIDE = "set_aside"
-REPEATED = "asked again"
+REPEATED, SECOND = "asked again", "judged by another annotator before"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Verdict:
 
     word: str
     numbers: tuple[float, ...] = ()
+    comment: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,16 @@ def ranks_of(numbers: Sequence[float], *, high_is_good: bool) -> tuple[float, ..
     return tuple(float(1 + sum(other < key for other in keys)) for key in keys)
 
 
-def verdict_row(shown: ShownComparison, verdict: Verdict, *, form: Form, annotator: str, time: str) -> dict[str, Any]:
-    """One line of the file. It names the models, which the annotator does not see."""
+def verdict_row(
+    shown: ShownComparison, verdict: Verdict, *, form: Form, annotator: str, time: str, second: bool = False
+) -> dict[str, Any]:
+    """One line of the file. It names the models, which the annotator does not see.
+
+    second: another annotator has judged it, though it was meant for one.
+    """
     texts = [answer.text for answer in shown.answers]
     row: dict[str, Any] = {"prompt": _prompt_value(shown.question.prompt)}
-    reason = _set_aside_reason(shown, verdict)
+    reason = _set_aside_reason(shown, verdict) or (SECOND if second else None)
     if reason is not None:
         row |= {"answers": texts, SET_ASIDE: reason}
         if verdict.numbers:
@@ -63,12 +70,20 @@ def verdict_row(shown: ShownComparison, verdict: Verdict, *, form: Form, annotat
     row |= {"shown": [answer.id for answer in shown.answers], "models": [answer.model for answer in shown.answers]}
     if shown.repeat:
         row["repeat"] = shown.repeat
+    if verdict.comment:
+        row["comment"] = verdict.comment
     return row
 
 
 def numbers_in(row: Mapping[str, Any]) -> list[float]:
     """The ranks or ratings of a row, in the order in which its answers were shown."""
     return list(row.get("ranks") or row.get("ratings") or row.get("numbers") or [])
+
+
+def texts_in(row: Mapping[str, Any]) -> list[str]:
+    """The texts of the answers of a row, in no particular order."""
+    found = row.get("responses") or row.get("answers") or [row["chosen"], row["rejected"]]
+    return [each if isinstance(each, str) else each[0]["content"] for each in found]
 
 
 def row_key(row: Mapping[str, Any]) -> tuple[str, int]:

@@ -21,6 +21,8 @@ from ascent.losses.policy_losses import PolicyLoss, clip
 from ascent.maths import masked
 from ascent.parameter_ranges import RARE, Fraction, NonNegative, checked, ordered
 
+ROUNDING = 1e-6  # of a log-prob in float32
+
 
 def covariances(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """(A - mean A) (log pi - mean log pi) of every trained token, 0 elsewhere."""
@@ -49,8 +51,9 @@ def draining(
 ) -> Tensor:
     """The tokens clip_cov drops: of its candidates, those with the smallest noise, `share` of the step's tokens.
 
-    Without `noise_T`, a hash of each token's old log-prob and advantage replaces it: as good as random, and independent
-    of the split into micro-batches. Many log-probs round to exactly 0; the advantage tells those tokens apart by group.
+    Without `noise_T`, a hash of each token's old log-prob and advantage replaces it: as good as random, independent of
+    the split into micro-batches, but not of rounding. Many log-probs round to exactly 0; the advantage tells those
+    tokens apart by group.
     """
     candidates_T = candidates(
         logprobs_T, log_ratio_T, advantages_T, loss_mask_T, low=low, high=high, least=least, most=most
@@ -101,13 +104,28 @@ def clip_cov(
 
 
 @checked
-def most_covariant(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, *, share: Fraction = 2e-4) -> Tensor:
-    """The `share` of the step's trained tokens (at least one) with the largest covariance."""
+def most_covariant(
+    logprobs_T: Tensor,
+    advantages_T: Tensor,
+    loss_mask_T: Tensor,
+    noise_T: Tensor | None = None,
+    *,
+    share: Fraction = 2e-4,
+) -> Tensor:
+    """The `share` of the step's trained tokens (at least one) with the largest covariance.
+
+    Equal completions of a prompt have equal covariances. Which of them is charged must not depend on rounding, so
+    covariances are compared in thousandths of the largest; of equal ones the smallest noise comes first.
+    """
     chosen_T = torch.zeros_like(loss_mask_T)
     wanted = min(_number(loss_mask_T, share), int(loss_mask_T.sum()))
     if wanted:
-        cov_T = covariances(logprobs_T, advantages_T, loss_mask_T).masked_fill(~loss_mask_T, float("-inf"))
-        chosen_T[cov_T.topk(wanted).indices] = True
+        cov_T = covariances(logprobs_T, advantages_T, loss_mask_T)
+        unit = cov_T.abs().max().clamp(min=1e-30) / 1000
+        steps_T = (cov_T / unit).round().masked_fill(~loss_mask_T, float("-inf"))
+        by_noise_T = torch.arange(len(cov_T), device=cov_T.device) if noise_T is None else noise_T.argsort(stable=True)
+        order_T = by_noise_T[steps_T[by_noise_T].argsort(stable=True, descending=True)]
+        chosen_T[order_T[:wanted]] = True
     return chosen_T
 
 
@@ -116,9 +134,13 @@ def most_covariant(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor
 def kl_cov(
     log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, most_covariant_T: Tensor, *, beta: NonNegative = 1.0
 ) -> PolicyLoss:
-    """-A ratio, plus beta * |log-ratio| on the few tokens with the largest covariance (arXiv 2505.22617)."""
+    """-A ratio, plus beta * |log-ratio| on the few tokens with the largest covariance (arXiv 2505.22617).
+
+    A log-ratio that is only rounding, as in the first update of a step, has no sign and so no gradient.
+    """
     loss_T = -masked.kept(advantages_T.detach(), loss_mask_T) * log_ratio_T.exp()
-    charged_T = torch.where(most_covariant_T, beta * log_ratio_T.abs(), 0)
+    moved_T = log_ratio_T.detach().abs() > ROUNDING
+    charged_T = torch.where(most_covariant_T & moved_T, beta * log_ratio_T.abs(), 0)
     return PolicyLoss(loss_T + charged_T, {"policy/clip_frac_covariance": most_covariant_T})
 
 

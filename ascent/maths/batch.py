@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ascent.maths.groups import Groups
-from ascent.maths.segments import Segments
+from ascent.maths.segments import Segments, concat_ranges
 
 TOKEN_AXIS, SEQUENCE_AXIS = ("_T", "_TV", "_TC", "_TLC"), ("_B", "_BK")
 SEQUENCE_INDICES = ("chosen_P", "rejected_P")
@@ -57,6 +57,7 @@ class PackedBatch(TypedDict, total=False):
     old_values_T: Tensor  # values before the update
     bootstrap_B: Tensor  # value after the last token of truncated completions, else 0
     advantages_T: Tensor
+    noise_T: Tensor  # a random number in [0, 1) for each token, for losses that choose tokens
     returns_T: Tensor  # targets of the value loss
 
     # Data from files.
@@ -88,8 +89,7 @@ def select(batch: PackedBatch, rows: Sequence[int]) -> PackedBatch:
     """Some sequences of a batch, in the given order, with the pairs among them and their part of inner batches."""
     segments = batch["segments"]
     rows_B = torch.tensor(list(rows))
-    starts = segments.offsets.tolist()
-    tokens_T = torch.cat([torch.arange(starts[row], starts[row + 1]) for row in rows])
+    tokens_T = concat_ranges(segments.offsets[rows_B], segments.lengths_B[rows_B])
     found: dict[str, Any] = _select_pairs(batch, rows_B)
     for name, value in cast(dict[str, Any], batch).items():
         if name in found:

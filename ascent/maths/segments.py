@@ -119,3 +119,12 @@ class Segments:
                     f"a tensor of shape {tuple(x_T.shape)} for {self.total} packed tokens; mismatched lengths: "
                     "every per-token tensor must cover the whole flat token axis"
                 )
+
+
+def concat_ranges(starts_N: Tensor, lengths_N: Tensor) -> Tensor:
+    """start, start + 1, ... for each of the ranges, one after the other."""
+    before_N = lengths_N.cumsum(0) - lengths_N
+    total = int(lengths_N.sum())
+    return torch.repeat_interleave(starts_N - before_N, lengths_N, output_size=total) + torch.arange(
+        total, device=starts_N.device
+    )

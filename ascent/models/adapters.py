@@ -52,7 +52,7 @@ def save(adapter: PeftModel, folder: Path, base: str) -> None:
     config.save_pretrained(str(folder))
     facts = {name: getattr(module.config, name, None) for name in CONFIG_KEYS}
     facts |= {"dtype": str(module.dtype).removeprefix("torch."), "quantize": quantize.scheme_of(module)}
-    facts["base_sample"] = _sample_hash(Path(base)) if base and Path(base).is_dir() else None
+    facts["base_sample"] = sample_hash(Path(base)) if base and Path(base).is_dir() else None
     (folder / TRAINING).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
@@ -79,6 +79,12 @@ def load_weights(adapter: PeftModel, folder: Path) -> None:
 
 def merge(module: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """The base with the adapter of `folder` added to its weights."""
+    merged: PreTrainedModel = attach(module, folder).merge_and_unload()
+    return merged.requires_grad_(True)
+
+
+def attach(module: PreTrainedModel, folder: Path) -> Any:
+    """The base with the adapter of `folder` beside its weights, a `PeftModel`."""
     kind = _read_config(folder).get("peft_type")
     if kind != "LORA":
         raise ValueError(f"{folder} is an adapter of type {kind}; only LoRA can be merged into its base")
@@ -94,8 +100,7 @@ def merge(module: PreTrainedModel, folder: Path) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):  # its random weights are replaced at once
         adapter: Any = get_peft_model(module, config)
     load_weights(adapter, folder)
-    merged: PreTrainedModel = adapter.merge_and_unload()
-    return merged.requires_grad_(True)
+    return adapter
 
 
 def base_of(folder: Path | str) -> Path | str | None:
@@ -131,17 +136,23 @@ def training_of(folder: Path) -> dict[str, Any]:
     return facts | (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {})
 
 
+def layout_of(folder: Path) -> tuple[dict[str, Any], str | None]:
+    """Two adapters with the same layout differ in nothing but their weights; None stands for an unknown base."""
+    return _read_config(folder), training_of(folder)["base_sample"]
+
+
 def check_base(folder: Path, base: Path | str) -> None:
     """ValueError if the base's weights are not those that the adapter was trained on, as far as samples show."""
     sample = training_of(folder)["base_sample"]
-    if sample is not None and isinstance(base, Path) and _sample_hash(base) != sample:
+    if sample is not None and isinstance(base, Path) and sample_hash(base) != sample:
         raise ValueError(
             f"{base} has other weights than when the adapter {folder} was trained on it; put the old ones back, or "
             f"remove base_sample from {folder / TRAINING} if they are the same in another layout"
         )
 
 
-def _sample_hash(folder: Path) -> str:
+def sample_hash(folder: Path) -> str:
+    """Of the weights in a folder, from samples of its files: milliseconds, where a whole hash takes seconds."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         size = path.stat().st_size

@@ -232,7 +232,7 @@ def _flash(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, 
     max_len = context.max_len
     left = -1 if call.window is None or call.window >= max_len else call.window - 1
     if context.flash_keys is not None:
-        k_TKD, v_TKD = gather(torch.cat([k_TKD, v_TKD], 1), context.flash_keys).chunk(2, 1)
+        k_TKD, v_TKD = (gather(x, context.flash_keys) for x in (k_TKD, v_TKD))
     tensors = (q_THD.contiguous(), k_TKD, v_TKD, context.offsets, context.key_offsets)
     max_queries = max(queries for _, queries, _ in context.groups)
     out_THD: Tensor = _FlashAttention.apply(*tensors, max_queries, max_len, call.scaling, left)
@@ -247,7 +247,8 @@ class _FlashAttention(torch.autograd.Function):
         ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, offsets: Tensor, key_offsets: Tensor, *rest: Any
     ) -> Tensor:
         max_queries, max_len, scaling, left = rest
-        tensors = (q_THD, k_TKD, v_TKD, offsets, key_offsets)
+        # A copy: values may be a view of a wider product, which would be kept with them.
+        tensors = (q_THD, k_TKD, v_TKD.contiguous(), offsets, key_offsets)
         window = {"scale": scaling, "window_size_left": left, "window_size_right": 0}
         out_THD, lse, rng_state, unused, _ = torch.ops.aten._flash_attention_forward(
             *tensors, max_queries, max_len, 0.0, left == -1, False, **window

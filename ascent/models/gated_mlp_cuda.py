@@ -1,13 +1,14 @@
-"""The gated part of an MLP on CUDA: down(silu(gate) * up), with one Triton kernel each way.
+"""A gated MLP on CUDA: down(silu(gate) * up), with one Triton kernel each way for the activation.
 
-The activation that the down projection reads is not kept for its backward pass but computed again from gate and up,
-which saves a quarter of a layer's memory. Rounds where the stock modules round.
+What the down projection reads is not kept for the backward pass but computed again from gate and up, which saves a
+quarter of a layer's memory. Rounds where the stock modules round.
 
 Axes: N tokens, I intermediate size, D hidden size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from ascent.models.shared_input import to_keep
 
 BLOCK = 1024
 TOLERANCE = 2**-6  # of the largest output: the product may be summed in another order
@@ -38,9 +41,9 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     return out
 
 
-def gated_down(gate: Tensor, up: Tensor, weight_DI: Tensor) -> Tensor:
-    """(silu(gate) * up) @ weight.T."""
-    out: Tensor = _GatedDown.apply(gate, up, weight_DI)
+def gated_mlp(x: Tensor, gate_up: Tensor, gate_ID: Tensor, up_ID: Tensor, down_DI: Tensor) -> Tensor:
+    """(silu(x @ gate.T) * (x @ up.T)) @ down.T. `gate_up` is the view that covers gate and up."""
+    out: Tensor = _GatedMLP.apply(x, gate_up, gate_ID, up_ID, down_DI)
     return out
 
 
@@ -48,65 +51,96 @@ class _SiluMul(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)
-        return _activation(gate, up)
+        return _activation(gate.contiguous().flatten(0, -2), up.contiguous().flatten(0, -2)).view(gate.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor]:
-        return _gradients(d_out, *ctx.saved_tensors)
+        gate, up = (each.contiguous() for each in ctx.saved_tensors)
+        d_gate, d_up = torch.empty_like(gate), torch.empty_like(up)
+        gradients = d_gate.flatten(0, -2), d_up.flatten(0, -2)
+        _gradients(d_out.contiguous().flatten(0, -2), gate.flatten(0, -2), up.flatten(0, -2), gradients)
+        return d_gate, d_up
 
 
-class _GatedDown(torch.autograd.Function):
+class _GatedMLP(torch.autograd.Function):
+    """Keeps gate and up, and its input unless that is recomputed; what the down projection reads is computed again."""
+
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor, weight_DI: Tensor) -> Tensor:
-        ctx.save_for_backward(gate, up, weight_DI)
-        return F.linear(_activation(gate, up), weight_DI)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, gate_ID: Tensor, up_ID: Tensor, down_DI: Tensor) -> Tensor:
+        gate_up = F.linear(x.flatten(0, -2), weight)
+        kept, ctx.recompute = to_keep(x)
+        ctx.save_for_backward(gate_up, weight, down_DI, *kept)
+        out = F.linear(_activation(*gate_up.chunk(2, -1)), down_DI)
+        return out.view(*x.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        gate, up, weight_DI = ctx.saved_tensors
-        d_weight = None
-        if ctx.needs_input_grad[2]:
-            d_weight = d_out.flatten(0, -2).mT @ _activation(gate, up).flatten(0, -2)
-        return *_gradients(d_out @ weight_DI, gate, up), d_weight
+        gate_up, weight, down_DI, *kept = ctx.saved_tensors
+        needs_x, _, needs_gate, needs_up, needs_down = ctx.needs_input_grad
+        d_ND, d_gate_up = d_out.flatten(0, -2), torch.empty_like(gate_up)
+        d_x, d_gate, d_up, d_down = None, None, None, None
+        hidden_NI = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2) if needs_down else None
+        gate_NI, up_NI = gate_up.chunk(2, -1)
+        _gradients(d_ND @ down_DI, gate_NI, up_NI, d_gate_up.chunk(2, -1), hidden_NI)
+        if hidden_NI is not None:
+            d_down = d_ND.mT @ hidden_NI
+        if needs_x:
+            d_x = (d_gate_up @ weight).view(d_out.shape)
+        if needs_gate or needs_up:
+            d_gate, d_up = (d_gate_up.mT @ ctx.recompute(*kept).flatten(0, -2)).chunk(2)
+        return d_x, None, d_gate, d_up, d_down
 
 
-def _activation(gate: Tensor, up: Tensor) -> Tensor:
-    gate, up = gate.contiguous(), up.contiguous()
-    out = torch.empty_like(gate)
-    _silu_mul[(triton.cdiv(out.numel(), BLOCK),)](gate, up, out, out.numel(), BLOCK=BLOCK, num_warps=4)
-    return out
-
-
-def _gradients(d_out: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    d_out, gate, up = d_out.contiguous(), gate.contiguous(), up.contiguous()
-    d_gate, d_up = torch.empty_like(gate), torch.empty_like(up)
-    count = gate.numel()
-    _silu_mul_backward[(triton.cdiv(count, BLOCK),)](
-        d_out, gate, up, d_gate, d_up, count, BLOCK=BLOCK, num_warps=4
+def _activation(gate_NI: Tensor, up_NI: Tensor) -> Tensor:
+    rows, size = gate_NI.shape
+    out_NI = torch.empty(rows, size, dtype=gate_NI.dtype, device=gate_NI.device)
+    _silu_mul[(rows, triton.cdiv(size, BLOCK))](
+        gate_NI, up_NI, out_NI, gate_NI.stride(0), size, BLOCK=BLOCK, num_warps=4
     )  # fmt: skip
-    return d_gate, d_up
+    return out_NI
+
+
+def _gradients(
+    d_NI: Tensor, gate_NI: Tensor, up_NI: Tensor, gradients: Sequence[Tensor], hidden_NI: Tensor | None = None
+) -> None:
+    """Fill the gradients of gate and up and, if it is given, silu(gate) * up."""
+    rows, size = gate_NI.shape
+    d_gate_NI, d_up_NI = gradients
+    _silu_mul_backward[(rows, triton.cdiv(size, BLOCK))](
+        d_NI, gate_NI, up_NI, d_gate_NI, d_up_NI, d_NI if hidden_NI is None else hidden_NI, gate_NI.stride(0),
+        d_gate_NI.stride(0), size, HIDDEN=hidden_NI is not None, BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip
 
 
 @triton.jit
-def _silu_mul(gate, up, out, count, BLOCK: tl.constexpr):
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = places < count
-    g = tl.load(gate + places, mask=there, other=0.0).to(tl.float32)
-    u = tl.load(up + places, mask=there, other=0.0).to(tl.float32)
+def _silu_mul(gate, up, out, stride, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = columns < size
+    g = tl.load(gate + row * stride + columns, mask=there, other=0.0).to(tl.float32)
+    u = tl.load(up + row * stride + columns, mask=there, other=0.0).to(tl.float32)
     silu = (g / (1 + tl.exp(-g))).to(out.dtype.element_ty).to(tl.float32)
-    tl.store(out + places, (silu * u).to(out.dtype.element_ty), mask=there)
+    tl.store(out + row * size + columns, (silu * u).to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
-def _silu_mul_backward(d_out, gate, up, d_gate, d_up, count, BLOCK: tl.constexpr):
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = places < count
-    d = tl.load(d_out + places, mask=there, other=0.0).to(tl.float32)
-    g = tl.load(gate + places, mask=there, other=0.0).to(tl.float32)
-    u = tl.load(up + places, mask=there, other=0.0).to(tl.float32)
+def _silu_mul_backward(
+    d_out, gate, up, d_gate, d_up, hidden, stride, d_stride, size, HIDDEN: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = columns < size
+    kind = d_up.dtype.element_ty
+    d = tl.load(d_out + row * size + columns, mask=there, other=0.0).to(tl.float32)
+    g = tl.load(gate + row * stride + columns, mask=there, other=0.0).to(tl.float32)
+    u = tl.load(up + row * stride + columns, mask=there, other=0.0).to(tl.float32)
     sigmoid = 1 / (1 + tl.exp(-g))
     silu = g * sigmoid
-    tl.store(d_up + places, (d * silu).to(d_up.dtype.element_ty), mask=there)
-    tl.store(d_gate + places, (d * u * (sigmoid + silu * (1 - sigmoid))).to(d_gate.dtype.element_ty), mask=there)
+    tl.store(d_up + row * d_stride + columns, (d * silu).to(kind), mask=there)
+    d_g = d * u * (sigmoid + silu * (1 - sigmoid))
+    tl.store(d_gate + row * d_stride + columns, d_g.to(kind), mask=there)
+    if HIDDEN:
+        rounded = (g / (1 + tl.exp(-g))).to(kind).to(tl.float32)  # as in `_silu_mul`
+        tl.store(hidden + row * size + columns, (rounded * u).to(kind), mask=there)

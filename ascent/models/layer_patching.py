@@ -7,7 +7,7 @@ forward calls the kernel set, so weights, names, copies and `isinstance` stay th
 and replayed (see `routing`).
 
 On CUDA norms, rotary embeddings and gated activations run in one kernel each way, with the stock rounding, if the stock
-code is one of the known formulas.
+code is one of the known formulas, and layers that read the same input are one product (see `shared_input`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ascent.models import attention, quantize, routing
+from ascent.models import attention, quantize, routing, shared_input
 
 ROTARY = "apply_rotary_pos_emb"  # its name in every architecture
 GATED_MLP = ("gate_proj", "up_proj", "down_proj", "act_fn")  # the modules of a gated MLP
@@ -105,16 +105,18 @@ def fast_mlp(stock: StockForward, module: Any, x: Tensor) -> Tensor:
     """The stock MLP; on CUDA down(silu(gate) * up) with one kernel for the activation, if this is its formula."""
     if not x.is_cuda:
         return stock(module, x)
-    from ascent.models.gated_mlp_cuda import gated_down, is_silu_mlp, silu_mul
+    from ascent.models.gated_mlp_cuda import gated_mlp, is_silu_mlp, silu_mul
 
     if not hasattr(module, "is_silu_mlp"):
         module.is_silu_mlp = is_silu_mlp(stock, module, x)
     if not module.is_silu_mlp:
         return stock(module, x)
-    gate, up, down = module.gate_proj(x), module.up_proj(x), module.down_proj
-    if _stock_class(down) is nn.Linear and down.bias is None:
-        return gated_down(gate, up, down.weight)
-    out: Tensor = down(silu_mul(gate, up))
+    gate, up, down = (getattr(module, name) for name in GATED_MLP[:3])
+    plain = all(_stock_class(each) is nn.Linear and each.bias is None for each in (gate, up, down))
+    merged = shared_input.adjacent((gate.weight, up.weight)) if plain else None
+    if merged is not None:
+        return gated_mlp(x, merged, gate.weight, up.weight, down.weight)
+    out: Tensor = down(silu_mul(gate(x), up(x)))
     return out
 
 
@@ -143,11 +145,22 @@ def patch_layers(module: PreTrainedModel, kernels: str = "fast") -> PatchedLayer
         part.__class__ = _patched_class(_stock_class(part), kind)  # type: ignore[arg-type]
         part.kernels, part.router_index = KERNEL_SETS[kernels], counts[kind]
         counts[kind] += 1
+    if module.device.type == "cuda":
+        _merge_products(module)
     for source in {type(part).__module__ for part in module.modules()}:
         modeling = sys.modules[source]
         if callable(rotary := getattr(modeling, ROTARY, None)):
             setattr(modeling, ROTARY, fast_rotary(getattr(rotary, "stock", rotary)))
     return PatchedLayers(kernels, counts["linear"] + counts["quantized"], counts["norm"], tuple(unpatched))
+
+
+def _merge_products(module: nn.Module) -> None:
+    """Make one product of the linear layers that read the same input."""
+    for part in module.modules():
+        for group in shared_input.find_groups(part, lambda each: _stock_class(each) is nn.Linear):
+            group.store_adjacent()
+            for index, layer in enumerate(group.layers):
+                layer.shared_input = (group, index)  # type: ignore[assignment]
 
 
 def _stock_class(part: nn.Module) -> type[nn.Module]:
@@ -179,8 +192,11 @@ def _patched_class(stock: type[nn.Module], kind: str) -> type[nn.Module]:
     """A subclass of a module's class that differs only in its forward."""
 
     def linear(self: Any, input: Tensor) -> Tensor:
-        out: Tensor = self.kernels.linear(input, self.weight, self.bias)
-        return out
+        out: Tensor | None = None
+        if input.is_cuda and (shared := getattr(self, "shared_input", None)) is not None:
+            group, index = shared
+            out = group.output(index, input)
+        return self.kernels.linear(input, self.weight, self.bias) if out is None else out
 
     def quantized(self: Any, x: Tensor) -> Tensor:
         return quantize.linear(self, x)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ascent.distribution import install_hint
 from ascent.models import adapters, heads, layer_patching
 from ascent.models.forward import Batch
+from ascent.models.load import load
 from ascent.models.model import LanguageModel
 
 if TYPE_CHECKING:
@@ -91,6 +92,18 @@ class WithoutAdapter:
 
     def eval(self) -> WithoutAdapter:
         return self.train(False)
+
+
+def load_unmerged(folder: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu") -> LanguageModel:
+    """A saved adapter beside its base: the forward is that of training, bit for bit, where a merged one rounds."""
+    base = adapters.base_of(Path(folder))
+    if base is None:
+        raise ValueError(f"{folder} holds no LoRA adapter")
+    adapters.check_base(Path(folder), base)
+    model = load(base, dtype=dtype, device=device)
+    adapter = adapters.attach(model.module, Path(folder))
+    layer_patching.patch_layers(model.module)
+    return replace(model, adapter=adapter)
 
 
 def restore(model: LanguageModel, folder: str | Path) -> None:

@@ -14,6 +14,9 @@ from transformers import PreTrainedConfig
 from ascent.models.fused_logprobs import BUDGET_BYTES
 
 BYTES = {"float32": 4, "bfloat16": 2}
+MICROBATCH_BYTES = 11 * 2**30  # of activations: larger micro-batches are hardly faster
+# With the optimizer's state in host memory: values of a bucket, and buckets on the GPU at a time.
+OFFLOAD_BUCKET, OFFLOAD_SLOTS = 2**23, 3
 QUANTIZED_BYTES = (4 + 8 / 64 + 32 / (64 * 256)) / 8  # NF4: a scale for 64 weights, in 8 bits, and one for 256 scales
 
 
@@ -37,7 +40,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes by purpose."""
+    """Bytes by purpose, on the device; those in `host` are in the memory of the host."""
 
     weights: int
     gradients: int
@@ -47,6 +50,8 @@ class Forecast:
     logits: int
     reference: int = 0
     critic: int = 0
+    staging: int = 0
+    host: int = 0
 
     @property
     def total(self) -> int:
@@ -55,7 +60,7 @@ class Forecast:
     @property
     def persistent(self) -> int:
         """Persistent from step to step."""
-        return self.weights + self.masters + self.moments
+        return self.weights + self.masters + self.moments + self.staging
 
     @property
     def transient(self) -> int:
@@ -87,30 +92,43 @@ def forecast(
     dtype: str = "float32",
     training: bool = True,
     gradient_checkpointing: bool = False,
+    optimizer_offload: bool = False,
     budget_bytes: int = BUDGET_BYTES,
     reference: int = 0,
+    fused: bool = False,
+    ranks: int = 1,
+    sharded: bool = False,
 ) -> Forecast:
     """Peak bytes of one optimizer step over micro-batches of `tokens` tokens (or, not training, of one forward).
 
     Adam keeps two float32 moments per trained weight; bfloat16 weights also have a float32 master copy, and their
-    gradients are accumulated in float32. `reference` is the number of weights of a frozen model in memory. Without a
-    token head `budget_bytes` is 0.
+    gradients are accumulated in float32. `optimizer_offload` keeps moments and masters in host memory, apart from a few
+    buckets of them (`staging`). `reference` is the number of weights of a frozen model in memory. Without a
+    token head `budget_bytes` is 0. `fused`: with the kernels of CUDA, which keep less. Of several `ranks` each has its
+    part of masters and moments; of a model that is `sharded` also its part of gradients and float32 weights, besides
+    one whole layer and the whole for sampling.
     """
     if tokens < 1:
         raise ValueError(f"tokens={tokens}: a micro-batch holds at least one token")
     if dtype not in BYTES:
         raise ValueError(f"dtype={dtype!r} is not supported; use {' or '.join(BYTES)}")
     size = BYTES[dtype]
-    layer, hidden_bytes = layer_bytes(shape, tokens, size), tokens * shape.hidden * size
+    layer, hidden_bytes = layer_bytes(shape, tokens, size, fused=fused), tokens * shape.hidden * size
     if not training:
         return Forecast(shape.weight_bytes(size), 0, 0, 0, layer + 2 * hidden_bytes, budget_bytes, reference * size)
     # With gradient checkpointing each layer keeps its input, and one layer at a time is recomputed.
     activations = shape.layers * hidden_bytes + layer if gradient_checkpointing else shape.layers * layer
+    own, layer_weights = -(-shape.trained // ranks), shape.weight_bytes(size) // max(shape.layers, 1)
+    masters, moments = own * 4 if sharded or dtype != "float32" else 0, own * 8
+    gradients = shape.trained * (4 if dtype == "float32" or fused else size + 4)
+    on_device = not optimizer_offload
     return Forecast(
         weights=shape.weight_bytes(size),
-        gradients=shape.trained * (4 if dtype == "float32" else size + 4),
-        masters=0 if dtype == "float32" else shape.trained * 4,
-        moments=shape.trained * 8,
+        gradients=own * 4 + layer_weights if sharded else gradients,
+        masters=masters * on_device,
+        moments=moments * on_device,
+        staging=0 if on_device else min(OFFLOAD_SLOTS * OFFLOAD_BUCKET, shape.trained) * 12,
+        host=0 if on_device else masters + moments,
         activations=activations + 3 * tokens * shape.hidden * 4,
         logits=budget_bytes,
         reference=reference * size,
@@ -126,18 +144,31 @@ def with_critic(policy: Forecast, critic: Forecast) -> Forecast:
         activations=larger.activations,
         logits=larger.logits,
         critic=critic.persistent,
+        host=policy.host + critic.host,
     )
 
 
-def layer_bytes(shape: Shape, tokens: int, size: int) -> int:
+def layer_bytes(shape: Shape, tokens: int, size: int, *, fused: bool = False) -> int:
     """The activations that one layer keeps for its backward pass.
 
     Per token: the residual stream in and out of each half and each norm in float32 and in the model's precision;
     queries, keys and values before and after the rotation, the attention's output; gate, up, their activation and
-    product.
+    product. `fused` kernels keep the residual stream, rotated queries, keys and values (again for every sequence that
+    shares a prompt), the attention's output, gate and up.
     """
     queries, keys = shape.heads * shape.head_size, 2 * shape.key_value_heads * shape.head_size
+    if fused:
+        kept = 2 * shape.hidden + 2 * queries + 3 * keys // 2 + 2 * shape.intermediate
+        return tokens * (kept * size + (shape.heads + 2) * 4)
     norms = 2 * (2 * size + 2 * 4) * shape.hidden
     attention = (3 * queries + 2 * keys) * size + shape.heads * 4
     feed_forward = 4 * shape.intermediate * size
     return tokens * (norms + attention + feed_forward)
+
+
+def microbatch_tokens(shape: Shape, dtype: str, *, gradient_checkpointing: bool, limit: int) -> int:
+    """The tokens whose activations take MICROBATCH_BYTES on CUDA, at most `limit`."""
+    size = BYTES[dtype]
+    layer = layer_bytes(shape, 1, size, fused=True)
+    kept = shape.hidden * size if gradient_checkpointing else layer
+    return max(1, min(limit, MICROBATCH_BYTES // (shape.layers * kept)))

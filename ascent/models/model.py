@@ -34,7 +34,8 @@ class LanguageModel:
     `module` is a causal model or a sequence classifier with one label; `value_head` is the second head of a causal
     model whose trunk also serves a critic. With LoRA the layers inside `module` carry the adapter, and `adapter` can
     switch it off. `notes` says what was decided while loading, one sentence each. `routes` is set if the experts
-    recorded while sampling are replayed in training. `origin` is the folder or hub name that it was loaded from.
+    recorded while sampling are replayed in training. `origin` is the folder or hub name that it was loaded from. Of a
+    model that is divided over ranks, `root` is the module that gathers its weights.
     """
 
     module: PreTrainedModel
@@ -46,6 +47,7 @@ class LanguageModel:
     notes: tuple[str, ...] = ()
     routes: Routes | None = None
     origin: str = ""
+    root: nn.Module | None = None
 
     def __post_init__(self) -> None:
         if self.gradient_checkpointing:
@@ -67,6 +69,11 @@ class LanguageModel:
         With recorded experts (`routed_experts_TLC`) also `policy/routes_changed_frac`: how many of them the routers
         would not choose any more, and how many there are.
         """
+        found: dict[str, Any] = (self.run if self.root is None else self.root)(batch, want, temperature)
+        return found
+
+    def run(self, batch: forward.Batch, want: frozenset[str], temperature: float) -> dict[str, Any]:
+        """`outputs`, with all weights at hand."""
         self._check(want)
         segments, replay = batch["segments"], self._replay(batch)
         experts_TLC = None if replay is None else replay.experts_TLC
@@ -170,6 +177,11 @@ class LanguageModel:
     @property
     def device(self) -> torch.device:
         return self.module.device
+
+    def to_host(self) -> None:
+        """Move all weights to the memory of the CPU."""
+        for part in filter(None, (self.module, self.value_head)):
+            nn.Module.to(part, "cpu")
 
     def save(self, folder: str | Path) -> None:
         """Write a Hugging Face folder that loads without Ascent; with LoRA, the adapter in peft's layout.

@@ -17,6 +17,8 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ascent.models.shared_input import recomputable
+
 Formula = Literal["weight * rounded", "rounded (1 + weight)"]
 FORMULAS: tuple[Formula, ...] = ("weight * rounded", "rounded (1 + weight)")
 TOLERANCE = 2**-7  # one step of bfloat16
@@ -44,22 +46,32 @@ def formula_of(stock: Any, module: nn.Module) -> tuple[Formula, float] | None:
 
 
 def rms_norm(x: Tensor, weight_D: Tensor, epsilon: float, formula: Formula) -> Tensor:
-    out: Tensor = _RMSNorm.apply(x, weight_D, epsilon, formula == FORMULAS[1])
-    return out
+    add_one = formula == FORMULAS[1]
+    out: Tensor = _RMSNorm.apply(x, weight_D, epsilon, add_one)
+    if not out.requires_grad:
+        return out
+    return recomputable(out, (x, weight_D), lambda x, weight_D: _normalize(x, weight_D, epsilon, add_one)[0])
+
+
+def _normalize(x: Tensor, weight_D: Tensor, epsilon: float, add_one: bool) -> tuple[Tensor, Tensor]:
+    """The norm, and the scale of every row."""
+    x = x.contiguous()
+    out, size = torch.empty_like(x), x.shape[-1]
+    rows, padded = x.numel() // size, triton.next_power_of_2(size)
+    rows_per_program = max(1, 1024 // padded)
+    scale_N = torch.empty(rows, dtype=torch.float32, device=x.device)
+    _forward[(triton.cdiv(rows, rows_per_program),)](
+        x, weight_D, out, scale_N, rows, epsilon,
+        SIZE=size, PADDED=padded, ROWS=rows_per_program, ADD_ONE=add_one, num_warps=4 if padded <= 2048 else 8,
+    )  # fmt: skip
+    return out, scale_N
 
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight_D: Tensor, epsilon: float, add_one: bool) -> Tensor:
         x = x.contiguous()
-        out, size = torch.empty_like(x), x.shape[-1]
-        rows, padded = x.numel() // size, triton.next_power_of_2(size)
-        rows_per_program = max(1, 1024 // padded)
-        scale_N = torch.empty(rows, dtype=torch.float32, device=x.device)
-        _forward[(triton.cdiv(rows, rows_per_program),)](
-            x, weight_D, out, scale_N, rows, epsilon,
-            SIZE=size, PADDED=padded, ROWS=rows_per_program, ADD_ONE=add_one, num_warps=4 if padded <= 2048 else 8,
-        )  # fmt: skip
+        out, scale_N = _normalize(x, weight_D, epsilon, add_one)
         ctx.save_for_backward(x, weight_D, scale_N)
         ctx.add_one = add_one
         return out

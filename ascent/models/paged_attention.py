@@ -6,7 +6,7 @@ or in other precisions than float32. A row's result never depends on the other r
 adjacent: the block table lists them. Block 0 is scratch: padding rows write there.
 
 Axes: T new tokens, B rows, H query heads, K key/value heads, D head size, S slots of the KV cache (blocks x block
-size), P blocks of a row.
+size), P blocks of a row, G groups of rows, M members of a group.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ascent.models.attention import AttentionCall, PackedContext
 from ascent.models.elastic_memory import ElasticBuffers
+from ascent.models.prefix_groups import PrefixGroups
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class KVCache:
             self.memory.shrink()
 
     def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
+        if slots_T.is_cuda:
+            from ascent.models.paged_attention_cuda import write_kv  # triton exists on CUDA machines only
+
+            return write_kv(self.keys[layer], self.values[layer], slots_T, k_TKD, v_TKD)
         self.keys[layer].index_copy_(0, slots_T, k_TKD)
         self.values[layer].index_copy_(0, slots_T, v_TKD)
 
@@ -103,6 +108,7 @@ class CudaDecode:
     lengths_B: Tensor  # int32
     block_table_BP: Tensor  # int32
     splits: int = 1  # programs that share a row
+    prefixes: PrefixGroups | None = None
 
     @property
     def total(self) -> int:
@@ -110,12 +116,12 @@ class CudaDecode:
 
     def attend(self, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor, call: AttentionCall) -> Tensor:
         self.kv_cache.write(call.layer, self.slots_B, k_BKD, v_BKD)
-        from ascent.models.paged_attention_cuda import paged_attention  # triton exists on CUDA machines only
+        from ascent.models.paged_attention_cuda import paged_attention
 
         return paged_attention(
             q_BHD.contiguous(), self.kv_cache.keys[call.layer], self.kv_cache.values[call.layer], self.block_table_BP,
             self.lengths_B, block_size=self.kv_cache.block_size, splits=self.splits, scaling=call.scaling,
-            window=call.window, softcap=call.softcap, sinks_H=call.sinks_H,
+            window=call.window, softcap=call.softcap, sinks_H=call.sinks_H, prefixes=self.prefixes,
         )  # fmt: skip
 
 

@@ -5,7 +5,11 @@ head (so keys and values are read once), and reads its tokens in tiles, in order
 in order. A row's result does not depend on other rows. Soft caps and sliding windows are arguments of the loop; a sink
 (the score of a key whose value is 0) is the initial state of the first split.
 
-Axes: B rows, H query heads, K key/value heads, D head size, S slots, P blocks of a row, C splits.
+Rows that share the blocks of a prompt may be grouped: then a program reads these blocks once for all rows of a group,
+and the programs of the rows start behind them.
+
+Axes: B rows, H query heads, K key/value heads, D head size, S slots, P blocks of a row, C splits, G groups, M members
+of a group.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 
 TILE = 64  # tokens per iteration
 
@@ -33,32 +39,65 @@ def paged_attention(
     window: int | None,
     softcap: float | None,
     sinks_H: Tensor | None = None,
+    prefixes: PrefixGroups | None = None,
 ) -> Tensor:
     """softmax(scaling q k) v for one token per row: (B, H, D)."""
     rows, heads, size = q_BHD.shape
     kv_heads, value_size = values_SKD.shape[1:]
     group = heads // kv_heads
+    if window is not None or sinks_H is not None or block_size % TILE:
+        prefixes = None
+    parts = splits + (prefixes is not None)
     out_BHD = torch.empty(rows, heads, value_size, dtype=q_BHD.dtype, device=q_BHD.device)
-    partials = torch.empty(rows, heads, splits, value_size, dtype=torch.float32, device=q_BHD.device)
-    scales = torch.empty(rows, heads, splits, 2, dtype=torch.float32, device=q_BHD.device)
+    partials = torch.empty(rows, heads, parts, value_size, dtype=torch.float32, device=q_BHD.device)
+    scales = torch.empty(rows, heads, parts, 2, dtype=torch.float32, device=q_BHD.device)
     sizes: dict[str, Any] = {
         "HEADS": heads, "KV_HEADS": kv_heads, "GROUP": group, "GROUP_PADDED": max(16, triton.next_power_of_2(group)),
         "SIZE": size, "SIZE_PADDED": triton.next_power_of_2(size),
         "VALUE": value_size, "VALUE_PADDED": triton.next_power_of_2(value_size), "SPLITS": splits,
+        "PARTS": parts, "BLOCK_SIZE": block_size, "TILE": TILE, "CAPPED": softcap is not None,
     }  # fmt: skip
+    if prefixes is not None:
+        _prefix_attention[(prefixes.members_GM.shape[0], kv_heads)](
+            q_BHD, keys_SKD, values_SKD, block_table_BP, prefixes.members_GM, prefixes.lengths_B, partials, scales,
+            block_table_BP.stride(0), scaling, softcap or 0.0,
+            **sizes, MEMBERS=MEMBERS, QUERIES=max(16, triton.next_power_of_2(MEMBERS * group)),
+            num_warps=4, num_stages=3,
+        )  # fmt: skip
     _partial_attention[(rows, kv_heads, splits)](
-        q_BHD, keys_SKD, values_SKD, block_table_BP, lengths_B, out_BHD, partials, scales,
-        scales if sinks_H is None else sinks_H, block_table_BP.stride(0), scaling, softcap or 0.0,
-        **sizes, BLOCK_SIZE=block_size, TILE=TILE, WINDOW=window or 0, CAPPED=softcap is not None,
-        SINKS=sinks_H is not None, num_warps=4, num_stages=3,
+        q_BHD, keys_SKD, values_SKD, block_table_BP, lengths_B, lengths_B if prefixes is None else prefixes.lengths_B,
+        out_BHD, partials, scales, scales if sinks_H is None else sinks_H, block_table_BP.stride(0), scaling,
+        softcap or 0.0, **sizes, WINDOW=window or 0, SINKS=sinks_H is not None, num_warps=4, num_stages=3,
     )  # fmt: skip
-    if splits > 1:
+    if parts > 1:
         _combine[(rows, heads)](
-            partials, scales, out_BHD,
-            HEADS=heads, VALUE=value_size, VALUE_PADDED=sizes["VALUE_PADDED"], SPLITS=splits,
-            SPLITS_PADDED=triton.next_power_of_2(splits), num_warps=4,
+            partials, scales, lengths_B if prefixes is None else prefixes.lengths_B, out_BHD,
+            HEADS=heads, VALUE=value_size, VALUE_PADDED=sizes["VALUE_PADDED"], SPLITS=splits, PARTS=parts,
+            PARTS_PADDED=triton.next_power_of_2(parts), num_warps=4,
         )  # fmt: skip
     return out_BHD
+
+
+def write_kv(keys_SKD: Tensor, values_SKD: Tensor, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
+    """keys[slots] = k and values[slots] = v."""
+    k_TD, v_TD = k_TKD.flatten(1), v_TKD.flatten(1)  # views, unless heads are not adjacent
+    sizes = k_TD.shape[1], v_TD.shape[1]
+    _write[(slots_T.shape[0],)](
+        keys_SKD, values_SKD, slots_T, k_TD, v_TD, k_TD.stride(0), v_TD.stride(0),
+        KEYS=sizes[0], VALUES=sizes[1], BLOCK=triton.next_power_of_2(max(sizes)), num_warps=2,
+    )  # fmt: skip
+
+
+@triton.jit
+def _write(
+    keys, values, slots, k, v, k_stride, v_stride, KEYS: tl.constexpr, VALUES: tl.constexpr, BLOCK: tl.constexpr
+):
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + token).to(tl.int64)
+    dims = tl.arange(0, BLOCK)
+    tl.store(keys + slot * KEYS + dims, tl.load(k + token * k_stride + dims, mask=dims < KEYS), mask=dims < KEYS)
+    values_mask = dims < VALUES
+    tl.store(values + slot * VALUES + dims, tl.load(v + token * v_stride + dims, mask=values_mask), mask=values_mask)
 
 
 @triton.jit
@@ -83,15 +122,18 @@ def _initial_state(sinks_G, has_sink_G, GROUP_PADDED: tl.constexpr, SINKS: tl.co
 
 @triton.jit
 def _partial_attention(
-    q, keys, values, block_table, lengths, out, partials, scales, sinks, block_table_stride, scaling, softcap,
+    q, keys, values, block_table, lengths, prefix_lengths, out, partials, scales, sinks, block_table_stride, scaling,
+    softcap,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr,
     SIZE: tl.constexpr, SIZE_PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr,
-    SINKS: tl.constexpr,
+    SPLITS: tl.constexpr, PARTS: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
+    CAPPED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
     begin = tl.maximum(length - WINDOW, 0) if WINDOW > 0 else 0
+    if PARTS > SPLITS:
+        begin = tl.load(prefix_lengths + row)
     # Splits are whole tiles, counted from the row's first token: the same tiles for any number of splits.
     first_tile = begin // TILE
     tiles = tl.cdiv(length, TILE) - first_tile
@@ -112,8 +154,12 @@ def _partial_attention(
     for tile in range(start, stop, TILE):
         positions_N = tile + tl.arange(0, TILE)
         seen_N = (positions_N < length) & (positions_N >= begin)
-        blocks_N = tl.load(row_blocks + positions_N // BLOCK_SIZE, mask=positions_N < length, other=0).to(tl.int64)
-        slots_N = (blocks_N * BLOCK_SIZE + positions_N % BLOCK_SIZE) * KV_HEADS + kv_head
+        if BLOCK_SIZE % TILE == 0:  # a tile lies in one block
+            first_slot = tl.load(row_blocks + tile // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE + tile % BLOCK_SIZE
+            slots_N = (first_slot + tl.arange(0, TILE)) * KV_HEADS + kv_head
+        else:
+            blocks_N = tl.load(row_blocks + positions_N // BLOCK_SIZE, mask=positions_N < length, other=0).to(tl.int64)
+            slots_N = (blocks_N * BLOCK_SIZE + positions_N % BLOCK_SIZE) * KV_HEADS + kv_head
         k_ND = tl.load(
             keys + slots_N[:, None] * SIZE + dims_D[None, :], mask=seen_N[:, None] & (dims_D < SIZE)[None, :], other=0.0
         )
@@ -129,36 +175,87 @@ def _partial_attention(
         )
         sum_GE = sum_GE * shrink_G[:, None] + tl.dot(p_GN.to(v_NE.dtype), v_NE)
         top_G = new_G
-    if SPLITS == 1:
-        tl.store(
-            out + query_rows[:, None] * VALUE + dims_E[None, :],
-            (sum_GE / mass_G[:, None]).to(out.dtype.element_ty),
-            mask=in_group[:, None] & (dims_E < VALUE)[None, :],
-        )
-    else:
-        index_G = query_rows * SPLITS + split
+    if PARTS == 1:
         valid_GE = in_group[:, None] & (dims_E < VALUE)[None, :]
-        tl.store(partials + index_G[:, None] * VALUE + dims_E[None, :], sum_GE, mask=valid_GE)
-        tl.store(scales + index_G * 2, top_G, mask=in_group)
-        tl.store(scales + index_G * 2 + 1, mass_G, mask=in_group)
+        own_GE = out + query_rows[:, None] * VALUE + dims_E[None, :]
+        tl.store(own_GE, (sum_GE / mass_G[:, None]).to(out.dtype.element_ty), mask=valid_GE)
+    else:
+        _store_part(partials, scales, query_rows * PARTS + split, in_group, top_G, mass_G, sum_GE, VALUE, VALUE_PADDED)
+
+
+@triton.jit
+def _store_part(
+    partials, scales, index_G, valid_G, top_G, mass_G, sum_GE, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr
+):
+    dims_E = tl.arange(0, VALUE_PADDED)
+    valid_GE = valid_G[:, None] & (dims_E < VALUE)[None, :]
+    tl.store(partials + index_G[:, None] * VALUE + dims_E[None, :], sum_GE, mask=valid_GE)
+    tl.store(scales + index_G * 2, top_G, mask=valid_G)
+    tl.store(scales + index_G * 2 + 1, mass_G, mask=valid_G)
+
+
+@triton.jit
+def _prefix_attention(
+    q, keys, values, block_table, members, prefix_lengths, partials, scales, block_table_stride, scaling, softcap,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr,
+    SIZE: tl.constexpr, SIZE_PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    SPLITS: tl.constexpr, PARTS: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, CAPPED: tl.constexpr,
+    MEMBERS: tl.constexpr, QUERIES: tl.constexpr,
+):  # fmt: skip
+    """The last part of every row of a group: the tokens of their common blocks."""
+    group, kv_head = tl.program_id(0), tl.program_id(1)
+    first_row = tl.load(members + group * MEMBERS)
+    if first_row >= 0:
+        length = tl.load(prefix_lengths + first_row)
+        row_blocks = block_table + first_row * block_table_stride
+        queries_N = tl.arange(0, QUERIES)  # the query heads of the first member, of the second, ...
+        inside_N = queries_N < MEMBERS * GROUP
+        rows_N = tl.load(members + group * MEMBERS + queries_N // GROUP, mask=inside_N, other=-1)
+        valid_N = rows_N >= 0
+        dims_D, dims_E = tl.arange(0, SIZE_PADDED), tl.arange(0, VALUE_PADDED)
+        query_rows = rows_N * HEADS + kv_head * GROUP + queries_N % GROUP
+        q_ND = tl.load(
+            q + query_rows[:, None] * SIZE + dims_D[None, :], mask=valid_N[:, None] & (dims_D < SIZE)[None, :],
+            other=0.0,
+        )  # fmt: skip
+        top_N = tl.full([QUERIES], -float("inf"), tl.float32)
+        mass_N = tl.zeros([QUERIES], tl.float32)
+        sum_NE = tl.zeros([QUERIES, VALUE_PADDED], tl.float32)
+        for tile in range(0, length, TILE):
+            first_slot = tl.load(row_blocks + tile // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE + tile % BLOCK_SIZE
+            slots_T = (first_slot + tl.arange(0, TILE)) * KV_HEADS + kv_head
+            k_TD = tl.load(keys + slots_T[:, None] * SIZE + dims_D[None, :], mask=(dims_D < SIZE)[None, :], other=0.0)
+            scores_NT = _scores(q_ND, k_TD, slots_T >= 0, scaling, softcap, CAPPED)
+            new_N = tl.maximum(top_N, tl.max(scores_NT, 1))
+            shrink_N = tl.exp2(top_N - new_N)
+            p_NT = tl.exp2(scores_NT - new_N[:, None])
+            mass_N = mass_N * shrink_N + tl.sum(p_NT, 1)
+            v_TE = tl.load(
+                values + slots_T[:, None] * VALUE + dims_E[None, :], mask=(dims_E < VALUE)[None, :], other=0.0
+            )
+            sum_NE = sum_NE * shrink_N[:, None] + tl.dot(p_NT.to(v_TE.dtype), v_TE)
+            top_N = new_N
+        _store_part(partials, scales, query_rows * PARTS + SPLITS, valid_N, top_N, mass_N, sum_NE, VALUE, VALUE_PADDED)
 
 
 @triton.jit
 def _combine(
-    partials, scales, out,
+    partials, scales, prefix_lengths, out,
     HEADS: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    SPLITS: tl.constexpr, SPLITS_PADDED: tl.constexpr,
+    SPLITS: tl.constexpr, PARTS: tl.constexpr, PARTS_PADDED: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
-    index = (row * HEADS + head) * SPLITS
-    splits_C = tl.arange(0, SPLITS_PADDED)
+    index = (row * HEADS + head) * PARTS
+    parts_C = tl.arange(0, PARTS_PADDED)
     dims_E = tl.arange(0, VALUE_PADDED)
-    valid_C = splits_C < SPLITS
-    top_C = tl.load(scales + (index + splits_C) * 2, mask=valid_C, other=-float("inf"))
-    mass_C = tl.load(scales + (index + splits_C) * 2 + 1, mask=valid_C, other=0.0)
+    valid_C = parts_C < SPLITS
+    if PARTS > SPLITS:  # the part of the prefix, if this row is in a group
+        valid_C = valid_C | ((parts_C < PARTS) & (tl.load(prefix_lengths + row) > 0))
+    top_C = tl.load(scales + (index + parts_C) * 2, mask=valid_C, other=-float("inf"))
+    mass_C = tl.load(scales + (index + parts_C) * 2 + 1, mask=valid_C, other=0.0)
     weight_C = tl.exp2(top_C - tl.max(top_C, 0))
     sum_CE = tl.load(
-        partials + (index + splits_C)[:, None] * VALUE + dims_E[None, :],
+        partials + (index + parts_C)[:, None] * VALUE + dims_E[None, :],
         mask=valid_C[:, None] & (dims_E < VALUE)[None, :],
         other=0.0,
     )

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ascent.maths.segments import Segments
+from ascent.maths.segments import Segments, concat_ranges
 
 MIN_SHARED_TOKENS = 8  # shorter prefixes are not shared
 MIN_SAVED_FRAC = 0.2  # of all tokens, at least; gathering keys and values costs time too
@@ -39,6 +38,7 @@ class GatherIndex(NamedTuple):
     source_T: Tensor
     sorted_T: Tensor  # the rows of the result, sorted by source
     counts_U: Tensor | None  # repeats of each source; None: at most one each
+    ends_U: Tensor | None  # their running sum
     num_sources: int
 
 
@@ -73,11 +73,20 @@ def prefix_groups(
 
     Only neighbors share. With experts, tokens must agree in their experts too.
     """
-    starts = segments.offsets.tolist()
-    parts = [each.cpu() for each in (tokens_T, experts_TLC) if each is not None]
-    common = [0] * segments.count
-    for row in range(1, segments.count):
-        common[row] = min(_common_length(each, *starts[row - 1 : row + 2]) for each in parts)
+    segments = segments.cpu()
+    starts_B = segments.offsets[:-1]
+    previous_B = torch.cat([starts_B[:1], starts_B[:-1]])
+    positions_T = torch.arange(segments.total) - segments.broadcast(starts_B)
+    # The token at the same position of the sequence before, if that is as long; the first sequence has none before it.
+    there_T = positions_T < segments.broadcast(torch.cat([torch.zeros(1).long(), segments.lengths_B[:-1]]))
+    other_T = torch.where(there_T, segments.broadcast(previous_B) + positions_T, 0)
+    same_T = there_T
+    for x_T in (tokens_T, experts_TLC):
+        if x_T is not None:
+            equal_T = x_T.cpu() == x_T.cpu()[other_T]
+            same_T = same_T & (equal_T if equal_T.ndim == 1 else equal_T.flatten(1).all(1))
+    differing_T = torch.where(same_T, segments.total, positions_T)
+    common = segments.lengths_B.scatter_reduce(0, segments.ids_T, differing_T, "amin").tolist()
     return _prefix_groups(common)
 
 
@@ -85,26 +94,17 @@ def find_shared_prefixes(
     tokens_T: Tensor, segments: Segments, experts_TLC: Tensor | None = None
 ) -> SharedPrefixes | None:
     """Shared prefixes of neighboring sequences, on the CPU; None if too little would be saved."""
-    lengths, starts = segments.lengths_B.tolist(), segments.offsets.tolist()
     leaders, shared_lens = prefix_groups(tokens_T, segments, experts_TLC)
     if sum(shared_lens) < MIN_SAVED_FRAC * segments.total:
         return None
-    starts_U = [0, *accumulate(length - shared for length, shared in zip(lengths, shared_lens, strict=True))]
-    computed, sources = [], []
-    for row, leader in enumerate(leaders):
-        computed.append(torch.arange(starts[row] + shared_lens[row], starts[row + 1]))
-        sources += [
-            torch.arange(starts_U[leader], starts_U[leader] + shared_lens[row]),
-            torch.arange(starts_U[row], starts_U[row + 1]),
-        ]
-    return SharedPrefixes(torch.cat(computed), torch.cat(sources), shared_lens)
-
-
-def _common_length(x_T: Tensor, before: int, start: int, end: int) -> int:
-    """The length of the prefix that this sequence shares with the one before it."""
-    max_len = min(start - before, end - start)
-    same_N = x_T[before : before + max_len] == x_T[start : start + max_len]
-    return int((same_N if same_N.ndim == 1 else same_N.flatten(1).all(1)).cumprod(0).sum())
+    segments = segments.cpu()
+    shared_B = torch.tensor(shared_lens)
+    own_B = segments.lengths_B - shared_B
+    computed_U = concat_ranges(segments.offsets[:-1] + shared_B, own_B)
+    starts_B = own_B.cumsum(0) - own_B  # of each sequence's own tokens among the computed ones
+    pieces_B2 = torch.stack([starts_B[torch.tensor(leaders)], starts_B], 1)
+    source_T = concat_ranges(pieces_B2.flatten(), torch.stack([shared_B, own_B], 1).flatten())
+    return SharedPrefixes(computed_U, source_T, shared_lens)
 
 
 def _prefix_groups(common: list[int]) -> tuple[list[int], list[int]]:
@@ -130,8 +130,10 @@ def _prefix_groups(common: list[int]) -> tuple[list[int], list[int]]:
 def gather_index(source_T: Tensor, count: int) -> GatherIndex:
     """The index for gathering rows `source_T` of `count` rows."""
     counts_U = torch.bincount(source_T, minlength=count)
-    repeats = bool((counts_U > 1).any())
-    return GatherIndex(source_T, source_T.argsort(stable=True), counts_U if repeats else None, count)
+    sorted_T = source_T.argsort(stable=True)
+    if not bool((counts_U > 1).any()):
+        return GatherIndex(source_T, sorted_T, None, None, count)
+    return GatherIndex(source_T, sorted_T, counts_U, counts_U.cumsum(0), count)
 
 
 def gather(x_U: Tensor, index: GatherIndex | None) -> Tensor:
@@ -146,20 +148,22 @@ class _Gather(torch.autograd.Function):
     """index_select with another backward: the stock one is slow on a CPU and nondeterministic on a GPU."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x_U: Tensor, source_T: Tensor, sorted_T: Tensor, counts_U: Tensor | None, count: int
-    ) -> Tensor:
-        ctx.save_for_backward(source_T, sorted_T, counts_U)
-        ctx.count = count
+    def forward(ctx: Any, x_U: Tensor, source_T: Tensor, *rest: Any) -> Tensor:
+        sorted_T, counts_U, ends_U, ctx.count = rest
+        ctx.save_for_backward(source_T, sorted_T, counts_U, ends_U)
         return x_U.index_select(0, source_T)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_T: Tensor) -> tuple[Tensor | None, ...]:
-        source_T, sorted_T, counts_U = ctx.saved_tensors
-        none = (None, None, None, None)
+        source_T, sorted_T, counts_U, ends_U = ctx.saved_tensors
+        none = (None, None, None, None, None)
         if counts_U is None:
             return d_T.new_zeros(ctx.count, *d_T.shape[1:]).index_copy_(0, source_T, d_T), *none
+        if d_T.is_cuda and d_T.element_size() <= 4:
+            from ascent.models.segment_sum_cuda import segment_sum  # triton exists on CUDA machines only
+
+            return segment_sum(d_T, sorted_T, counts_U, ends_U), *none
         d_T = d_T.index_select(0, sorted_T)
         wide_T = d_T.flatten(1).float() if d_T.element_size() < 4 else d_T.flatten(1)
         sums_U = torch.segment_reduce(wide_T, "sum", lengths=counts_U, initial=0, unsafe=True)

@@ -146,7 +146,7 @@ def tiny_model(
             **extra,
         },
     )
-    with torch.random.fork_rng(devices=[]):
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return module

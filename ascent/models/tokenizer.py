@@ -6,8 +6,10 @@ padding, so with padding equal to the end token it would score the token before 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ascent.models.hf_logging import quiet_transformers
@@ -59,3 +61,8 @@ def separate_padding(tokenizer: PreTrainedTokenizerBase, rows: int) -> str | Non
 
 def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
+    """The text of these tokens, without special ones. As a tensor: transformers looks at each token of a list."""
+    return str(tokenizer.decode(torch.tensor(tokens, dtype=torch.int64), skip_special_tokens=True))

@@ -35,6 +35,7 @@ def check_compatibility(config: Config, row: Row) -> None:
         _truncation_has_one_rule(config, row)
         _critic_warms_up_before_the_end(config)
         _stale_rollouts_have_a_ratio(config, row)
+        _partial_rollouts_can_wait(config, row)
         _epochs_have_a_ratio(config, row)
         _kl_has_its_ratio(config, row)
         _overlong_is_reachable(config, row)
@@ -192,6 +193,33 @@ def _stale_rollouts_have_a_ratio(config: Config, row: Row) -> None:
         )
 
 
+def _partial_rollouts_can_wait(config: Config, row: Row) -> None:
+    """What is unfinished at the end of a step must be able to wait, in a checkpoint too, and go on with new weights."""
+    rollouts = config.rollouts
+    if not rollouts.partial_rollouts:
+        return
+    key = "rollouts.partial_rollouts=true"
+    if not rollouts.max_staleness:
+        raise ValueError(
+            f"{key} with rollouts.max_staleness=0: a rollout that goes on in the next step is older than its weights; "
+            "use max_staleness 1, or 2 to sample during the update as well"
+        )
+    if rollouts.engine != "native":
+        raise ValueError(f"{key}, but engine {rollouts.engine} cannot interrupt a request; use rollouts.engine=native")
+    if config.env is not None:
+        raise ValueError(f"{key}, but an environment cannot wait in a checkpoint; use partial_rollouts=false with env")
+    if config.model.routing_replay:
+        raise ValueError(
+            f"{key} with model.routing_replay=true: the experts that were recorded with the old weights are not those "
+            "of the new ones; set one of them to false"
+        )
+    if row.needs & {"opponent_samples", "collision"}:
+        raise ValueError(
+            f"{key}, but {row.name} asks the policy that sampled a rollout for more than its log-probs, and here it is "
+            "several policies; use partial_rollouts=false"
+        )
+
+
 def _kl_has_its_ratio(config: Config, row: Row) -> None:
     """A KL that multiplies by the ratio means each token's own. Without a ratio it is right for what the policy of this
     update sampled, and no other."""
@@ -213,7 +241,7 @@ def _kl_has_its_ratio(config: Config, row: Row) -> None:
 def check_rollout_lengths(config: Config, row: Row, prompt: int, answer: int) -> None:
     """A rollout is trained in one forward pass, the two of a pair together: `prompt` and `answer` are the most tokens
     that they can have. Before any prompt is read, a prompt has at least one."""
-    room, together = config.update.tokens_per_microbatch, 2 if row.source == "fresh_pairs" else 1
+    room, together = config.update.max_microbatch_tokens, 2 if row.source == "fresh_pairs" else 1
     if together * (prompt + answer) > room:
         what = "the two rollouts of a pair" if together == 2 else "a rollout"
         raise ValueError(

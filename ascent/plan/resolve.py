@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ascent.algorithms import Row
+from ascent.config.changes import flatten
 from ascent.config.schema import Config, leaves
 from ascent.config.validate import format_value, validate
 from ascent.models.dtype import default_dtype
@@ -25,13 +26,15 @@ class Plan:
     """A config in full, and the row of the table it asks for, with the config's own cells in place.
 
     `inputs` are the fingerprints of what a run depends on, by key, once they are known (`ascent.setup.fingerprints`).
-    `objects` are the Python objects that the config names (`ascent.setup.objects`).
+    `objects` are the Python objects that the config names (`ascent.setup.objects`). `origins` says of every key whether
+    its value is the recipe's, the row's, or the schema's default; `ascent.api` adds the command line.
     """
 
     config: Config
     row: Row
     inputs: Mapping[str, str] = field(default_factory=dict)
     objects: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
 
 def resolve(config: Config) -> Plan:
@@ -44,7 +47,13 @@ def resolve(config: Config) -> Plan:
     effective = {key: value for key, value in values.items() if key not in idle}
     complete = validate(_nested(effective) | {"cells": resolved_cells(row, base)})
     check_compatibility(complete, row)
-    return Plan(complete, row)
+    return Plan(complete, row, origins=_origins(config, base, complete))
+
+
+def _origins(config: Config, base: Row, complete: Config) -> dict[str, str]:
+    given = flatten(config)
+    rest = {key: "row" if key.startswith("cells.") or key in base.defaults else "default" for key in flatten(complete)}
+    return {key: "recipe" if key in given else origin for key, origin in rest.items()}
 
 
 def find_unused(config: Config) -> set[str]:

@@ -65,14 +65,24 @@ RULES = (
         "{name} learns from files ({source}), not from rollouts; remove it",
     ),
     Rule(
-        ("rollouts.truncated_reward", "rollouts.max_staleness", "update.target_kl"),
+        ("rollouts.truncated_reward", "rollouts.max_staleness", "rollouts.partial_rollouts", "update.target_kl"),
         lambda row, values: _reads(row, values) or _has_a_policy_gradient(row, values),
         "{name} compares two answers (fresh_pairs): it has no critic, and no ratio to who sampled them; remove it",
     ),
     Rule(
-        ("rollouts.truncated_reward", "rollouts.max_staleness", "model.routing_replay"),
+        ("rollouts.truncated_reward", "rollouts.max_staleness", "rollouts.partial_rollouts", "model.routing_replay"),
         _samples,
         "{name} learns from files ({source}), not from rollouts; remove it",
+    ),
+    Rule(
+        ("rollouts.servers", "rollouts.weights_folder", "rollouts.server_timeout"),
+        lambda row, values: _samples(row, values) and values["rollouts.engine"] in ("remote", "vllm"),
+        "completions are sampled in this process; remove it, or set rollouts.engine to remote or vllm",
+    ),
+    Rule(
+        ("rollouts.lora_sync",),
+        lambda row, values: values["rollouts.engine"] in ("remote", "vllm") and values["model.lora"] is not None,
+        "it says how servers get a LoRA adapter; remove it, or set model.lora and rollouts.engine to remote or vllm",
     ),
     Rule(
         ("rollouts.max_new_tokens", "rollouts.temperature", "rollouts.engine"),

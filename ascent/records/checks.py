@@ -25,8 +25,8 @@ def one_per_token(owner: str, name: str, length: int, tokens: int) -> None:
 
 
 def valid_logprobs(owner: str, name: str, values: tuple[float, ...]) -> None:
-    bad = next((value for value in values if value > ROUNDING or value == -math.inf), None)
-    if bad is not None:
+    if any(map(ROUNDING.__lt__, values)) or -math.inf in values:  # loops in C: there are many tokens
+        bad = next(value for value in values if value > ROUNDING or value == -math.inf)
         raise ValueError(f"{owner}.{name} holds {bad}; the log of a probability above 0 is finite and at most 0")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ascent.records.checks import distinct_answers, not_empty
 from ascent.records.rollouts import Message, Prompt
@@ -40,10 +41,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Several answers to one prompt, best first, without ties."""
+    """Several answers to one prompt, best first. Answers with equal `ranks` are tied; by default none are."""
 
     prompt: Prompt
     answers: tuple[tuple[Message, ...], ...]
+    ranks: tuple[int, ...] = ()  # one per answer: 0 for the best, then each 0 or 1 more
 
     def __post_init__(self) -> None:
         if len(self.answers) < 2:
@@ -51,6 +53,14 @@ class Ranking:
                 f"Ranking {self.prompt.id!r} has {len(self.answers)} answer(s); a ranking needs at least 2"
             )
         distinct_answers(f"Ranking {self.prompt.id!r}", self.answers)
+        ranks = self.ranks or tuple(range(len(self.answers)))
+        steps = {after - before for before, after in pairwise((0, *ranks))}
+        if len(ranks) != len(self.answers) or not steps <= {0, 1} or ranks[0] != 0 or ranks[-1] == 0:
+            raise ValueError(
+                f"Ranking {self.prompt.id!r}: ranks={ranks}, but {len(self.answers)} answers, best first, need as many "
+                "ranks that begin at 0, never skip one, and are not all equal"
+            )
+        object.__setattr__(self, "ranks", ranks)
 
 
 @dataclass(frozen=True)

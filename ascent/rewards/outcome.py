@@ -21,7 +21,7 @@ import math
 import re
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -188,6 +188,13 @@ class Tally:
     def _count(self, name: str, kind: str, example: str) -> None:
         self.unscored[name, kind] += 1
         self.examples.setdefault((name, kind), example)
+
+    def merge(self, examples: Iterable[Mapping[tuple[str, str], str]]) -> None:
+        """The first case of every reason, from those of all ranks in order."""
+        found: dict[tuple[str, str], str] = {}
+        for own in examples:
+            found = {**own, **found}
+        self.examples = found
 
     def lines(self) -> list[str]:
         """One line per reason, with the first case."""

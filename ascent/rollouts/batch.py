@@ -18,25 +18,33 @@ from ascent.maths import batch as batches
 from ascent.maths.batch import PackedBatch
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
+from ascent.parallel.ranks import Ranks
 from ascent.records import Rollout
 
 CORRECT = ("correct", "exact")  # reward components that say right or wrong, by the last part of their name
 
 
+def pack_over_ranks(rollouts: Sequence[Rollout], ranks: Ranks) -> PackedBatch:
+    """`pack_rollouts`, each rank packing a part: it takes longer for a token than sending it."""
+    if ranks.count == 1 or len(rollouts) < ranks.count:
+        return pack_rollouts(rollouts)
+    packed = batches.concat(ranks.gather(pack_rollouts(ranks.part(rollouts)), "the packed rollouts"))
+    return {**packed, "groups": _groups(rollouts)}  # a rank numbers the groups of its part
+
+
 def pack_rollouts(rollouts: Sequence[Rollout]) -> PackedBatch:
     """Everything that the rollouts hold. Unscored is NaN."""
     segments = Segments.from_lengths([_length(each) for each in rollouts])
-    tokens = array("q", (t for each in rollouts for turn in each.turns for t in turn.observed + turn.completion.tokens))
-    versions, logprobs, sampled = array("q"), array("f"), bytearray()
+    tokens, versions, logprobs, sampled = array("q"), array("q"), array("f"), bytearray()
     for turn in (turn for each in rollouts for turn in each.turns):
         before, completion = len(turn.observed), turn.completion
+        tokens.extend(turn.observed)
+        tokens.extend(completion.tokens)
         versions.extend(repeat(0, before))
         versions.extend(completion.versions)
         logprobs.extend(repeat(0.0, before))
         logprobs.extend(completion.logprobs)
         sampled += bytes(before) + b"\1" * len(completion.tokens)
-    prompt_ids = [each.prompt.id for each in rollouts]
-    group_ids = {name: number for number, name in enumerate(dict.fromkeys(prompt_ids))}
     batch: PackedBatch = {
         "tokens_T": torch.frombuffer(tokens, dtype=torch.int64),
         "loss_mask_T": torch.frombuffer(sampled, dtype=torch.bool),
@@ -44,13 +52,20 @@ def pack_rollouts(rollouts: Sequence[Rollout]) -> PackedBatch:
         "versions_T": torch.frombuffer(versions, dtype=torch.int64),
         "positions_T": torch.arange(segments.total) - segments.broadcast(segments.offsets[:-1]),
         "segments": segments,
-        "groups": Groups.from_ids([group_ids[name] for name in prompt_ids]),
+        "groups": _groups(rollouts),
         "rewards_B": torch.tensor([_number(each.reward) for each in rollouts]),
         "correct_B": torch.tensor([correctness(each) for each in rollouts]),
         "truncated_B": torch.tensor([each.truncated for each in rollouts]),
     }
     experts_TLC = routed_experts(rollouts)
     return batch if experts_TLC is None else {**batch, "routed_experts_TLC": experts_TLC}
+
+
+def _groups(rollouts: Sequence[Rollout]) -> Groups:
+    """Rollouts of one prompt are a group."""
+    names = [each.prompt.id for each in rollouts]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return Groups.from_ids([numbers[name] for name in names])
 
 
 def routed_experts(rollouts: Sequence[Rollout]) -> Tensor | None:

@@ -7,6 +7,7 @@ and out of the loss.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
@@ -16,7 +17,8 @@ from ascent.advantages.estimate import estimate
 from ascent.algorithms.row import Row
 from ascent.maths.batch import PackedBatch, select
 from ascent.maths.metrics import Accumulator
-from ascent.progress import add_tokens, track
+from ascent.parallel.ranks import SINGLE, Ranks
+from ascent.progress import add_tokens, phase
 from ascent.rollouts.config import FrozenModel, Models, RolloutConfig
 from ascent.rollouts.microbatches import chunk_rows
 
@@ -24,21 +26,28 @@ from ascent.rollouts.microbatches import chunk_rows
 MODEL_INPUTS = ("tokens_T", "positions_T", "loss_mask_T", "segments", "groups", "routed_experts_TLC")
 
 
-def model_outputs(model: FrozenModel, batch: PackedBatch, want: set[str], max_tokens: int) -> PackedBatch:
-    """Outputs of a model for every sequence, a chunk at a time."""
+def model_outputs(
+    model: FrozenModel, batch: PackedBatch, want: set[str], max_tokens: int, ranks: Ranks = SINGLE
+) -> PackedBatch:
+    """Outputs of a model for every sequence, a chunk at a time. Every rank runs some of the chunks."""
     inputs = cast(PackedBatch, {name: value for name, value in batch.items() if name in MODEL_INPUTS})
-    found = []
-    for rows in track("log-probs", list(chunk_rows(batch, max_tokens)), "micro-batches"):
+
+    def infer(rows: Sequence[int]) -> Mapping[str, Tensor]:
         chunk = select(inputs, rows)
         add_tokens(len(chunk["tokens_T"]))
-        found.append(model.infer(chunk, frozenset(want)))
+        working.done += 1
+        return model.infer(chunk, frozenset(want))
+
+    chunks = chunk_rows(batch, max_tokens, ranks.count)
+    with phase("log-probs", -(-len(chunks) // ranks.count), "micro-batches") as working:
+        found = ranks.map(infer, chunks, "the log-probs")
     return cast(PackedBatch, {name: torch.cat([each[name].cpu() for each in found]) for name in want})
 
 
-def logprobs_under(model: FrozenModel | None, batch: PackedBatch, max_tokens: int) -> Tensor:
+def logprobs_under(model: FrozenModel | None, batch: PackedBatch, max_tokens: int, ranks: Ranks = SINGLE) -> Tensor:
     """The log-prob of every token under a model."""
     assert model is not None, "the row needs a model that was not given"
-    return model_outputs(model, batch, {"logprobs_T"}, max_tokens)["logprobs_T"]
+    return model_outputs(model, batch, {"logprobs_T"}, max_tokens, ranks)["logprobs_T"]
 
 
 def rows_with_signal(batch: PackedBatch, row: Row) -> list[int]:
@@ -66,29 +75,31 @@ def needs_old_logprobs(row: Row, config: RolloutConfig) -> bool:
 def add_collision(batch: PackedBatch, models: Models, row: Row, max_tokens: int) -> None:
     """Add the sampling policy's collision probability, for rows that read it."""
     if "collision" in row.needs and "log_collision_T" not in batch:
-        batch |= model_outputs(models.policy, batch, {"log_collision_T"}, max_tokens)
+        batch |= model_outputs(models.policy, batch, {"log_collision_T"}, max_tokens, models.ranks)
 
 
 def add_model_outputs(
     batch: PackedBatch, models: Models, row: Row, config: RolloutConfig, *, old_logprobs: bool
 ) -> PackedBatch:
-    """Add what the row reads of policy, reference, teacher and critic. A stale batch already has the policy's part."""
+    """Add what the row reads of policy, reference, teacher and critic. A stale batch already has the policy's part,
+    unless the row corrects for its age: then the old policy is that of now, and the correction's weight old / sampler.
+    """
     max_tokens = config.tokens_per_microbatch
-    if models.trust_sampler_logprobs:
+    if models.trust_sampler_logprobs and not (config.max_staleness and row.corrects_rollouts):
         batch["old_logprobs_T"] = batch["sampler_logprobs_T"]
     elif old_logprobs and "old_logprobs_T" not in batch:
-        batch["old_logprobs_T"] = logprobs_under(models.policy, batch, max_tokens)
+        batch["old_logprobs_T"] = logprobs_under(models.policy, batch, max_tokens, models.ranks)
     if "reference" in row.needs:
-        batch["ref_logprobs_T"] = logprobs_under(models.reference, batch, max_tokens)
+        batch["ref_logprobs_T"] = logprobs_under(models.reference, batch, max_tokens, models.ranks)
     add_collision(batch, models, row, max_tokens)
     if "teacher" in row.needs:
-        batch["teacher_logprobs_T"] = logprobs_under(models.teacher, batch, max_tokens)
+        batch["teacher_logprobs_T"] = logprobs_under(models.teacher, batch, max_tokens, models.ranks)
     if "critic" in row.needs:
         assert models.critic is not None, f"row {row.name} needs a critic"
         if not config.bootstrap_truncated:
-            batch |= model_outputs(models.critic, batch, {"values_T"}, max_tokens)
+            batch |= model_outputs(models.critic, batch, {"values_T"}, max_tokens, models.ranks)
         else:  # a critic's score is its value after the last token
-            batch |= model_outputs(models.critic, batch, {"values_T", "scores_B"}, max_tokens)
+            batch |= model_outputs(models.critic, batch, {"values_T", "scores_B"}, max_tokens, models.ranks)
             batch = bootstrap_truncated(batch)
     return batch
 

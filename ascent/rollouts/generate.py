@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.progress import phase
 from ascent.protocols import Sampler
 from ascent.records import Prompt, Request, Rollout, Turn
@@ -97,21 +98,20 @@ def generate_stream(
     *,
     noise_key: str,
     decode: Decode,
+    ranks: Ranks = SINGLE,
 ) -> RolloutStream:
     """One rollout for every prompt and sample number; the number GREEDY samples greedily.
 
-    `noise_key` names the step or the evaluation, so that a prompt gets other noise each time.
+    `noise_key` names the step or the evaluation, so that a prompt gets other noise each time. Of several ranks each
+    samples its part of the prompts, with the noise that one process would use.
     """
     episodes: list[EnvEpisode] = []
-    for index, each in enumerate(prompts):
+    for index, each in ranks.part(list(enumerate(prompts))):
         # The index keeps two occurrences of one prompt in a step apart: they are two groups.
         name = f"{noise_key}/{index}/{each.prompt.id}"
-        prompt = replace(each.prompt, id=name)
+        prompt = named_prompt(each, name)
         for sample in samples:
-            request = Request(
-                name, sample, each.tokens, params.max_new_tokens, params.seed, params.temperature, params.top_p,
-                greedy=sample == GREEDY,
-            )  # fmt: skip
+            request = request_for(each, name, sample, params)
             episodes.append(EnvEpisode(len(episodes), request, prompt, each.env_prompt or each.prompt))
     run = (
         _run_single_turn(sampler, episodes, decode)
@@ -119,6 +119,18 @@ def generate_stream(
         else run_episodes(sampler, episodes, params.env, decode)
     )
     return RolloutStream(run, len(episodes))
+
+
+def named_prompt(each: RenderedPrompt, name: str) -> Prompt:
+    """The prompt of a group of this name."""
+    return replace(each.prompt, id=name)
+
+
+def request_for(each: RenderedPrompt, name: str, sample: int, params: SamplingParams) -> Request:
+    return Request(
+        name, sample, each.tokens, params.max_new_tokens, params.seed, params.temperature, params.top_p,
+        greedy=sample == GREEDY,
+    )  # fmt: skip
 
 
 def _run_single_turn(sampler: Sampler, episodes: Sequence[EnvEpisode], decode: Decode) -> IndexedRollouts:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from ascent.maths.batch import PackedBatch, select
 from ascent.models.shared_prefix import MIN_SAVED_FRAC, prefix_groups
@@ -36,13 +37,21 @@ def minibatches(units: Sequence[Unit], config: RolloutConfig, *, seed: int, step
                 yield [units[unit] for unit in chosen]
 
 
+def token_budget(batch: PackedBatch, limit: int, target: int | None) -> int:
+    """The tokens of a micro-batch: the target, or those of the longest sequence, but not more than the limit."""
+    if target is None:
+        return limit
+    return min(limit, max(target, *batch["segments"].lengths_B.tolist()))
+
+
 def split_microbatches(
-    batch: PackedBatch, units: Sequence[Unit], max_tokens: int, *, divisible: bool = False
+    batch: PackedBatch, units: Sequence[Unit], max_tokens: int, *, divisible: bool = False, ranks: int = 1
 ) -> list[PackedBatch]:
-    """Micro-batches in which at most `max_tokens` tokens run, of about equal size.
+    """Micro-batches in which at most `max_tokens` tokens run, of about equal size, as many for each of the `ranks`.
 
     A prefix that neighbors share runs once in a micro-batch, so sequences that share one stay together. `divisible`
-    units are split where they are too large, or where that takes fewer micro-batches and repeats few tokens.
+    units are split where they are too large, or where that takes fewer micro-batches and repeats few tokens, or where
+    the slowest rank has less to run. Fewer units than ranks give fewer micro-batches.
     """
     leaders, shared = _prefixes(batch)
     lengths = batch["segments"].lengths_B.tolist()
@@ -60,12 +69,13 @@ def split_microbatches(
             f"{'a rollout has' if len(largest) == 1 else f'{len(largest)} rollouts that stay together have'} {longest} "
             f"tokens, more than update.tokens_per_microbatch={max_tokens}; raise it, or lower rollouts.max_new_tokens"
         )
-    bins = [[row for piece in each for row in piece] for each in _pack(sized, max_tokens)]
+    bins = [[row for piece in each for row in piece] for each in _pack(sized, max_tokens, ranks)]
     if divisible:
         needed = sum(_run_tokens(group, lengths, leaders, shared) for group in groups)
-        streamed = _stream(groups, lengths, shared, max_tokens)
-        run = sum(_run_tokens(each, lengths, leaders, shared) for each in streamed)
-        if len(streamed) < len(bins) and run <= (1 + MAX_REPEATED_FRAC) * needed:
+        streamed = _stream(groups, lengths, shared, max_tokens, ranks)
+        run, packed = ([_run_tokens(each, lengths, leaders, shared) for each in way] for way in (streamed, bins))
+        few = len(streamed) < len(bins) and sum(run) <= (1 + MAX_REPEATED_FRAC) * needed
+        if few if ranks == 1 else _slowest(run, ranks) < _slowest(packed, ranks):
             bins = streamed
     return [select(batch, sorted(rows)) for rows in bins]
 
@@ -78,10 +88,20 @@ def _prefixes(batch: PackedBatch) -> tuple[list[int], list[int]]:
     return leaders, shared
 
 
-def _stream(groups: Sequence[Unit], lengths: Sequence[int], shared: Sequence[int], max_tokens: int) -> list[list[int]]:
+def _slowest(loads: Sequence[int], ranks: int) -> int:
+    """What the rank with the most to run has to run."""
+    return max(sum(loads[rank::ranks]) for rank in range(ranks))
+
+
+def _stream(
+    groups: Sequence[Unit], lengths: Sequence[int], shared: Sequence[int], max_tokens: int, ranks: int = 1
+) -> list[list[int]]:
     """Rows in order, in as few pieces as fit, of about equal size. A piece that begins inside a group runs its prefix
     again."""
-    most = len(_fill(groups, lengths, shared, max_tokens))
+    widest = _fill(groups, lengths, shared, max_tokens)
+    most = _round_up(len(widest), ranks)
+    if most == 1:
+        return widest
     low, high = 0, max_tokens  # `high` is enough for so many pieces
     while high - low > 1:
         middle = (low + high) // 2
@@ -114,8 +134,11 @@ def _run_tokens(unit: Unit, lengths: Sequence[int], leaders: Sequence[int], shar
     return sum(lengths[row] - prefixes[leaders[row]] for row in unit) + sum(prefixes.values())
 
 
-def _pack(sized: Sequence[tuple[int, Unit]], max_tokens: int) -> list[list[Unit]]:
-    """Units in as few bins as first-fit decreasing needs, and then of about equal size if all of them fit so."""
+def _pack(sized: Sequence[tuple[int, Unit]], max_tokens: int, ranks: int = 1) -> list[list[Unit]]:
+    """Units in as few bins as first-fit decreasing needs, and then of about equal size if all of them fit so.
+
+    For several ranks there are as many more bins as it takes to give each the same number.
+    """
     order = sorted(sized, key=lambda each: -each[0])
     bins: list[list[Unit]] = []
     used: list[int] = []
@@ -127,18 +150,26 @@ def _pack(sized: Sequence[tuple[int, Unit]], max_tokens: int) -> list[list[Unit]
         else:
             bins[index].append(unit)
             used[index] += size
-    even: list[list[Unit]] = [[] for _ in bins]
-    loads = [0] * len(bins)
-    for size, unit in order:
-        index = loads.index(min(loads))
-        even[index].append(unit)
-        loads[index] += size
-    return even if max(loads) <= max_tokens else bins
+    for count in range(_round_up(len(bins), ranks), len(sized) + ranks, ranks):
+        even: list[list[Unit]] = [[] for _ in range(min(count, len(sized)))]
+        loads = [0] * len(even)
+        for size, unit in order:
+            index = loads.index(min(loads))
+            even[index].append(unit)
+            loads[index] += size
+        if max(loads) <= max_tokens:
+            return even
+        if ranks == 1:
+            break
+    return bins
 
 
-def chunk_rows(batch: PackedBatch, max_tokens: int) -> list[list[int]]:
-    """Consecutive rows for which at most `max_tokens` tokens run, or one sequence."""
+def chunk_rows(batch: PackedBatch, max_tokens: int, ranks: int = 1) -> list[list[int]]:
+    """Consecutive rows for which at most `max_tokens` tokens run, or one sequence; as many chunks for each rank."""
     leaders, shared = _prefixes(batch)
+    if ranks > 1:
+        neighbors = [list(rows) for _, rows in groupby(range(len(leaders)), key=leaders.__getitem__)]
+        return _stream(neighbors, batch["segments"].lengths_B.tolist(), shared, max_tokens, ranks)
     chunks: list[list[int]] = [[]]
     used = 0
     for row, length in enumerate(batch["segments"].lengths_B.tolist()):
@@ -150,6 +181,10 @@ def chunk_rows(batch: PackedBatch, max_tokens: int) -> list[list[int]]:
         chunks[-1].append(row)
         used += size
     return chunks
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
 
 
 def _hash(*key: int) -> bytes:

@@ -66,7 +66,9 @@ class PairSource(RolloutSource):
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         """Add reference log-probs. A chosen completion counts as advantage 1, a rejected one as -1."""
         if "reference" in self.row.needs:
-            batch["ref_logprobs_T"] = logprobs_under(self.models.reference, batch, self.config.tokens_per_microbatch)
+            batch["ref_logprobs_T"] = logprobs_under(
+                self.models.reference, batch, self.config.tokens_per_microbatch, self.models.ranks
+            )
             if self.config.max_ref_kl is not None and not bool(batch["from_reference_B"].all()):
                 self._ref_kl = self._measure_ref_kl(_of_policy(batch))
         indices, signs = batch.pop("rollout_index_B").tolist(), torch.where(batch["chosen_B"], 1.0, -1.0).tolist()
@@ -81,14 +83,14 @@ class PairSource(RolloutSource):
         if self.models.trust_sampler_logprobs:
             own["old_logprobs_T"] = own["sampler_logprobs_T"]
         else:
-            own["old_logprobs_T"] = logprobs_under(self.models.policy, own, self.config.tokens_per_microbatch)
+            own["old_logprobs_T"] = self._policy_logprobs(own)
         return kl_to_reference(own)["kl_k3_per_token"]
 
     def units(self, batch: PackedBatch) -> list[Unit]:
         return torch.stack(pair_indices(batch), 1).tolist()
 
     def microbatches(self, batch: PackedBatch, units: Sequence[Unit]) -> list[PackedBatch]:
-        pieces = split_microbatches(batch, units, self.config.tokens_per_microbatch)
+        pieces = split_microbatches(batch, units, self.config.tokens_per_microbatch, ranks=self.models.ranks.count)
         for piece in pieces:
             piece["chosen_P"], piece["rejected_P"] = pair_indices(piece)
         return pieces

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.progress import phase
 from ascent.records import Prompt, Rollout
 from ascent.rewards import Batch, Unscored
@@ -37,14 +38,17 @@ class RewardPipeline:
 
 
 class Scorer:
-    """Adds rewards to rollouts, each as it completes; returns them in order."""
+    """Adds rewards to rollouts, each as it completes; returns them in order, those of all ranks."""
 
-    def __init__(self, pipeline: RewardPipeline, tally: Tally) -> None:
-        self.pipeline, self._tally = pipeline, tally
+    def __init__(self, pipeline: RewardPipeline, tally: Tally, ranks: Ranks = SINGLE) -> None:
+        self.pipeline, self._tally, self._ranks = pipeline, tally, ranks
         self._strict = {name for name, rule in pipeline.rules.items() if rule.on_error != "never"}
 
     def __call__(self, rollouts: RolloutStream) -> list[Rollout]:
-        found = score(self.pipeline, rollouts, self._tally)
+        own = score(self.pipeline, rollouts, self._tally), self._tally.examples
+        scored, examples = zip(*self._ranks.gather(own, "the scored rollouts"), strict=True)
+        found = [rollout for part in scored for rollout in part]
+        self._tally.merge(examples)
         check_scored_fraction(found, self._strict, self._tally.examples)
         return found
 

@@ -2,14 +2,26 @@
 
 A step takes `prompts_per_step` prompts and `group_size` completions of each. Its updates (epochs times minibatches) are
 handed out one by one, and end early when the KL from the policy that sampled passes `target_kl`. With `max_staleness` n
-a step trains on rollouts that were sampled n steps before; rollouts that wait are part of the state.
+a step trains on rollouts that were sampled n steps before; rollouts that wait are part of the state. With `overlap` the
+last of them are sampled and scored in another thread while the learner updates. Which version samples what stays the
+same, and at the end of a step nothing is under way: results, checkpoints and resumed runs are those without overlap.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from random import Random
+from threading import Thread
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ascent.advantages import normalize, returns
 from ascent.algorithms.row import Row
@@ -26,10 +38,12 @@ from ascent.rollouts.experience import add_advantages, add_model_outputs, logpro
 from ascent.rollouts.generate import Decode, RenderedPrompt, RolloutStream, SamplingParams
 from ascent.rollouts.kl_control import KLController, KLValues, kl_from_old, kl_to_reference
 from ascent.rollouts.metrics import staleness_metrics
-from ascent.rollouts.microbatches import Unit, minibatches, split_microbatches, units_of
+from ascent.rollouts.microbatches import Unit, minibatches, split_microbatches, token_budget, units_of
+from ascent.rollouts.token_stats import TokenProbe, TokenStats
 from ascent.rollouts.update_kl import no_signal_error, update_kl
 
 MAX_STEPS_WITHOUT_SIGNAL = 20
+CLOSE_SECONDS = 10.0
 # Before a step's first update the policy is the one that sampled. A larger difference than this is a bug, not rounding:
 # of any ratio from 1, or, in half precision, of the mean KL from 0 (up to 7e-5 on an H200).
 RATIO_TOLERANCE, HALF_PRECISION_KL_TOLERANCE = 1e-3, 2e-3
@@ -57,6 +71,7 @@ class RolloutSource(RolloutCollector):
         self.kl_controller, self._pretraining = kl_controller or KLController(row), pretraining
         self._pretraining_draws = 0
         self._buffer = RolloutBuffer()
+        self._producing: Future[PackedBatch | None] | None = None
         self._step, self._steps_without_signal = 0, 0
         self._ref_kl: float | None = None
         self._last_update: tuple[int, float] | None = None  # the step, and its update KL
@@ -82,15 +97,25 @@ class RolloutSource(RolloutCollector):
         """The advantages of the sampled tokens of each of `rollouts`; None for rollouts that are not trained on."""
         return [self.current.advantages.get(index) for index in range(len(self.current.rollouts))]
 
+    @property
+    def token_stats(self) -> dict[int, TokenStats]:
+        """Per-token numbers of some of `rollouts`, by index."""
+        return self.current.token_stats
+
     def next(self, step: int) -> list[PackedBatch]:
         """Sample a step's rollouts; the micro-batches of its first update, or none if no group has a signal."""
         if step != self._step + 1:
             raise ValueError(f"step {step} after step {self._step}; rollouts follow the policy step by step")
         self._step, self.current = step, StepState()
-        while self._buffer.added < step + self.config.max_staleness:
+        self.collected = self.current
+        while self._buffer.added < step + self.config.lookahead - self.config.overlap:
             self._buffer.add(self.collect(self._buffer.added + 1))
         batch = self._buffer.pop()
-        self._count_steps_without_signal(batch)
+        self.current.has_signal = batch is not None
+        if self.config.overlap:
+            self._start_producing(self._buffer.added + 1)
+        else:
+            self._count_steps_without_signal()
         if self.kl_controller.adapts:
             self.current.metrics["policy/kl_coef"] = single(self.kl_controller.value)
         if batch is not None:
@@ -115,12 +140,21 @@ class RolloutSource(RolloutCollector):
         return {**self.current.metrics, **times, "optim/updates": single(self.current.update_count)}
 
     def refresh(self, weights: Weights) -> None:
-        batch = self.current.batch
+        batch, probe, jobs = self.current.batch, self.current.token_probe, dict[str, Callable[[], Any]]()
         if batch is not None and self._step > self.config.critic_warmup_steps:
             self.kl_controller.update(lambda: self._measure_kl(batch))
-            self._last_update = self._step, update_kl(batch, self.models.policy)
-            self.current.metrics["policy/update_kl"] = single(self._last_update[1])
-        self.current.batch = None
+            jobs["update_kl"] = partial(update_kl, batch, self.models.policy)
+        if probe is not None and probe.rows:
+            jobs["token_stats"] = probe.finish
+        # Both run the updated policy on few rollouts: each on one rank, at the same time.
+        values = self.models.ranks.map(lambda job: job(), [*jobs.values()], "the updated policy") if jobs else []
+        found = dict(zip(jobs, values, strict=True))
+        if "update_kl" in found:
+            self._last_update = self._step, found["update_kl"]
+            self.current.metrics["policy/update_kl"] = single(found["update_kl"])
+        self.current.token_stats = found.get("token_stats", self.current.token_stats)
+        self.current.batch = self.current.token_probe = None
+        self._finish_producing()
         self.sampler.set_weights(self._step, weights)
 
     def state(self) -> State:
@@ -132,6 +166,7 @@ class RolloutSource(RolloutCollector):
             "ref_kl": self._ref_kl,
             "kl_coef": self.kl_controller.value,
             "buffer": self._buffer.state(),
+            "partial": None if self.partial is None else self.partial.state(),
             "pretraining": None if text is None else {"draws": self._pretraining_draws, "source": text.state()},
             "component_names": sorted(self.component_names),
             "last_update": self._last_update,
@@ -144,6 +179,8 @@ class RolloutSource(RolloutCollector):
         if self.kl_controller.adapts:  # a fixed one is the recipe's, which may have changed
             self.kl_controller.set(state["kl_coef"])
         self._buffer.load_state(state["buffer"])
+        if self.partial is not None:
+            self.partial.load_state(state["partial"])
         self.component_names = set(state["component_names"])
         self._last_update = state["last_update"] and tuple(state["last_update"])
         if self._pretraining is not None:
@@ -159,10 +196,17 @@ class RolloutSource(RolloutCollector):
             self._ref_kl = kl_to_reference(batch)["kl_k3_per_token"]
         indices = batch.pop("rollout_index_B").tolist()
         batch, metrics = add_advantages(batch, self._row_of_step())
-        lengths = batch["segments"].lengths_B.tolist()
-        pieces = zip(indices, batch["advantages_T"].split(lengths), batch["loss_mask_T"].split(lengths), strict=True)
-        self.current.advantages = {index: own_T[mask_T].tolist() for index, own_T, mask_T in pieces if mask_T.any()}
+        values = batch["advantages_T"][batch["loss_mask_T"]].tolist()
+        ends = batch["segments"].sum(batch["loss_mask_T"]).cumsum(0).tolist()
+        pieces = zip(indices, pairwise([0, *ends]), strict=True)
+        self.current.advantages = {index: values[start:end] for index, (start, end) in pieces if end > start}
         self.current.metrics = metrics | self.current.metrics
+        if self.row.reads("noise_T"):
+            # By place in the step: neither rounding nor the number of ranks changes which tokens are chosen.
+            rng = torch.Generator().manual_seed(Random(f"{self.params.seed}/{self._step}").getrandbits(63))
+            batch["noise_T"] = torch.rand(batch["segments"].total, generator=rng)
+        if self.config.token_stats:
+            self.current.token_probe = TokenProbe(batch, indices, self.models.policy, self.models.ranks)
         return batch
 
     def units(self, batch: PackedBatch) -> list[Unit]:
@@ -171,7 +215,8 @@ class RolloutSource(RolloutCollector):
 
     def microbatches(self, batch: PackedBatch, units: Sequence[Unit]) -> list[PackedBatch]:
         # Step statistics come first, so a micro-batch may split a unit.
-        return split_microbatches(batch, units, self.config.tokens_per_microbatch, divisible=True)
+        budget = token_budget(batch, self.config.tokens_per_microbatch, self.config.microbatch_target)
+        return split_microbatches(batch, units, budget, divisible=True, ranks=self.models.ranks.count)
 
     def _updates(self, batch: PackedBatch) -> Iterator[list[PackedBatch]]:
         for units in minibatches(self.units(batch), self.config, seed=self.params.seed, step=self._step):
@@ -198,12 +243,48 @@ class RolloutSource(RolloutCollector):
     def _measure_kl(self, batch: PackedBatch) -> KLValues:
         if not self.kl_controller.reads_update_kl:
             return kl_to_reference(batch)
-        return kl_from_old(batch, logprobs_under(self.models.policy, batch, self.config.tokens_per_microbatch))
+        return kl_from_old(batch, self._policy_logprobs(batch))
 
-    def _count_steps_without_signal(self, batch: PackedBatch | None) -> None:
+    def _policy_logprobs(self, batch: PackedBatch) -> Tensor:
+        return logprobs_under(self.models.policy, batch, self.config.tokens_per_microbatch, self.models.ranks)
+
+    def _start_producing(self, step: int) -> None:
+        """Sample and score the rollouts of a later step in a thread, with the weights that the sampler has now."""
+        self.collected, self._producing = StepState(rollouts=list(self.current.rollouts)), Future()
+        self.current.metrics = {}  # a step reports the rollouts that it sampled last
+
+        def produce(done: Future[PackedBatch | None]) -> None:
+            try:
+                done.set_result(self.collect(step))
+            except BaseException as error:  # raised again where it is waited for
+                done.set_exception(error)
+
+        Thread(target=produce, args=(self._producing,), name="producer", daemon=True).start()
+
+    def _finish_producing(self) -> None:
+        """Wait for the thread; its rollouts join the buffer, its metrics those of the step."""
+        if self._producing is None:
+            return
+        started = time.perf_counter()
+        self._buffer.add(self._producing.result())
+        self._producing = None
+        own, new = self.current, self.collected
+        own.rollouts, own.metrics = new.rollouts, own.metrics | new.metrics
+        own.metrics["time/wait"] = single(time.perf_counter() - started)
+        own.metrics["time/overlap"] = single(sum(new.seconds.values()))
+        own.seconds = {name: own.seconds.get(name, 0.0) + seconds for name, seconds in new.seconds.items()}
+        self._count_steps_without_signal()
+
+    def close(self) -> None:
+        """Wait for what is under way, whose rollouts are dropped, but not for a reward that takes its time."""
+        if self._producing is not None:
+            wait([self._producing], timeout=CLOSE_SECONDS)
+            self._producing = None
+
+    def _count_steps_without_signal(self) -> None:
         """End a run that learns nothing, unless every answer is right."""
         solved = self.current.metrics["reward/correct"].value() == 1
-        self._steps_without_signal = self._steps_without_signal + 1 if batch is None and not solved else 0
+        self._steps_without_signal = 0 if self.current.has_signal or solved else self._steps_without_signal + 1
         if self._steps_without_signal >= MAX_STEPS_WITHOUT_SIGNAL:
             raise no_signal_error(MAX_STEPS_WITHOUT_SIGNAL, self.current.metrics, self._last_update)
 

@@ -53,6 +53,14 @@ def draw(records: Records, path: Path, *, title: str = "") -> list[str]:
     names = select_metrics(records)
     if not names:
         raise ValueError("there is nothing to draw: no metric has a finite value")
+    draw_metrics(records, names, path, title=title)
+    return names
+
+
+def draw_metrics(
+    records: Records, names: Sequence[str], path: Path, *, title: str = "", mark: int | None = None
+) -> None:
+    """Draw these metrics over steps into a PNG, with a vertical line at the step `mark`."""
     figure, panels = _panels(names, title)
     for axes, name in zip(panels, names, strict=True):
         for each, label in ((name, "training"), (EVAL + name, "held-out")):
@@ -61,9 +69,10 @@ def draw(records: Records, path: Path, *, title: str = "") -> list[str]:
                 _line(axes, found, label)
         if len(axes.lines) > 1:
             axes.legend(fontsize=8)
+        if mark is not None:
+            axes.axvline(mark, color="tab:red", linestyle="--", linewidth=1)
     _share_steps(panels, [record["step"] for record in records])
     figure.savefig(path, format="png")
-    return names
 
 
 def draw_comparison(groups: Mapping[str, Sequence[Records]], names: Sequence[str], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The environment of a run: versions, hardware, commit, command. No environment variables: they hold secrets."""
+"""The environment of a run: its start, versions, hardware, commit, command. No environment variables: secrets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -16,9 +17,10 @@ from ascent import __version__
 PACKAGES = (*("torch", "transformers", "tokenizers", "safetensors"), *("datasets", "numpy", "peft", "triton", "vllm"))
 
 
-def describe(*, devices: Sequence[str] = (), command: Sequence[str] | None = None) -> dict[str, Any]:
+def describe(*, devices: Sequence[str] = (), command: Sequence[str] | None = None, ranks: int = 1) -> dict[str, Any]:
     """The environment; the caller passes the names of the `devices`, because this package does not import torch."""
     return {
+        "timestamp": round(time.time(), 3),
         "command": list(sys.argv if command is None else command),
         "python": platform.python_version(),
         "system": platform.platform(),
@@ -28,6 +30,7 @@ def describe(*, devices: Sequence[str] = (), command: Sequence[str] | None = Non
             "cpus": os.cpu_count(),
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "devices": list(devices),
+            "ranks": ranks,
         },
         "git": git_state(Path.cwd()),
     }

@@ -9,6 +9,8 @@ samples.jsonl      one line per logged rollout
 answers.jsonl      one line per completion of a held-out prompt, for each evaluation
 warnings.jsonl     one line each time a metric leaves its healthy range (ascent.runs.warnings)
 answers.md         held-out completions before and after training, written at the end
+diagnosis.json     what went wrong, and diagnosis.png (ascent.diagnose)
+replays/           steps taken again (ascent.api.replay)
 checkpoints/       see ascent.checkpoints
 curves.png         the main curves, drawn at the end
 outcome.json       how the last start of the run ended
@@ -181,6 +183,25 @@ class RunFolder:
         self.close()
 
 
+class UnwrittenFolder(RunFolder):
+    """The run folder as ranks other than 0 have it: they know where it is and write nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        pass
+
+    def history(self, name: str = METRICS) -> list[jsonl.Record]:
+        return []
+
+    def finish(self, outcome: Outcome, step: int, message: str = "") -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class Run:
     """The content of a run folder. `state` is running, finished, stopped, failed or killed."""
@@ -238,7 +259,7 @@ def list_runs(folder: Path) -> list[RunSummary]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; give the folder that holds the run folders")
     found = []
-    for path in _find_runs(folder):
+    for path in find_runs(folder):
         try:
             records = jsonl.read(path / METRICS).records
             state, _ = _state(path)
@@ -250,7 +271,7 @@ def list_runs(folder: Path) -> list[RunSummary]:
     return found
 
 
-def _find_runs(folder: Path) -> Iterator[Path]:
+def find_runs(folder: Path) -> Iterator[Path]:
     """Run folders in path order. What is inside a run, a hidden folder or a link is not looked at."""
     for root, names, files in os.walk(folder):
         names[:] = sorted(name for name in names if not name.startswith("."))

@@ -71,6 +71,17 @@ def read(path: Path) -> JsonlRecords:
     return JsonlRecords(records, note)
 
 
+def read_ends(path: Path, size: int) -> list[Record]:
+    """The complete lines in the first and in the last `size` bytes of a file, which may be far larger."""
+    if not path.exists() or path.stat().st_size <= 2 * size:
+        return read(path).records
+    with path.open("rb") as file:
+        first = file.read(size).rpartition(b"\n")[0]
+        file.seek(-size, os.SEEK_END)
+        last = file.read().partition(b"\n")[2].rpartition(b"\n")[0]
+    return [_parse(path, 0, line) for part in (first, last) for line in part.split(b"\n") if line]
+
+
 def drop_after(path: Path, step: int) -> int:
     """Drop the records of later steps, atomically; returns how many."""
     if not path.exists():

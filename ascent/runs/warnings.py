@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ascent.advice import advice_text
 from ascent.metrics import healthy
 
 FIRST = 5  # steps whose mean is the base of relative bounds
@@ -96,6 +97,12 @@ def _zero_variance(metrics: Metrics) -> float | None:
     return float(metrics["reward/std"] == 0)
 
 
+def _mismatch(metrics: Metrics) -> float | None:
+    """None where a correction accounts for it: stale rollouts are expected to differ."""
+    corrected = not {"sampler/is_capped_frac", "sampler/is_rejected_frac"}.isdisjoint(metrics)
+    return None if corrected and "sampler/staleness" in metrics else metrics.get("sampler/logprob_diff")
+
+
 def _rule(
     name: str, reads: str, why: str, fix: str, *, value: Callable[[Metrics], float | None] | None = None, **more: Any
 ) -> Rule:
@@ -110,13 +117,14 @@ RULES = (
         "update_too_large", "policy/update_kl",
         "The updates of one step changed the policy too much; later changes in length, entropy, truncation and "
         "rewards follow from that.",
-        "Lower update.learning_rate (or update.epochs), and start again or resume from an earlier checkpoint.",
+        advice_text("learning_rate_too_high"),
         patience=1, explains=("entropy", "length", "truncation", "zero_variance"),
     ),
     _rule(
         "sampler_mismatch", "sampler/logprob_diff",
         "The sampler's log-probs differ from the trainer's on the same tokens, so training is off-policy.",
-        "Set cells.rollout_correction.use to token_truncate; check dtype, engine and rollouts.max_staleness.",
+        advice_text("sampler_mismatch"),
+        value=_mismatch,
     ),
     _rule(
         CLIP_FRACTION, "policy/clip_frac_low + policy/clip_frac_high",
@@ -132,13 +140,12 @@ RULES = (
     _rule(
         "ref_kl", "policy/ref_kl",
         "The policy is far from the reference, where reward hacking is likely.",
-        "Read samples (ascent show samples --best), raise the KL weight, or stop earlier.",
+        f"Read samples (ascent show samples --best). {advice_text('kl_runaway')}",
     ),
     _rule(
         "entropy", "policy/entropy",
         "Near 0 the policy stops exploring; growing entropy turns completions into noise.",
-        "Falling: a higher cells.policy_loss.high, an entropy bonus, a lower learning rate. Growing: a lower "
-        "learning rate.",
+        f"Falling: {advice_text('entropy_collapse')} Growing: {advice_text('entropy_explosion')}",
         value=_entropy,
         high_times=3.0, patience=5,
     ),
@@ -151,13 +158,12 @@ RULES = (
     _rule(
         "truncation", "completion/truncated_frac",
         "Many completions are cut by the token budget.",
-        "Raise rollouts.max_new_tokens, mask them (cells.filter.not_truncated), or check the EOS token of the model.",
+        advice_text("truncation"),
     ),
     _rule(
         "zero_variance", "reward/zero_std_frac",
         "Nearly all groups have equal rewards, all right or all wrong, so there is almost no training signal.",
-        "Use easier or harder prompts, a larger rollouts.group_size, rollouts.dynamic_sampling_tries, or partial "
-        "credit.",
+        f"Easier or harder prompts, partial credit, {advice_text('no_signal')}",
         value=_zero_variance,
         patience=5,
     ),

@@ -15,6 +15,7 @@ from ascent.maths.batch import PackedBatch
 from ascent.models import load as models
 from ascent.models import lora
 from ascent.models.model import LanguageModel
+from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.plan.resolve import Plan
 from ascent.setup.policy import adam_of, device, initial
 from ascent.update.learner import LocalLearner
@@ -50,7 +51,9 @@ class Critic:
         self.model.save(folder)
 
 
-def critic_of(plan: Plan, folder: Path, policy: LanguageModel, saved: Path | None = None) -> tuple[Critic, str]:
+def critic_of(
+    plan: Plan, folder: Path, policy: LanguageModel, saved: Path | None = None, *, place: str | None = None
+) -> tuple[Critic, str]:
     """The critic, and in words where it starts; `saved` is its folder in a checkpoint when resuming."""
     settings, seed = plan.config.model, plan.config.seed
     key, name = origin(plan)
@@ -59,7 +62,7 @@ def critic_of(plan: Plan, folder: Path, policy: LanguageModel, saved: Path | Non
         initial(name, folder, seed, plan.objects) if saved is None or adapted else saved,
         head="scalar",
         dtype=settings.dtype,
-        device=device(),
+        device=place or device(),
         gradient_checkpointing=settings.gradient_checkpointing,
         seed=seed,
         trust_remote_code=settings.trust_remote_code,
@@ -98,7 +101,7 @@ def check_same_vocab(model: LanguageModel, policy: LanguageModel, what: str, fix
     )
 
 
-def learner_of(plan: Plan, critic: Critic) -> LocalLearner:
+def learner_of(plan: Plan, critic: Critic, ranks: Ranks = SINGLE, whole: Critic | None = None) -> LocalLearner:
     """The critic's own optimizer. It learns in every step, the first ones alone where the recipe says so."""
     config = plan.config
     updates = config.update.epochs * config.update.minibatches
@@ -108,4 +111,6 @@ def learner_of(plan: Plan, critic: Critic) -> LocalLearner:
         config.update.warmup_steps * updates,
         config.run.steps * updates,
     )
-    return LocalLearner(critic, schedule, adam=adam_of(plan), max_grad_norm=config.update.max_grad_norm)
+    return LocalLearner(
+        critic, schedule, adam=adam_of(plan), max_grad_norm=config.update.max_grad_norm, ranks=ranks, whole=whole
+    )

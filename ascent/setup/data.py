@@ -21,7 +21,7 @@ from ascent.data.prepare import Limits, PreparedData, prepare
 from ascent.data.render import Renderer
 from ascent.data.rows import read_lines
 from ascent.data.schemas import RecordKind
-from ascent.losses import process
+from ascent.losses import process, ranking
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.plan.resolve import Plan
 from ascent.setup.objects import NO_OBJECTS, Objects, is_object
@@ -127,8 +127,10 @@ def prepare_records(name: str, plan: Plan, renderer: Renderer, *, want: RecordKi
     want = want or row.source  # type: ignore[assignment]
     limits = Limits(data.max_tokens, min(data.max_prompt_tokens, data.max_tokens - 1), data.prompt_overflow)
     records = load_part(name, plan, want)
-    found = prepare(records, renderer, limits, invalid_rows=data.invalid_rows, gold="gold_answers" in row.needs)
-    return _in_classes(found) if row.loss is not None and row.loss.function is process.prm_hard else found
+    loss = None if row.loss is None else row.loss.function
+    needs = {"gold": "gold_answers" in row.needs, "strict_order": loss is ranking.plackett_luce}
+    found = prepare(records, renderer, limits, invalid_rows=data.invalid_rows, **needs)
+    return _in_classes(found) if loss is process.prm_hard else found
 
 
 def _in_classes(found: PreparedData) -> PreparedData:

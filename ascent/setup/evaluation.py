@@ -13,16 +13,16 @@ from ascent.data.sources import single_pass
 from ascent.maths.batch import PackedBatch
 from ascent.maths.metrics import merge
 from ascent.models.heads import Normalization
+from ascent.parallel.ranks import Ranks
 from ascent.plan.resolve import Plan
 from ascent.setup.data import prepare_records
 from ascent.update.device import dummy_outputs
-from ascent.update.learner import LOSS_NAMES, LocalLearner
+from ascent.update.learner import LocalLearner
 from ascent.update.objective import MISMATCHED_SCORE, Objective
 from ascent.update.reward_model_metrics import finalize, with_reward_model_metrics
+from ascent.update.term_sums import LOSS_NAMES
 
 Batches = Sequence[PackedBatch]
-# Of a number with one of these words in its name, less is better.
-ERRORS = ("loss", "nll", "error", "brier")
 # What every evaluation by sampling reports, whatever the rewards.
 OF_ANSWERS = frozenset(
     {
@@ -41,10 +41,6 @@ def evaluated(learner: LocalLearner, heldout: Batches, objective: Objective) -> 
     """The loss and metrics on held-out data, without a gradient; of a reward model also how far it can be trusted."""
     found = finalize(learner.evaluate(heldout, with_reward_model_metrics(objective)))
     return {f"eval/{name}": value for name, value in found.items()}
-
-
-def larger_is_better(name: str) -> bool:
-    return not any(word in name for word in ERRORS)
 
 
 def refuse_unknown(name: str, heldout: Batches, objective: Objective) -> None:
@@ -93,21 +89,27 @@ def _unknown(name: str, names: Iterable[str]) -> ValueError:
     )
 
 
-def demonstrations(plan: Plan, train: Sequence[Item], renderer: Renderer) -> tuple[list[PackedBatch], str]:
+def demonstrations(
+    plan: Plan, train: Sequence[Item], renderer: Renderer, ranks: Ranks
+) -> tuple[list[PackedBatch], str]:
     """What a reward model is centered on, as packed batches, and in words."""
-    data, budget = plan.config.data, plan.config.update.tokens_per_microbatch
+    data, budget = plan.config.data, plan.config.update.max_microbatch_tokens
     if data.centering_data is not None:
         items = prepare_records(data.centering_data, plan, renderer, want="examples").items
         words = f"{len(items)} demonstrations from {data.centering_data}"
     else:
         items = tuple(replace(each, kind="examples", sequences=each.sequences[:1], margin=None) for each in train)
         words = f"{len(items)} chosen answers of the training data (data.centering_data names none)"
-    return single_pass(items, tokens_per_microbatch=budget, max_tokens=data.max_tokens), words
+    batches = single_pass(items, tokens_per_microbatch=budget, max_tokens=data.max_tokens, ranks=ranks.count)
+    return batches, words
 
 
 def normalization(learner: LocalLearner, batches: Batches) -> Normalization:
     """Mean and standard deviation (n - 1) of the scores, in float64."""
     want = frozenset({"scores_B"})
-    scores_B = torch.cat([learner.infer(batch, want)["scores_B"].double().cpu() for batch in batches])
+    scores = learner.ranks.map(
+        lambda batch: learner.infer(batch, want)["scores_B"].double().cpu(), batches, "the scores"
+    )
+    scores_B = torch.cat(scores)
     spread = float(scores_B.std()) if scores_B.numel() > 1 else 0.0
     return Normalization(float(scores_B.mean()), spread, scores_B.numel())

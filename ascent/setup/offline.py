@@ -8,19 +8,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ascent import loop
 from ascent.data.prepare import Item
 from ascent.data.render import Renderer
 from ascent.data.sources import FileSource, single_pass
 from ascent.maths.batch import PackedBatch
 from ascent.models.model import LanguageModel, max_sequence_length
+from ascent.parallel.ranks import Ranks
 from ascent.plan.resolve import Plan
 from ascent.runs.sample_log import SampleBatch
 from ascent.setup import evaluation
 from ascent.setup.data import prepare_records, refuse_shorter, within_context
+from ascent.setup.layout import describe_layout, divide, is_sharded
 from ascent.setup.on_policy_distillation import OnPolicyAnswers
-from ascent.setup.policy import adam_of, load_policy, reference_of
-from ascent.setup.rl import sampler_of
+from ascent.setup.policy import adam_of, device, load_policy, microbatch_target, reference_of
+from ascent.setup.samplers import local_sampler
 from ascent.setup.teacher import Teacher, teacher_of
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import Objective, objective_of
@@ -70,7 +74,7 @@ class FrozenOutputSource:
         self.source, self.frozen = source, frozen
 
     def next(self, step: int) -> list[Batch]:
-        return [self.frozen(batch) for batch in self.source.next(step)]
+        return self.frozen.add(self.source.next(step))
 
     def more(self, stats: Mapping[str, Any]) -> list[Batch]:
         return self.source.more(stats)
@@ -88,7 +92,7 @@ class FrozenOutputSource:
         self.source.load_state(state)
 
 
-def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None) -> Training:
+def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks: Ranks) -> Training:
     """Every part of a run that learns from files; `model_folder` is the checkpoint's model when resuming."""
     config, row = plan.config, plan.row
     model = load_policy(plan, folder, model_folder)
@@ -99,7 +103,8 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None) -> Tra
         context=max_sequence_length(model.module.config),
     )
     plan, clipped = within_context(plan, renderer)
-    source, items, notes = source_of(plan, renderer, on_policy_answers(plan, model, renderer))
+    answers = on_policy_answers(plan, model, renderer, ranks)
+    source, items, notes = source_of(plan, renderer, microbatch_target(plan, model), ranks, answers)
     if config.data.batch_size > len(items):
         few = f"data.batch_size={config.data.batch_size}, but there are only {len(items)} records"
         notes = (*notes, f"{few}: a step has some of them several times")
@@ -108,25 +113,34 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None) -> Tra
         steps = math.ceil(round(config.data.epochs * source.steps_per_epoch, 6))
         notes = (*notes, f"data.epochs={config.data.epochs:g}: {steps} steps of {config.data.batch_size} records")
     notes = (*model.notes, *renderer.describe(), *clipped, *notes)
+    sharded = is_sharded(plan, model, ranks)
+    if sharded and answers is None:
+        model.to_host()  # it is written there when it is saved
     learner = LocalLearner(
-        model,
+        divide(lambda: load_policy(plan, folder, model_folder, place="cpu"), ranks, torch.device(device()))
+        if sharded
+        else model,
         Schedule(config.update.learning_rate, config.update.schedule, config.update.warmup_steps, steps),
         adam=adam_of(plan),
         max_grad_norm=config.update.max_grad_norm,
+        ranks=ranks,
+        whole=model if sharded else None,
+        samples=answers is not None,
     )
+    notes = (*notes, *describe_layout(ranks, sharded=sharded))
     heldout: list[Batch] = []
     if config.data.evaluate is not None:
         found = prepare_records(config.data.evaluate, plan, renderer)
         notes = (*notes, f"{len(found.items)} held-out records from {found.name}")
-        heldout = _batches(plan, found.items)
+        heldout = _batches(plan, found.items, ranks)
     longest = max(item.tokens for item in items)
     training = Training(model, learner, objective_of(row), source, heldout, notes, longest, steps)
     if "reference" in row.needs:
-        training = _with_reference(plan, folder, training, source, _batches(plan, items))
+        training = _with_reference(plan, folder, training, source, _batches(plan, items, ranks))
     if "teacher_distribution" in row.needs:
         training = _with_teacher(plan, folder, training, source)
     if "score_head" in row.needs:
-        batches, words = evaluation.demonstrations(plan, items, renderer)
+        batches, words = evaluation.demonstrations(plan, items, renderer, ranks)
         centered = f"after training, scores are centered on {words}"
         training = replace(training, demonstrations=batches, notes=(*training.notes, centered))
     if config.run.keep_best:
@@ -134,41 +148,50 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None) -> Tra
     return training
 
 
-def on_policy_answers(plan: Plan, model: LanguageModel, renderer: Renderer) -> OnPolicyAnswers | None:
+def on_policy_answers(plan: Plan, model: LanguageModel, renderer: Renderer, ranks: Ranks) -> OnPolicyAnswers | None:
     """The sampler of on-policy distillation; None where data.on_policy_fraction is 0."""
     config, rollouts = plan.config, plan.config.rollouts
     if "teacher_distribution" not in plan.row.needs or not config.data.on_policy_fraction:
         return None
-    longest = min(config.data.max_tokens, config.update.tokens_per_microbatch)
+    longest = min(config.data.max_tokens, config.update.max_microbatch_tokens)
     return OnPolicyAnswers(
-        sampler_of(plan, model, renderer, longest),
+        local_sampler(rollouts.engine, model, renderer, longest),
         config.data.on_policy_fraction,
         config.seed,
         rollouts.temperature,
         rollouts.max_new_tokens,
         longest,
+        ranks,
     )
 
 
 def source_of(
-    plan: Plan, renderer: Renderer, rewrite: OnPolicyAnswers | None = None
+    plan: Plan, renderer: Renderer, target: int, ranks: Ranks, rewrite: OnPolicyAnswers | None = None
 ) -> tuple[FileSource, tuple[Item, ...], tuple[str, ...]]:
-    """The training data as a source, all of its items, and a note for each part of the mix."""
+    """The training data as a source, all of its items, and a note for each part of the mix.
+
+    Micro-batches have `target` tokens, or as many as the longest record.
+    """
     config = plan.config
+    limit = config.update.max_microbatch_tokens
     shares = [each.share for each in config.data.mix]
     shares = [1 - math.fsum(shares), *shares]
     parts = [
         prepare_records(name, plan, renderer) for name in (config.data.train, *(each.use for each in config.data.mix))
     ]
+    if plan.row.source == "unpaired" or rewrite is not None:  # records may become longer, up to the limit
+        target = limit
+    longest = max(item.tokens for each in parts for item in each.items)
     source = FileSource(
         parts,
         batch_size=config.data.batch_size,
-        tokens_per_microbatch=config.update.tokens_per_microbatch,
+        tokens_per_microbatch=min(limit, max(target, longest)),
         max_tokens=config.data.max_tokens,
         seed=config.seed,
         shuffle=config.data.shuffle,
         weights=shares if config.data.mix else None,
         rewrite=rewrite,
+        ranks=ranks.count,
     )
     notes = [f"{len(each.items)} records from {each.name}" for each in parts]
     if config.data.mix:
@@ -180,7 +203,7 @@ def _with_reference(
     plan: Plan, folder: Path, training: Training, source: FileSource, batches: Sequence[Batch]
 ) -> Training:
     """Adds reference log-probs, all of them computed now or read from the run folder."""
-    reference = reference_of(plan, folder, training.model)
+    reference = reference_of(plan, folder, training.model, training.learner.ranks)
     fresh = reference.precompute([*batches, *training.heldout])
     note = f"reference log-probs of {fresh} sequences computed, {len(reference.cached)} cached"
     if plan.row.source != "unpaired":  # KTO pairs prompts with other answers, differently in every epoch
@@ -188,7 +211,7 @@ def _with_reference(
     return replace(
         training,
         source=FrozenOutputSource(source, reference),
-        heldout=[reference(each) for each in training.heldout],
+        heldout=reference.add(training.heldout),
         notes=(*training.notes, *reference.notes, note),
     )
 
@@ -196,15 +219,18 @@ def _with_reference(
 def _with_teacher(plan: Plan, folder: Path, training: Training, source: FileSource) -> Training:
     """Adds the teacher's distributions to every batch."""
     data = plan.config.data
-    teacher = Teacher(teacher_of(plan, folder, training.model))
+    teacher = Teacher(teacher_of(plan, folder, training.model), training.learner.ranks)
     longest = data.max_tokens if data.on_policy_fraction else training.longest
     refuse_shorter("the teacher (model.teacher)", teacher.model, training.model, longest)
-    heldout = [teacher(each) for each in training.heldout]
+    heldout = teacher.add(training.heldout)
     return replace(training, source=FrozenOutputSource(source, teacher), heldout=heldout)
 
 
-def _batches(plan: Plan, items: Sequence[Item]) -> list[Batch]:
+def _batches(plan: Plan, items: Sequence[Item], ranks: Ranks) -> list[Batch]:
     config = plan.config
     return single_pass(
-        items, tokens_per_microbatch=config.update.tokens_per_microbatch, max_tokens=config.data.max_tokens
+        items,
+        tokens_per_microbatch=config.update.max_microbatch_tokens,
+        max_tokens=config.data.max_tokens,
+        ranks=ranks.count,
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from ascent.data.prepare import Item
 from ascent.data.render import Rendered
+from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.protocols import Sampler
 from ascent.records import Completion, Request
 
@@ -27,11 +28,13 @@ class OnPolicyAnswers:
     temperature: float
     max_new_tokens: int
     longest: int
+    ranks: Ranks = SINGLE
 
     def __call__(self, items: Sequence[Item], step: int) -> list[Item]:
         chosen = {place: item for place, item in enumerate(items) if self._is_on_policy(item, step, place)}
         requests = [self._request(item.sequences[0], step, place) for place, item in chosen.items()]
-        answers = {each.prompt_id: each for each in self.sampler.sample(requests)}
+        sampled = self.ranks.concat(list(self.sampler.sample(self.ranks.part(requests))), "the student's answers")
+        answers = {each.prompt_id: each for each in sampled}
         written = {
             place: replace(item, sequences=(_written(item.sequences[0], answers[_name(step, place)]),))
             for place, item in chosen.items()

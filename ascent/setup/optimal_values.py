@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ascent.advantages.group_baselines import optimal_values
 from ascent.checkpoints import disk
+from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.protocols import Sampler
 from ascent.records import Rollout
 from ascent.rollouts.batch import pack_rollouts
@@ -33,6 +34,7 @@ def add_optimal_values(
     text: Callable[[Sequence[int]], str],
     *,
     of: str = "",
+    ranks: Ranks = SINGLE,
 ) -> tuple[list[RenderedPrompt], str]:
     """The prompts with their optimal values, and in words where these come from. `sampler` makes the reference's.
 
@@ -47,14 +49,19 @@ def add_optimal_values(
         for start in range(0, len(prompts), PROMPTS_PER_CALL):
             some = prompts[start : start + PROMPTS_PER_CALL]
             stream = generate_stream(
-                reference, some, range(SAMPLES), settings, noise_key=f"optimum/{start}", decode=text
+                reference, some, range(SAMPLES), settings, noise_key=f"optimum/{start}", decode=text, ranks=ranks
             )
             batch = pack_rollouts(score(stream))
             values += optimal_values(batch["rewards_B"], batch["groups"])[::SAMPLES].tolist()
-        folder.mkdir(parents=True, exist_ok=True)
-        writing = file.with_name(f".{FILE}.writing")
-        disk.write(writing, json.dumps({"prompts": mark, "samples": SAMPLES, "values": values}) + "\n")
-        disk.sync(writing)
-        disk.rename(writing, file)
+        if ranks.is_first:
+            _write(file, json.dumps({"prompts": mark, "samples": SAMPLES, "values": values}) + "\n")
     note = f"optimal values of {len(values)} prompts from {SAMPLES} answers each of the reference"
     return [replace(each, optimal_value=value) for each, value in zip(prompts, values, strict=True)], note
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    writing = file.with_name(f".{file.name}.writing")
+    disk.write(writing, text)
+    disk.sync(writing)
+    disk.rename(writing, file)

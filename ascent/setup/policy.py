@@ -14,7 +14,9 @@ from ascent.checkpoints import disk
 from ascent.models import load as models
 from ascent.models import lora, tiny
 from ascent.models.heads import StepFormat
+from ascent.models.memory import microbatch_tokens, shape_of
 from ascent.models.model import LanguageModel
+from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.setup.objects import NO_OBJECTS, Objects, is_object, label_of, write_model
 from ascent.update.optim import Adam
 
@@ -28,21 +30,38 @@ MPS = "ASCENT_MPS"
 INITIAL, REFERENCE = "initial", "reference.safetensors"
 
 
-def load_policy(plan: Plan, folder: Path, model_folder: Path | None = None) -> LanguageModel:
+def microbatch_target(plan: Plan, model: LanguageModel, *, cuda: bool | None = None) -> int:
+    """The tokens of a micro-batch in training, where a single sequence is not longer. `cuda`: on a GPU; None: where the
+    model is."""
+    update, settings = plan.config.update, plan.config.model
+    limit = update.max_microbatch_tokens
+    on_cuda = model.device.type == "cuda" if cuda is None else cuda
+    if update.tokens_per_microbatch is not None or not on_cuda:
+        return limit
+    shape = shape_of(model.module.config, 0)
+    checkpointing = settings.gradient_checkpointing
+    return microbatch_tokens(shape, settings.dtype, gradient_checkpointing=checkpointing, limit=limit)
+
+
+def load_policy(
+    plan: Plan, folder: Path, model_folder: Path | None = None, *, place: str | None = None
+) -> LanguageModel:
     """The model to train: from a checkpoint, as the recipe says, or a tiny one made here (`tiny:llama`).
 
     With LoRA a checkpoint gives the adapter alone; the model beside it is the recipe's, as at the start.
     """
     config, settings = plan.config, plan.config.model
     notes = _check_device(plan)
-    place: str | Path | None = model_folder
-    if place is None or settings.lora is not None:
-        place = initial(settings.policy, folder, config.seed, plan.objects)
+    if config.update.optimizer_offload and device() == "cpu":
+        notes += ("update.optimizer_offload saves nothing here: without a GPU, everything is in host memory",)
+    origin: str | Path | None = model_folder
+    if origin is None or settings.lora is not None:
+        origin = initial(settings.policy, folder, config.seed, plan.objects)
     model = models.load(
-        place,
+        origin,
         head=_head(plan),
         dtype=settings.dtype,
-        device=device(),
+        device=place or device(),
         gradient_checkpointing=settings.gradient_checkpointing,
         seed=config.seed,
         trust_remote_code=settings.trust_remote_code,
@@ -66,7 +85,7 @@ def _head(plan: Plan) -> models.Heads:
     return "both" if "critic" in plan.row.needs and plan.config.model.critic == "head" else "tokens"
 
 
-def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> ReferenceCache:
+def reference_of(plan: Plan, folder: Path, policy: LanguageModel, ranks: Ranks = SINGLE) -> ReferenceCache:
     """The frozen reference: the recipe's, or the policy as it was before the first step."""
     from ascent.update.reference_cache import ReferenceCache
 
@@ -74,10 +93,10 @@ def reference_of(plan: Plan, folder: Path, policy: LanguageModel) -> ReferenceCa
     folder.mkdir(parents=True, exist_ok=True)
     file, of = folder / REFERENCE, plan.inputs.get("model.reference") or plan.inputs.get("model.policy", "")
     if settings.reference is None and policy.adapter is not None:
-        return ReferenceCache(lora.WithoutAdapter(policy), file=file, fingerprint=of)
+        return ReferenceCache(lora.WithoutAdapter(policy), file=file, fingerprint=of, ranks=ranks)
     name = initial(settings.reference or settings.policy, folder, plan.config.seed, plan.objects)
     frozen = frozen_model(plan, name)
-    return ReferenceCache(frozen, file=file, fingerprint=of)
+    return ReferenceCache(frozen, file=file, fingerprint=of, ranks=ranks)
 
 
 def frozen_model(plan: Plan, name: str | Path) -> LanguageModel:
@@ -132,7 +151,7 @@ def _write(name: str, made: Path, write: Callable[[Path], object]) -> None:
 
 def adam_of(plan: Plan) -> Adam:
     update = plan.config.update
-    return Adam(update.adam_beta1, update.adam_beta2, update.adam_eps, update.weight_decay)
+    return Adam(update.adam_beta1, update.adam_beta2, update.adam_eps, update.weight_decay, update.optimizer_offload)
 
 
 def device() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ascent.config import schema
 from ascent.metrics import is_registered
+from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.plan.resolve import Plan
 from ascent.plan.unused_keys import REWARD_MODEL
 from ascent.plugins import check_options
@@ -233,9 +234,9 @@ def _reward(plan: Plan, use: str, options: dict[str, Any], text: Decode | None) 
     return find(use, **options)
 
 
-def scorer_of(plan: Plan, tally: Tally, text: Decode | None = None) -> Scorer:
+def scorer_of(plan: Plan, tally: Tally, text: Decode | None = None, *, ranks: Ranks = SINGLE) -> Scorer:
     """Who scores rollouts, as the recipe says. Failures are counted in `tally` by name.
 
     `text` decodes sampled tokens; rewards at steps need it to know which token ends a step.
     """
-    return Scorer(rewards_of(plan, text), tally)
+    return Scorer(rewards_of(plan, text), tally, ranks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,12 +17,13 @@ from ascent.data.prepare import Limits, prepare_prompts
 from ascent.data.render import Renderer
 from ascent.data.sources import FileSource
 from ascent.engines.geometric_mixture import GeometricMixtureSampler
-from ascent.engines.hf import HFSampler
-from ascent.engines.native.engine import NativeEngine
 from ascent.maths.batch import PackedBatch
 from ascent.models import lora
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.models.routing import EXPERTS
+from ascent.models.tokenizer import decode
+from ascent.parallel.ranks import Ranks
+from ascent.parallel.sampling import FirstRankSampler
 from ascent.plan.compatibility import check_rollout_lengths
 from ascent.plan.resolve import Plan
 from ascent.protocols import Sampler
@@ -38,10 +40,12 @@ from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import CRITIC, check_same_vocab, critic_of, learner_of
 from ascent.setup.data import heldout_name, load_part, prepare_records, refuse_long_answers, refuse_shorter
 from ascent.setup.environments import env_session, open_environment
+from ascent.setup.layout import describe_layout, divide, is_sharded
 from ascent.setup.optimal_values import add_optimal_values
-from ascent.setup.policy import adam_of, device, frozen_model, initial, load_policy
+from ascent.setup.policy import adam_of, device, frozen_model, initial, load_policy, microbatch_target
 from ascent.setup.reward_trial import try_rewards
 from ascent.setup.rewards import scorer_of
+from ascent.setup.samplers import REMOTE, can_overlap, check_engine, policy_sampler, reference_sampler, samples_exactly
 from ascent.setup.step_rewards import refuse_stepless
 from ascent.setup.teacher import teacher_of
 from ascent.update.device import to_device
@@ -74,8 +78,7 @@ def refuse_unfinished(plan: Plan) -> None:
     missing = sorted(row.needs & NOT_YET)
     if missing:
         raise ValueError(f"algorithm {row.name} needs {', '.join(missing)}, which rollouts do not supply yet")
-    if config.rollouts.engine not in ("native", "hf"):
-        raise ValueError(f"rollouts.engine: {config.rollouts.engine} cannot train yet; use native or hf")
+    check_engine(plan)
     if config.model.routing_replay and config.rollouts.engine != "native":
         raise ValueError(
             f"rollouts.engine: {config.rollouts.engine} records no experts, but model.routing_replay=true needs them; "
@@ -83,7 +86,7 @@ def refuse_unfinished(plan: Plan) -> None:
         )
 
 
-def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
+def texts_of(plan: Plan, model: LanguageModel, ranks: Ranks) -> FileSource | None:
     """Pretraining text, every token of it trained: `data.batch_size` records are mixed into every update."""
     config = plan.config
     if config.data.pretraining is None:
@@ -91,8 +94,8 @@ def texts_of(plan: Plan, model: LanguageModel) -> FileSource | None:
     renderer = Renderer(model.tokenizer, train_on="all", context=max_sequence_length(model.module.config))
     found = prepare_records(config.data.pretraining, plan, renderer, want="examples")
     return FileSource(
-        [found], batch_size=config.data.batch_size, tokens_per_microbatch=config.update.tokens_per_microbatch,
-        max_tokens=config.data.max_tokens, seed=config.seed, shuffle=config.data.shuffle,
+        [found], batch_size=config.data.batch_size, tokens_per_microbatch=config.update.max_microbatch_tokens,
+        max_tokens=config.data.max_tokens, seed=config.seed, shuffle=config.data.shuffle, ranks=ranks.count,
     )  # fmt: skip
 
 
@@ -108,19 +111,6 @@ def rendered_prompts(
     limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.prompt_overflow, answer_tokens=answer)
     prompts, _ = prepare_prompts(records, renderer, limits, invalid_rows=data.invalid_rows, check=score.problem)
     return [RenderedPrompt(prompt, tokens, made_from.get(prompt.id)) for prompt, tokens in prompts]
-
-
-def sampler_of(plan: Plan, model: LanguageModel, renderer: Renderer, longest: int) -> Sampler:
-    settings = plan.config.rollouts
-    if settings.engine == "hf":
-        return HFSampler(model, renderer.stop_ids)
-    return NativeEngine(model, renderer.stop_ids, max_model_len=longest)
-
-
-def samples_exactly(plan: Plan) -> bool:
-    """Whether the log-probs that the sampler records are the trainer's, bit for bit."""
-    config = plan.config
-    return config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
 
 
 def reference_model(plan: Plan, folder: Path, policy: LanguageModel, longest: int) -> FrozenModel:
@@ -142,11 +132,23 @@ def reference_model(plan: Plan, folder: Path, policy: LanguageModel, longest: in
     return FrozenModel(frozen, config.rollouts.temperature, policy.device)
 
 
+def _warn_uncorrected(plan: Plan) -> tuple[str, ...]:
+    lag = plan.config.rollouts.max_staleness
+    if not lag or plan.row.corrects_rollouts:
+        return ()
+    return (
+        f"warning: rollouts up to {lag} versions old are trained without a correction; the ratio is to the policy that "
+        "sampled, and its clip bounds how far all versions since then may move it. cells.rollout_correction.use="
+        "token_truncate weighs tokens by the current policy instead",
+    )
+
+
 class RLSetup:
     """The parts of such a run, in the order in which they need each other. Whoever has it must `close` it."""
 
-    def __init__(self, plan: Plan, folder: Path, model_folder: Path | None) -> None:
+    def __init__(self, plan: Plan, folder: Path, model_folder: Path | None, ranks: Ranks) -> None:
         refuse_unfinished(plan)
+        self.ranks = ranks
         with ExitStack() as exits:  # closes rewards, environments and samplers if something does not fit
             self._build(plan, folder, model_folder, exits)
             self.close = exits.pop_all().close
@@ -157,14 +159,11 @@ class RLSetup:
         context = max_sequence_length(self.model.module.config)
         self.renderer = Renderer(self.model.tokenizer, train_on="completion", context=context)
         self.failures = Tally()
-        score = scorer_of(plan, self.failures, self.text)
+        score = scorer_of(plan, self.failures, self.text, ranks=self.ranks)
         exits.callback(score.close)
         budget = config.rollouts.max_new_tokens
-        session = (
-            env_session(config.env.model_dump(), self.renderer, budget, plan.objects)
-            if config.env is not None
-            else None
-        )
+        env = config.env
+        session = None if env is None else env_session(env.model_dump(), self.renderer, budget, plan.objects)
         if session is not None:
             exits.callback(session.close)
         self.settings = SamplingParams(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, session)
@@ -176,32 +175,33 @@ class RLSetup:
         room = session.limits.room(budget) if session is not None else budget
         check_rollout_lengths(config, row, max(len(each.tokens) for each in train), room)
         self.longest = max(len(each.tokens) for each in (*train, *heldout)) + room
-        sampler = sampler_of(plan, self.model, self.renderer, self.longest)
+        sampler = self._sampler(plan, folder, model_folder)
         exits.callback(sampler.close)
-        self.learner = self._policy_learner(plan)
-        exact = samples_exactly(plan)
+        self.learner = self._policy_learner(plan, folder, model_folder)
+        exact = samples_exactly(plan, sampler)
         reference = reference_model(plan, folder, self.model, self.longest) if "reference" in row.needs else None
         critic, notes = self._critic(plan, folder, model_folder)
         half = config.model.dtype != "float32"
-        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half)
+        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half, self.ranks)
         if "optimal_values" in row.needs:
             train, how = add_optimal_values(
                 train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,
-                self.text, of=repr((config.rewards, config.rollouts, sorted(plan.inputs.items()))),
+                self.text, of=repr((config.rewards, config.rollouts, sorted(plan.inputs.items()))), ranks=self.ranks,
             )  # fmt: skip
             notes = (*notes, how)
         weights = dict(row.weights)  # the controller's, where there is one
         self.objective = replace(objective_of(row, critic=not self.others), weights=weights)
-        texts = texts_of(plan, self.model)
+        texts = texts_of(plan, self.model, self.ranks)
         kind, others = self._players(plan, folder, reference)
         for other in others.values():
             exits.callback(other.close)
         self.source = kind(
-            train, sampler, score, asked, row, self._steps(plan),
+            train, sampler, score, asked, row, self._steps(plan, self._overlaps(plan, exact)),
             self.settings, decode=self.text, shuffle=config.data.shuffle, kl_controller=KLController(row, weights),
             pretraining=texts, **others,
         )  # fmt: skip
-        self.evaluate = Evaluation(heldout, sampler, score, self.settings, self.text) if heldout else None
+        exits.callback(self.source.close)
+        self.evaluate = Evaluation(heldout, sampler, score, self.settings, self.text, self.ranks) if heldout else None
         self.notes = (
             *self.model.notes,
             *score.notes,
@@ -209,21 +209,63 @@ class RLSetup:
             f"{len(train)} prompts from {config.data.train}",
             *([f"{len(heldout)} held-out prompts from {heldout_name(config)}"] if heldout else []),
             f"log-probs of the sampling policy: {'as recorded' if exact else 'computed again by the trainer'}",
+            *_warn_uncorrected(plan),
             *notes,
+            *self._describe_ranks(plan, exact),
         )
 
-    def _policy_learner(self, plan: Plan) -> LocalLearner:
-        """The policy takes no step while the critic warms up alone."""
+    def _sampler(self, plan: Plan, folder: Path, model_folder: Path | None) -> Sampler:
+        if self.ranks.count > 1 and plan.config.rollouts.partial_rollouts:
+            raise ValueError(
+                f"{self.ranks.count} ranks with rollouts.partial_rollouts=true: which groups finish first is decided "
+                "in one process; use partial_rollouts=false, or one process"
+            )
+        copy = partial(load_policy, plan, folder, model_folder) if self._overlaps(plan, samples_exactly(plan)) else None
+        if self.ranks.count == 1 or plan.config.rollouts.engine not in REMOTE:
+            return policy_sampler(plan, self.model, self.renderer, self.longest, folder, copy)
+        if plan.config.env is not None:
+            raise ValueError(
+                f"{self.ranks.count} ranks with rollouts.engine={plan.config.rollouts.engine} and an environment: rank "
+                "0 asks the servers for all ranks at once, but their episodes have different numbers of turns; use "
+                "engine native, or one process"
+            )
+        own = None
+        if self.ranks.is_first:
+            own = policy_sampler(plan, self.model, self.renderer, self.longest, folder)
+        exact = self.ranks.broadcast(own is not None and samples_exactly(plan, own), "the servers")
+        return FirstRankSampler(own, self.ranks, exact=exact)
+
+    def _overlaps(self, plan: Plan, exact: bool) -> bool:
+        """Whether rollouts are sampled during the update. Not on several ranks, where both would exchange tensors."""
+        return self.ranks.count == 1 and can_overlap(plan, exact=exact)
+
+    def _describe_ranks(self, plan: Plan, exact: bool) -> tuple[str, ...]:
+        found = describe_layout(self.ranks, sharded=self.sharded)
+        if can_overlap(plan, exact=exact) and not self._overlaps(plan, exact):
+            found = (*found, "stale rollouts are sampled before the update: several ranks do not do both at once")
+        return found
+
+    def _policy_learner(self, plan: Plan, folder: Path, model_folder: Path | None) -> LocalLearner:
+        """The policy takes no step while the critic warms up alone. If it is divided, the whole of it samples."""
+        self.sharded = is_sharded(plan, self.model, self.ranks)
+        model = self.model
+        if self.sharded:
+            model = divide(
+                lambda: load_policy(plan, folder, model_folder, place="cpu"), self.ranks, torch.device(device())
+            )
         config = plan.config
         updates = config.update.epochs * config.update.minibatches
         steps = (config.run.steps - config.update.critic_warmup_steps) * updates
         warmup = config.update.warmup_steps * updates
         return LocalLearner(
-            self.model,
+            model,
             Schedule(config.update.learning_rate, config.update.schedule, warmup, steps),
             adam=adam_of(plan),
             max_grad_norm=config.update.max_grad_norm,
             temperature=config.rollouts.temperature,
+            ranks=self.ranks,
+            whole=self.model if self.sharded else None,
+            samples=True,
         )
 
     def _critic(
@@ -239,13 +281,19 @@ class RLSetup:
         saved = None if model_folder is None else model_folder.parent / CRITIC
         model, note = critic_of(plan, folder, self.model, saved)
         refuse_shorter("the critic (model.critic_from, or the reward model)", model.model, self.model, self.longest)
-        learner = learner_of(plan, model)
+        trained = model
+        if self.sharded:
+            model.model.to_host()  # it is written there when it is saved
+            trained = divide(
+                lambda: critic_of(plan, folder, self.model, saved, place="cpu")[0], self.ranks, torch.device(device())
+            )
+        learner = learner_of(plan, trained, self.ranks, model if self.sharded else None)
         self.others = (loop.TrainedModel(CRITIC, learner, critic_objective(plan.row)),)
         self.saved = {CRITIC: model.save}
         return learner, (note,)
 
     def text(self, tokens: Sequence[int]) -> str:
-        return str(self.model.tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return decode(self.model.tokenizer, tokens)
 
     def _teacher(self, plan: Plan, folder: Path) -> FrozenModel | None:
         if "teacher" not in plan.row.needs:
@@ -274,12 +322,12 @@ class RLSetup:
         A copy it must be where the reference is the policy without its adapter, which no engine can switch off.
         """
         if reference is not None and isinstance(reference.model, LanguageModel):
-            return sampler_of(plan, reference.model, self.renderer, self.longest)
+            return reference_sampler(plan, reference.model, self.renderer, self.longest)
         settings = plan.config.model
         name = initial(settings.reference or settings.policy, folder, plan.config.seed, plan.objects)
-        return sampler_of(plan, frozen_model(plan, name), self.renderer, self.longest)
+        return reference_sampler(plan, frozen_model(plan, name), self.renderer, self.longest)
 
-    def _steps(self, plan: Plan) -> RolloutConfig:
+    def _steps(self, plan: Plan, overlap: bool) -> RolloutConfig:
         rollouts, update = plan.config.rollouts, plan.config.update
         return RolloutConfig(
             prompts_per_step=rollouts.prompts_per_step,
@@ -288,9 +336,13 @@ class RLSetup:
             minibatches=update.minibatches,
             target_kl=update.target_kl,
             dynamic_sampling_tries=rollouts.dynamic_sampling_tries,
-            tokens_per_microbatch=update.tokens_per_microbatch,
+            tokens_per_microbatch=update.max_microbatch_tokens,
+            microbatch_target=microbatch_target(plan, self.model),
             bootstrap_truncated=rollouts.truncated_reward == "bootstrap",
             critic_warmup_steps=update.critic_warmup_steps,
             max_staleness=rollouts.max_staleness,
+            overlap=overlap,
+            partial_rollouts=rollouts.partial_rollouts,
             max_ref_kl=plan.config.run.max_ref_kl,
+            token_stats=True,
         )

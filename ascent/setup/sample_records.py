@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ascent.records import Rollout
+from ascent.records import Prompt, Rollout, Turn
 from ascent.rewards.outcome import Tally
 from ascent.rollouts.batch import correctness
+from ascent.rollouts.token_stats import TokenStats
 
 DIGITS = 4  # of log-probs and advantages
+EMPTY: Mapping[int, TokenStats] = MappingProxyType({})
 
 
 class TokenTexts:
@@ -46,37 +49,62 @@ class NewFailures:
 
 
 def samples(
-    rollouts: Sequence[Rollout], advantages: Sequence[Sequence[float] | None], token_texts: TokenTexts
+    rollouts: Sequence[Rollout],
+    advantages: Sequence[Sequence[float] | None],
+    token_texts: TokenTexts,
+    token_stats: Mapping[int, TokenStats] = EMPTY,
 ) -> Iterator[dict[str, Any]]:
     """Records of samples.jsonl, one per rollout.
 
     `tokens` are texts. `advantages` is one number where all tokens have the same, and null where the sample was not
-    trained on (its group was dropped, it was masked, or it could not be scored).
+    trained on (its group was dropped, it was masked, or it could not be scored). `messages` are all messages of a
+    prompt that has more than the one in `prompt`. `turns` says, for rollouts with an environment, how many of the
+    tokens each turn has, and the message before it. The last fields are `token_stats`.
     """
-    for rollout, own in zip(rollouts, advantages, strict=True):
+    for index, (rollout, own) in enumerate(zip(rollouts, advantages, strict=True)):
+        stats = token_stats[index]._asdict() if index in token_stats else {}
         sampled = [turn.completion for turn in rollout.turns]
         episode = {"ended": rollout.episode.ended} if rollout.episode else {}
         failures = {"failures": dict(rollout.failures)} if rollout.failures else {}
         yield {
             "id": rollout.prompt.id, "sample": rollout.sample, "prompt": rollout.prompt.messages[-1].content,
-            "completion": rollout.text, "reward": _short(rollout.reward),
+            "completion": rollout.text, "reward": _short(rollout.reward), "correct": _correct(rollout),
             "parts": {name: _short(value) for name, value in rollout.parts.items()},
             **failures, "stop": sampled[-1].stop, **episode, "advantages": _one_or_all(own),
             "tokens": [piece for each in sampled for piece in token_texts(each.tokens)],
             "logprobs": [_short(each) for completion in sampled for each in completion.logprobs],
+            **_all_messages(rollout.prompt),
+            **({"turns": [_turn(turn) for turn in rollout.turns]} if rollout.episode else {}),
+            **{name: [_short(each) for each in values] for name, values in stats.items()},
         }  # fmt: skip
 
 
 def answers(rollouts: Sequence[Rollout]) -> Iterator[dict[str, Any]]:
     """Records of answers.jsonl, one per greedy answer; `place` is the index of the prompt in every evaluation."""
     for place, rollout in enumerate(rollouts):
-        right = correctness(rollout)
         yield {
             "place": place, "prompt": rollout.prompt.messages[-1].content, "completion": rollout.text,
-            "correct": None if math.isnan(right) else _short(right), "reward": _short(rollout.reward),
+            "correct": _correct(rollout), "reward": _short(rollout.reward),
             "parts": {name: _short(value) for name, value in rollout.parts.items()},
             "stop": rollout.turns[-1].completion.stop,
         }  # fmt: skip
+
+
+def _correct(rollout: Rollout) -> float | None:
+    right = correctness(rollout)
+    return None if math.isnan(right) else _short(right)
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    reply = {"role": turn.reply_role, "reply": turn.reply} if turn.reply else {}
+    return {**reply, "tokens": len(turn.completion.tokens)}
+
+
+def _all_messages(prompt: Prompt) -> dict[str, Any]:
+    """All messages of a prompt that has more than the one in `prompt`."""
+    if len(prompt.messages) == 1:
+        return {}
+    return {"messages": [{"role": each.role, "content": each.content} for each in prompt.messages]}
 
 
 def _one_or_all(advantages: Sequence[float] | None) -> float | list[float | None] | None:

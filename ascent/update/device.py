@@ -5,9 +5,11 @@ Axes: T flat tokens, B sequences, V vocabulary, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from typing import Any, cast
+from hashlib import blake2b
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from ascent.maths.batch import PackedBatch
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 from ascent.models.forward import plan_forward
+from ascent.parallel.ranks import Ranks
 
 
 def to_device(batch: PackedBatch, device: torch.device) -> PackedBatch:
@@ -28,6 +31,18 @@ def to_device(batch: PackedBatch, device: torch.device) -> PackedBatch:
     if "positions_T" in batch and "plan" not in batch and device.type != "meta":
         moved["plan"] = cache(partial(plan_forward, batch, device, experts_TLC=batch.get("routed_experts_TLC")))
     return moved
+
+
+def plan_ahead(batches: Sequence[PackedBatch]) -> None:
+    """On CUDA, plan the forwards of these batches in a thread, while the first of them already run."""
+    device = batches[0]["segments"].ids_T.device
+    if device.type != "cuda":
+        return
+    worker = ThreadPoolExecutor(1, "plan", initializer=torch.cuda.set_device, initargs=(device,))
+    for batch in batches:
+        if "plan" in batch:
+            batch["plan"] = worker.submit(batch["plan"]).result
+    worker.shutdown(wait=False)
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -58,23 +73,51 @@ def count_run_tokens(batch: PackedBatch) -> int:
     return batch["plan"]().num_tokens if "plan" in batch else batch["segments"].total
 
 
-def count_needed_tokens(batches: Iterable[PackedBatch]) -> int:
-    """The tokens of an optimizer step, every distinct prompt counted once.
+class NeededTokens(NamedTuple):
+    """The tokens of some micro-batches that must run: those after prompts, and every distinct prompt once."""
 
-    A prompt ends at the first trained token.
-    """
-    prompts: set[bytes] = set()
-    needed = 0
+    after_prompts: int
+    prompts: Mapping[bytes, int]  # the length of each, by a hash of its tokens
+
+
+def needed_tokens(batches: Iterable[PackedBatch]) -> NeededTokens:
+    """A prompt ends at the first trained token; a sequence without one has none."""
+    prompts: dict[bytes, int] = {}
+    after = 0
     for batch in batches:
+        segments = batch["segments"].cpu()
+        after += segments.total
         if "tokens_T" not in batch or "loss_mask_T" not in batch:
-            needed += batch["segments"].total
             continue
-        tokens_T, mask_T = batch["tokens_T"].cpu(), batch["loss_mask_T"].cpu()
-        for own_T, own_mask_T in zip(
-            *(each.split(batch["segments"].lengths_B.tolist()) for each in (tokens_T, mask_T)), strict=True
-        ):
-            length = int(own_mask_T.to(torch.int8).argmax()) if bool(own_mask_T.any()) else 0
-            prompt = own_T[:length].numpy().tobytes()
-            needed += own_T.numel() - (length if prompt in prompts else 0)
-            prompts.add(prompt)
-    return needed
+        tokens, starts_B = batch["tokens_T"].cpu().numpy(), segments.offsets[:-1]
+        first_T = torch.where(batch["loss_mask_T"].cpu(), torch.arange(segments.total), segments.total)
+        first_B = starts_B.new_full((segments.count,), segments.total)
+        first_B = first_B.scatter_reduce(0, segments.ids_T, first_T, "amin")
+        lengths_B = torch.where(first_B < segments.total, first_B - starts_B, 0)
+        after -= int(lengths_B.sum())
+        for start, length in zip(starts_B.tolist(), lengths_B.tolist(), strict=True):
+            prompts[blake2b(tokens[start : start + length].tobytes(), digest_size=16).digest()] = length
+    return NeededTokens(after, prompts)
+
+
+def count_needed_tokens(parts: Iterable[NeededTokens]) -> int:
+    """Of all parts of an optimizer step together."""
+    prompts: dict[bytes, int] = {}
+    after = 0
+    for part in parts:
+        after += part.after_prompts
+        prompts.update(part.prompts)
+    return after + sum(prompts.values())
+
+
+def count_tokens(own: Sequence[PackedBatch], on_host: Sequence[PackedBatch], ranks: Ranks) -> dict[str, Tensor]:
+    """Tokens of an optimizer step, over all ranks. A rank gives its micro-batches, on the device and on the host."""
+    masks = [batch["loss_mask_T"] for batch in own if "loss_mask_T" in batch]
+    trained = torch.stack([mask_T.sum() for mask_T in masks]).sum() if masks else torch.tensor(0)
+    counted = sum(map(count_run_tokens, own)), trained, needed_tokens(on_host)
+    run, trained_R, needed = zip(*ranks.gather(counted, "the token counts"), strict=True)
+    return {
+        "tokens/run": torch.tensor(float(sum(run))),
+        "tokens/needed": torch.tensor(float(count_needed_tokens(needed))),
+        "tokens/trained": torch.stack(trained_R).sum(),
+    }

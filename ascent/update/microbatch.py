@@ -34,6 +34,16 @@ def denominators(pieces: Iterable[Terms]) -> dict[str, Tensor]:
     return totals
 
 
+def total(ranks: Iterable[Mapping[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
+    """The denominators of all ranks as one. A rank may lack a term that none of its micro-batches has."""
+    found: dict[str, Tensor] = {}
+    for own in ranks:
+        for name, denominator in own.items():
+            moved = denominator.to(device)
+            found[name] = found[name] + moved if name in found else moved
+    return found
+
+
 def scaled(terms: Terms, totals: Mapping[str, Tensor], weights: Mapping[str, float], *, ranks: int = 1) -> Tensor:
     """One micro-batch's share of the step's loss, to call backward on.
 

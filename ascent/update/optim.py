@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.utils.hooks import RemovableHandle
 
 FULL = (torch.float32, torch.float64)
 # torch's names for the state of AdamW, and those in our files.
@@ -25,12 +27,13 @@ MOMENTS = {"exp_avg": "mean", "exp_avg_sq": "square", "step": "count"}
 
 @dataclass(frozen=True)
 class Adam:
-    """The hyperparameters of AdamW, except for the learning rate."""
+    """The hyperparameters of AdamW, except for the learning rate; `offload` keeps its state in host memory."""
 
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
+    offload: bool = False
 
 
 def decays(name: str, weight: Tensor) -> bool:
@@ -46,15 +49,11 @@ class AdamW:
         self.weights = {name: weight for name, weight in named if weight.requires_grad}
         if not self.weights:
             raise ValueError("there is no weight to train: every parameter has requires_grad=False; unfreeze some")
-        self.masters = {name: _master(name, weight) for name, weight in self.weights.items()}
-        self._hooks = [
-            weight.register_post_accumulate_grad_hook(partial(_collect, self.masters[name]))
-            for name, weight in self.weights.items()
-            if self.masters[name] is not weight
-        ]
+        self.masters = self._make_masters()
+        self._hooks = self._add_hooks()
         groups: dict[bool, list[Tensor]] = {True: [], False: []}
         for name, master in self.masters.items():
-            groups[decays(name, master)].append(master)
+            groups[decays(name, self.weights[name])].append(master)
         self._torch = torch.optim.AdamW(
             [
                 {"params": members, "weight_decay": adam.weight_decay if decayed else 0.0}
@@ -65,6 +64,27 @@ class AdamW:
             eps=adam.eps,
             fused=True,
         )
+
+    def _make_masters(self) -> dict[str, Tensor]:
+        return {name: make_master(name, weight) for name, weight in self.weights.items()}
+
+    def _add_hooks(self) -> list[RemovableHandle]:
+        return [
+            weight.register_post_accumulate_grad_hook(partial(_collect, self.masters[name]))
+            for name, weight in self.weights.items()
+            if self.masters[name] is not weight
+        ]
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The sums of the gradients since `clear`, in the precision of the masters; not of weights that got none."""
+        return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
+
+    def has_master(self, name: str) -> bool:
+        """Whether a weight has a float32 master besides itself."""
+        return self.weights[name].dtype not in FULL
+
+    def reduce(self) -> None:
+        """Sum the gradients of all ranks into the masters'. One process has nothing to do."""
 
     def clear(self) -> None:
         """Set all gradients to None."""
@@ -80,18 +100,12 @@ class AdamW:
 
     def norm(self, before: Mapping[str, Tensor | None] | None = None) -> Tensor:
         """The norm of the gradient, or of its difference to the gradient `before`."""
-        before = before or {}
-        gradients = [
-            master.grad if before.get(name) is None else master.grad - before[name]  # type: ignore[operator]
-            for name, master in self.masters.items()
-            if master.grad is not None
-        ]
-        return get_total_norm(gradients)
+        found = [(grad, (before or {}).get(name)) for name, grad in self.gradients().items()]
+        return get_total_norm([grad if earlier is None else grad - earlier for grad, earlier in found])
 
     def non_finite_gradients(self) -> list[str]:
         """Names of the weights whose gradient is not finite."""
-        found = [(name, master.grad) for name, master in self.masters.items()]
-        return [name for name, grad in found if grad is not None and not bool(torch.isfinite(grad).all())]
+        return [name for name, grad in self.gradients().items() if not bool(torch.isfinite(grad).all())]
 
     @torch.no_grad()
     def step(self, learning_rate: float, *, norm: Tensor, max_norm: float) -> None:
@@ -109,13 +123,16 @@ class AdamW:
 
     def state(self) -> dict[str, Tensor]:
         """Copies on the CPU: moments and counts of every weight, masters of low-precision ones."""
+        return {key: tensor.to("cpu", copy=True) for key, tensor in self._live_state().items()}
+
+    def _live_state(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for name, master in self.masters.items():
             if master is not self.weights[name]:
-                found[f"master.{name}"] = _to_cpu(master)
+                found[f"master.{name}"] = master.detach()
             for theirs, ours in MOMENTS.items():
                 if master in self._torch.state:
-                    found[f"{ours}.{name}"] = _to_cpu(self._torch.state[master][theirs])
+                    found[f"{ours}.{name}"] = self._torch.state[master][theirs]
         return found
 
     @torch.no_grad()
@@ -133,29 +150,35 @@ class AdamW:
                 }
         self._write_weights()
 
-    def _check(self, state: Mapping[str, Tensor]) -> None:
+    def _check(self, state: Mapping[str, Any]) -> None:
         for key, saved in state.items():
             kind, _, name = key.partition(".")
-            master = self.masters.get(name)
-            if master is None:
+            weight = self.weights.get(name)
+            if weight is None:
                 raise ValueError(
                     f"the optimizer's state holds {key!r}, but no trained weight is called {name!r} (there are "
-                    f"{len(self.masters)}, first {next(iter(self.masters))!r}); use the model this state was saved with"
+                    f"{len(self.weights)}, first {next(iter(self.weights))!r}); use the model this state was saved with"
                 )
-            if kind != "count" and (saved.shape, saved.dtype) != (master.shape, master.dtype):
+            dtype = master_dtype(weight)
+            if kind != "count" and (saved.shape, saved.dtype) != (weight.shape, dtype):
                 raise ValueError(
                     f"the optimizer's state holds {key!r} as {saved.dtype} {tuple(saved.shape)}, but the weight is "
-                    f"{master.dtype} {tuple(master.shape)}; use the model and model.dtype it was saved with"
+                    f"{dtype} {tuple(weight.shape)}; use the model and model.dtype it was saved with"
                 )
-        for name, master in self.masters.items():
-            if master is not self.weights[name] and f"master.{name}" not in state:
+        for name in self.weights:
+            if self.has_master(name) and f"master.{name}" not in state:
                 raise ValueError(
                     f"the optimizer's state has no float32 master of {name!r}, a {self.weights[name].dtype} weight; "
                     "it was saved with model.dtype float32: use that again"
                 )
 
 
-def _master(name: str, weight: Tensor) -> Tensor:
+def master_dtype(weight: Tensor) -> torch.dtype:
+    return weight.dtype if weight.dtype in FULL else torch.float32
+
+
+def make_master(name: str, weight: Tensor) -> Tensor:
+    """The weight itself, or a float32 copy of a low-precision one."""
     if weight.dtype in FULL:
         return weight
     if not weight.dtype.is_floating_point:
@@ -172,7 +195,3 @@ def _collect(master: Tensor, weight: Tensor) -> None:
     else:
         master.grad.add_(weight.grad)
     weight.grad = None
-
-
-def _to_cpu(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)

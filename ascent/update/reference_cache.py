@@ -8,7 +8,7 @@ batch size. The file holds its own sha256 and the fingerprint of the reference; 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ascent.checkpoints import disk
 from ascent.maths.batch import PackedBatch
+from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.update.device import to_device
 from ascent.update.learner import Model
 
@@ -32,9 +33,16 @@ class ReferenceCache:
     """
 
     def __init__(
-        self, model: Model | None, *, temperature: float = 1.0, file: Path | None = None, fingerprint: str = ""
+        self,
+        model: Model | None,
+        *,
+        temperature: float = 1.0,
+        file: Path | None = None,
+        fingerprint: str = "",
+        ranks: Ranks = SINGLE,
     ) -> None:
         self.model, self.temperature, self.file, self.fingerprint = model, temperature, file, fingerprint
+        self._ranks = ranks
         self.cached: dict[str, Tensor] = {}
         self.notes: list[str] = []
         if file is not None and file.exists():
@@ -44,15 +52,30 @@ class ReferenceCache:
                 self.notes.append(f"{file.name} cannot be used ({error}); its log-probs are computed again")
 
     def precompute(self, batches: Iterable[PackedBatch]) -> int:
-        """Compute and store what is not cached yet; returns the number of new sequences."""
+        """Compute and store what is not cached yet, each rank some of it; returns the number of new sequences."""
         before = len(self.cached)
-        for batch in batches:
-            for part in (batch, *_inner(batch).values()):
-                self.cached |= self._compute_missing(part)
+        batches = list(batches)
+        self.cached |= self._compute_over_ranks(batches)
+        for part in _parts(batches):  # nothing is missing where ranks have computed it
+            self.cached |= self._compute_missing(part)
         fresh = len(self.cached) - before
-        if fresh and self.file is not None:
+        if fresh and self.file is not None and self._ranks.is_first:
             write(self.file, self.cached, fingerprint=self.fingerprint)
         return fresh
+
+    def add(self, batches: Sequence[PackedBatch]) -> list[PackedBatch]:
+        """The batches with reference log-probs. What is not cached is computed, some by each rank, and not stored."""
+        stored, fresh = self.cached, self._compute_over_ranks(batches)
+        self.cached = stored | fresh if fresh else stored
+        added = [self(batch) for batch in batches]
+        self.cached = stored
+        return added
+
+    def _compute_over_ranks(self, batches: Iterable[PackedBatch]) -> dict[str, Tensor]:
+        """What is not cached, of several ranks; one process computes it as it goes along."""
+        parts = list(_parts(batches)) if self._ranks.count > 1 else []
+        found = self._ranks.map(self._compute_missing, parts, "the reference log-probs") if parts else []
+        return {key: logprobs_T for own in found for key, logprobs_T in own.items()}
 
     def __call__(self, batch: PackedBatch) -> PackedBatch:
         """The batch with reference log-probs. What is not cached is computed, and not stored."""
@@ -76,6 +99,11 @@ class ReferenceCache:
         outputs = self.model.outputs(to_device(batch, device), WANT, self.temperature)
         pieces = outputs["logprobs_T"].float().cpu().split(batch["segments"].lengths_B.tolist())
         return {k: piece.clone() for k, piece in zip(keys, pieces, strict=True) if k not in self.cached}
+
+
+def _parts(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
+    for batch in batches:
+        yield from (batch, *_inner(batch).values())
 
 
 def _inner(batch: PackedBatch) -> dict[str, PackedBatch]:

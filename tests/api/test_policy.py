@@ -236,14 +236,15 @@ def test_rollouts_with_an_environment_are_those_of_a_recipe(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lora", [None, 2])
-def test_a_loop_continues_from_its_checkpoint_bit_for_bit(lora: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lora", "offload"), [(None, False), (2, False), (None, True)])
+def test_a_loop_continues_from_its_checkpoint_bit_for_bit(lora: int | None, offload: bool, tmp_path: Path) -> None:
     base = ascent.Policy("tiny:llama")
     base.save(tmp_path / "base")
     prompts = ascent.load_data("sort_digits:32")
 
     def run(steps: int, folder: Path) -> ascent.Policy:
-        policy = ascent.Policy(tmp_path / "base", learning_rate=1e-2, max_new_tokens=6, lora=lora)
+        keys = {"update.optimizer_offload": offload}
+        policy = ascent.Policy(tmp_path / "base", keys, learning_rate=1e-2, max_new_tokens=6, lora=lora)
         done = policy.restore(folder)
         for step, chosen in zip(range(1, steps + 1), ascent.batches(prompts, 4), strict=False):
             if step > done:

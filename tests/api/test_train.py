@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from ascent.algorithms import TABLE
-from ascent.api.train import assemble, resume_run, train_plan
+from ascent.api.train import assemble, resume_run, train, train_plan
 from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
 from ascent.runs.folder import read_run
 from ascent.setup.evaluation import OF_ANSWERS
-from tests.setup.runs import tiny_plan, weights_of
+from tests.setup.runs import tiny_plan, tiny_recipe, weights_of
 
 FILE_ROWS = [name for name, row in TABLE.items() if not row.samples]
 
@@ -339,3 +339,18 @@ def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_metric: str
     scores = {int(row["step"]): row[f"eval/{best_metric}"] for row in rows}
     best = max((1, 2), key=lambda step: (scores[step], step))
     assert f"kept for eval/{best_metric}: {tmp_path / 'run' / 'checkpoints' / str(best)}" in said
+
+
+def test_a_run_records_where_its_settings_came_from(tmp_path: Path) -> None:
+    recipe = tiny_recipe(tmp_path)
+    train(recipe, ["run.steps=1", "data=arithmetic:16"], run=tmp_path / "run", progress=False, say=quiet)
+    content = json.loads((tmp_path / "run/inputs.json").read_text())
+    origins = content["origins"]
+    assert origins.keys() == content["recipe"].keys()
+    wanted = {
+        "run.steps": "command line",
+        "data.train": "command line",
+        "data.batch_size": "recipe",
+        "run.keep": "default",
+    }
+    assert {key: origins[key] for key in wanted} == wanted

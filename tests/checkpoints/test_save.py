@@ -20,7 +20,7 @@ from tokenizers.models import BPE
 
 from ascent.checkpoints import disk
 from ascent.checkpoints.manifest import CheckpointError
-from ascent.checkpoints.resume import newest
+from ascent.checkpoints.resume import newest, read_state
 from ascent.checkpoints.save import RetentionPolicy, save, steps_in
 from tests.checkpoints.crashing import mark_found, model_writer, save_mark, state_of
 
@@ -176,8 +176,27 @@ def test_no_room_is_a_clear_error_whichever_library_finds_it(tmp_path: Path, wri
 
 def test_tensors_that_share_memory_are_saved(tmp_path: Path) -> None:
     whole = torch.arange(6.0)
-    save(tmp_path, 1, {"a": whole, "b": whole, "c": whole[:3]}, {})
-    assert newest(tmp_path) is not None
+    save(tmp_path, 1, {"a": whole, "b": whole, "c": whole[:3], "d": whole[4:], "e": whole[:0]}, {})
+    found = newest(tmp_path)
+    assert found is not None
+    saved = read_state(found.folder)
+    assert [saved[name].tolist() for name in "abcde"] == [[0, 1, 2, 3, 4, 5]] * 2 + [[0, 1, 2], [4, 5], []]
+
+
+def test_parts_of_a_tensor_that_do_not_overlap_are_written_from_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be no memory for copies of an optimizer's state."""
+    whole, written = torch.arange(6.0), {}
+
+    def write(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        written.update({name: tensor.data_ptr() for name, tensor in tensors.items()})
+        save_file(tensors, path)
+
+    monkeypatch.setattr("ascent.checkpoints.save.save_file", write)
+    parts = {"b": whole[2:6], "a": whole[:2]}
+    save(tmp_path, 1, parts, {})
+    assert written == {name: tensor.data_ptr() for name, tensor in parts.items()}
 
 
 def test_impossible_requests_are_refused(tmp_path: Path) -> None:

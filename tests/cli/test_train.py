@@ -63,14 +63,22 @@ def test_check_shows_a_sample_and_a_forecast(algorithm: str, tmp_path: Path) -> 
     assert done.exit_code == 0
     assert "trained tokens in brackets" in done.stdout
     assert re.search(r"^time per step +\d+\.\d\d s here: 4 steps take about", done.stdout, re.MULTILINE)
-    assert re.search(r"^peak memory +\d+\.\d MiB: weights .* moments .* activations ", done.stdout, re.MULTILINE)
+    assert re.search(r"^peak memory +\d+\.\d MiB of \d+\.\d\d GiB$", done.stdout, re.MULTILINE)
+    assert re.search(r"^model memory +\d+\.\d MiB: weights .* moments .* activations ", done.stdout, re.MULTILINE)
+
+
+def test_check_counts_an_offloaded_optimizer_on_the_host(tmp_path: Path) -> None:
+    done = call("check", tiny_recipe(tmp_path), "update.optimizer_offload=true")
+    assert re.search(r"^model memory +\d+\.\d MiB: weights .* staging ", done.stdout, re.MULTILINE)
+    assert "moments" not in done.stdout.split("model memory")[1].split("host memory")[0]
+    assert re.search(r"^host memory +\d+\.\d MiB: masters and moments", done.stdout, re.MULTILINE)
 
 
 def test_a_bad_recipe_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="gives no baseline"):
         call("train", "rlvr", "rollouts.group_size=1", "--run", str(tmp_path / "run"))
-    with pytest.raises(ValueError, match="use native or hf"):
-        call("train", "rlvr", "rollouts.engine=vllm", "--run", str(tmp_path / "run"))
+    with pytest.raises(ValueError, match=r"rollouts\.engine.*native"):
+        call("train", "rlvr", "rollouts.engine=sglang", "--run", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

@@ -68,6 +68,16 @@ def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
             {"rollouts.temperature": "the checkpoint holds rollouts"},
         ),
         (
+            {"rollouts__max_staleness": 1},
+            {"rollouts__max_staleness": 1, "rollouts__max_new_tokens": 9},
+            {"rollouts.max_new_tokens": ""},
+        ),
+        (
+            {"rollouts__max_staleness": 1, "rollouts__partial_rollouts": True},
+            {"rollouts__max_staleness": 1, "rollouts__partial_rollouts": True, "rollouts__max_new_tokens": 9},
+            {"rollouts.max_new_tokens": "the checkpoint holds unfinished rollouts"},
+        ),
+        (
             {"cells": {"kl_controller": {"use": "ziegler_sequence"}}},
             {"cells": {"kl_controller": {"use": "ziegler_sequence"}, "kl": {"weight": 0.1}}},
             {"cells.kl.weight": "the KL controller has changed"},

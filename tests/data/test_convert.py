@@ -20,6 +20,11 @@ def test_a_ranking_becomes_all_its_pairs() -> None:
     ]
 
 
+def test_tied_answers_are_no_pair() -> None:
+    tied = Ranking(PROMPT, (A, B, C), (0, 1, 1))
+    assert convert(tied, "rankings", "pairs") == [Pair(PROMPT, A, B), Pair(PROMPT, A, C)]
+
+
 def test_a_pair_as_ranking_thumbs_example_and_prompt() -> None:
     assert convert(PAIR, "pairs", "rankings") == [Ranking(PROMPT, (A, B))]
     assert convert(PAIR, "pairs", "unpaired") == [UnpairedExample(PROMPT, A, True), UnpairedExample(PROMPT, B, False)]

@@ -178,8 +178,15 @@ def test_tied_answers_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     loaded = load(files.jsonl(tmp_path / "a", rows), "rankings")
     record = loaded.records[0]
     assert isinstance(record, Ranking)
-    assert [answer[0].content for answer in record.answers] == ["b", "a"]
-    assert caplog.messages == ["1 answers left out because another has the same rating"]
+    assert [answer[0].content for answer in record.answers] == ["b", "a", "c"] and record.ranks == (0, 1, 1)
+    assert caplog.messages == ["1 pairs of tied answers, which hold no preference"]
+
+
+def test_a_repeated_answer_is_kept_once(tmp_path: Path) -> None:
+    rows = [{"prompt": "q", "responses": ["a", "b", "a"], "ranks": [1, 2, 1]}]
+    loaded = load(files.jsonl(tmp_path / "a", rows), "rankings")
+    assert loaded.records == (Ranking(loaded.records[0].prompt, loaded.records[0].answers),)
+    assert loaded.report.notes == {"answers left out because they are repeated": 1}
 
 
 def test_built_in_tasks_are_handed_in() -> None:

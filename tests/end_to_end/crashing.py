@@ -44,6 +44,7 @@ _server.set_forkserver_preload(["tests.end_to_end.warm"])
 # rlhf: a critic of its own that learns alone first, a KL coefficient that moves, values where completions are cut.
 # ptx: pretraining text in every update, of a stream of its own; the value head's trunk is the policy's.
 # lagging: rollouts that wait a step or two, in the checkpoint too.
+# partial: some of them unfinished, with weights of several versions; lengths differ, so some are in every checkpoint.
 # talking: several turns, whose replies come in another order every time.
 # online_dpo, xpo: pairs of fresh answers, some of them the reference's; prompts without one are replaced.
 # nash_md: every answer has an opponent, which another sampler draws from the policy's weights and the reference's.
@@ -64,6 +65,13 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "xpo": ("xpo", {"rollouts.dynamic_sampling_tries": 2}),
     "nash_md": ("nash_md", {"rollouts.group_size": 2, "update.epochs": 1}),  # it has no ratio
     "lagging": ("ppo_penalty", {"rollouts.max_staleness": 2}),
+    "partial": (
+        "grpo",
+        {
+            "rollouts.group_size": 2, "rollouts.max_staleness": 2, "rollouts.partial_rollouts": True,
+            "rollouts.max_new_tokens": 200, "update.tokens_per_microbatch": 512,
+        },
+    ),
     "talking": (
         "grpo",
         {

@@ -59,10 +59,11 @@ def test_a_file_of_ties_alone_says_why_there_is_nothing(tmp_path):
 def test_rankings_and_ratings_are_read_best_first(tmp_path):
     ranked = row(shown("x", "y", "z"), Verdict("ranked", (3.0, 1.0, 2.0)), "rankings")
     rated = row(shown("x", "y", "z"), Verdict("rated", (1.0, 4.0, 1.0)), "ratings")
-    for each, best in ((ranked, ["y", "z", "x"]), (rated, ["y", "x"])):
+    for each, best in ((ranked, ["y", "z", "x"]), (rated, ["y", "x", "z"])):
         (record,) = load(written(tmp_path, each), "rankings").records
         assert isinstance(record, Ranking)
         assert [answer[0].content for answer in record.answers] == best
+        assert record.ranks == ((0, 1, 1) if each is rated else (0, 1, 2))
     tied = row(shown("x", "y"), Verdict("rated", (4.0, 4.0)), "ratings")
     assert tied["set_aside"] == "tie" and tied["numbers"] == [4.0, 4.0]
 

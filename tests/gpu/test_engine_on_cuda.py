@@ -87,6 +87,24 @@ def test_recorded_log_probs_are_the_trainers(tmp_path: Path, family: str, dtype:
     assert float(torch.cat(gaps).mean()) < mean
 
 
+@pytest.mark.parametrize("family", ["qwen2", "gemma3"])
+def test_samples_of_a_prompt_read_it_together(tmp_path: Path, family: str) -> None:
+    """Long prompts with samples of different lengths, some of one sample: rows move, groups shrink, new ones start."""
+    model = make(tmp_path, family, "bfloat16")
+    generator = np.random.default_rng(0)
+    requests = []
+    for prompt, samples in enumerate((8, 8, 1, 8, 3, 8, 8, 20)):
+        text = tuple(int(t) for t in generator.integers(3, 250, size=130 + 20 * prompt))
+        for sample in range(samples):
+            requests.append(Request(f"p{prompt}", sample, text, int(generator.integers(4, 60)), 3))
+    engine = NativeEngine(model, {1}, max_num_seqs=48, max_model_len=400)
+    done = run(engine, requests)
+    assert engine._runner is not None and {grouped for *_, grouped in engine._runner._cuda_graphs} == {True, False}
+    pairs = [(request, done[request.prompt_id, request.sample]) for request in requests]
+    gaps = [(torch.tensor(each.logprobs) - trained(model, request, each).cpu()).abs() for request, each in pairs]
+    assert float(torch.cat(gaps).mean()) < 2e-2 and max(float(each.max()) for each in gaps) < 0.3
+
+
 def test_the_noise_is_the_cpus(tmp_path: Path) -> None:
     from ascent.engines.native.batch_state import SamplingState
     from ascent.engines.native.sampling_triton import exponentials_cuda

@@ -113,6 +113,24 @@ def test_kl_cov_charges_the_largest_covariances() -> None:
     assert torch.autograd.gradcheck(lambda y: gated_of("kl_cov", y, share=0.5, beta=0.3).loss_T, now)
 
 
+def test_a_log_ratio_that_is_only_rounding_is_not_charged() -> None:
+    """At 0 the gradient of |x| is 0, and beside it 1 or -1: rounding must not choose."""
+    for off in (1e-8, 0.0, -1e-8):
+        now = (OLD + off).requires_grad_()
+        (grad,) = torch.autograd.grad(gated_of("kl_cov", now, share=1.0, beta=10.0).loss_T.sum(), now)
+        torch.testing.assert_close(grad, -ADVANTAGES, rtol=1e-6, atol=1e-6)
+
+
+def test_rounding_does_not_decide_which_of_equal_tokens_kl_cov_charges() -> None:
+    """Covariances are 2, 2, 0, 0 up to rounding: the noise decides between the first two."""
+    noise = torch.tensor([0.9, 0.1, 0.0, 0.5])
+    for off in (1e-7, -1e-7):
+        logprobs = OLD + torch.tensor([off, 0.0, 0.0, 0.0])
+        found = covariance.most_covariant(logprobs, ADVANTAGES, ALL, noise, share=0.25)
+        assert found.tolist() == [False, True, False, False]
+        assert covariance.most_covariant(logprobs, ADVANTAGES, ALL, share=0.25).tolist() == [True, False, False, False]
+
+
 def test_nothing_trained_chooses_nothing() -> None:
     none = torch.zeros_like(ALL)
     assert not bool(covariance.most_covariant(OLD, ADVANTAGES, none).any())

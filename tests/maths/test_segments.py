@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ascent.maths.segments import Segments
+from ascent.maths.segments import Segments, concat_ranges
 
 TWO = Segments.from_lengths([3, 0, 2])
 
@@ -35,6 +35,12 @@ def test_mean_does_not_read_what_the_mask_drops() -> None:
 def test_last_kept_token_of_each_segment() -> None:
     keep = torch.tensor([True, True, False, False, False])
     assert TWO.last(keep).tolist() == [False, True, False, False, False]
+
+
+def test_ranges_follow_each_other() -> None:
+    found = concat_ranges(torch.tensor([5, 0, 9]), torch.tensor([2, 0, 3]))
+    assert found.tolist() == [5, 6, 9, 10, 11]
+    assert concat_ranges(torch.tensor([4]), torch.tensor([0])).tolist() == []
 
 
 def test_select_closes_holes() -> None:

@@ -2,12 +2,13 @@
 
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from ascent.models.attention import NAME
 from ascent.models.load import load
@@ -34,6 +35,18 @@ def test_weights_are_those_of_the_folder(folder):
         assert torch.equal(model.module.state_dict()[name], weight)
     assert model.module.config._attn_implementation == NAME
     assert model.notes == ()
+
+
+def test_threads_may_load_at_the_same_time(tmp_path):
+    # Two servers in one process receive new weights together. transformers suspends weight tying while it loads.
+    folder, original = create(tmp_path / "tied", **{**NUMBERS, "family": "smollm2"}), PreTrainedModel.tie_weights
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            models = list(threads.map(lambda _: load(folder), range(16)))
+        assert PreTrainedModel.tie_weights is original
+    finally:
+        PreTrainedModel.tie_weights = original  # a failure here must not break the tests that follow
+    assert all(m.module.get_output_embeddings().weight is m.module.get_input_embeddings().weight for m in models)
 
 
 def test_a_run_folder_loads_and_says_which_model_it_took(folder, tmp_path, caplog):

@@ -23,6 +23,18 @@ def test_bfloat16_training_takes_twenty_bytes_a_weight():
     assert seen.total == sum((seen.weights, seen.gradients, seen.masters, seen.moments, seen.activations, seen.logits))
 
 
+def test_an_offloaded_optimizer_is_on_the_host_but_for_three_buckets():
+    """7.6 billion weights: on the GPU 8 bytes each, of them 6 for gradients, on the host 12."""
+    shape = replace(HALF, parameters=7_600_000_000, trained=7_600_000_000)
+    beside, seen = (forecast(shape, tokens=1, dtype="bfloat16", optimizer_offload=on) for on in (False, True))
+    assert seen.host == 12 * shape.trained == beside.total - seen.total + seen.staging
+    assert seen.staging == 288 * 2**20
+    assert (beside.host, beside.staging, seen.masters, seen.moments) == (0, 0, 0, 0)
+    both = with_critic(seen, seen)
+    assert both.host == 2 * seen.host and both.total == seen.total + seen.weights + seen.staging
+    assert forecast(HALF, tokens=1, optimizer_offload=True).host == 8 * HALF.trained  # float32 has no masters
+
+
 def test_a_quantized_weight_takes_half_a_byte_and_its_share_of_the_scales():
     quantized = 400_000_000
     seen, dense = (

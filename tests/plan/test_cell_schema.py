@@ -33,7 +33,7 @@ def test_the_schema_of_recipes_is_whole():
     assert {"const": "clip"} in [each["properties"]["use"] for each in gates if "use" in each.get("properties", {})]
 
 
-def test_at_most_150_keys_with_every_number_of_every_cell():
+def test_at_most_160_keys_with_every_number_of_every_cell():
     """Every dotted key a recipe can write; a function that takes no numbers is itself a key in the slots of several."""
     lists = {"rewards": Reward, "data.mix": MixEntry}
     keys = {key for key in leaves() if key not in lists and key.removeprefix("cells.") not in MULTI_CELL_SLOTS}
@@ -45,4 +45,4 @@ def test_at_most_150_keys_with_every_number_of_every_cell():
             keys |= {f"{path}.{number}" for number in (*recipe_numbers(function), *weight)} or {path}
     assert "cells.reward_shaping.soft_overlong.cache" in keys
     assert "cells.policy_loss.low" in keys
-    assert 100 < len(keys) <= 150
+    assert 100 < len(keys) <= 160  # 150 before servers (5 keys) and the optimizer in host memory

@@ -159,6 +159,16 @@ def test_old_rollouts_need_a_ratio():
     assert resolve(validate({**least("ppo"), "rollouts": {"max_staleness": 1}}))
 
 
+def test_partial_rollouts_must_be_able_to_wait() -> None:
+    partial = {"max_staleness": 1, "partial_rollouts": True}
+    assert resolve(validate({**least("grpo"), "rollouts": partial}))
+    assert "max_staleness=0" in refusal("grpo", rollouts={"partial_rollouts": True})
+    assert "engine hf cannot interrupt" in refusal("grpo", rollouts={**partial, "engine": "hf"})
+    assert "an environment cannot wait" in refusal("grpo", rollouts=partial, env={"use": "maze"})
+    replaying = {**least("grpo")["model"], "routing_replay": True}
+    assert "set one of them to false" in refusal("grpo", rollouts=partial, model=replaying)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "cells", "words"),
     [

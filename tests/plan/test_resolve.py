@@ -2,6 +2,7 @@ import pytest
 
 from ascent.algorithms import TABLE
 from ascent.config import yaml_text
+from ascent.config.changes import flatten
 from ascent.config.iterate import KEY as ROUNDS
 from ascent.config.load import read_recipe, shipped_recipes
 from ascent.config.schema import leaves
@@ -98,3 +99,13 @@ def test_an_unknown_algorithm_names_the_nearest():
         find_row("gprpo")
     with pytest.raises(ValueError, match="no algorithm named 'gprpo'"):
         resolve(validate({**least("grpo"), "algorithm": "gprpo"}))
+
+
+def test_every_value_has_an_origin():
+    plan = resolve(validate({**least("grpo"), "cells": {"policy_loss": {"high": 0.3}}, "update": {"epochs": 2}}))
+    assert plan.origins.keys() == flatten(plan.config).keys()
+    expected = {
+        "update.epochs": "recipe", "cells.policy_loss.high": "recipe", "cells.policy_loss.low": "row",
+        "rewards[0].use": "recipe", "rollouts.group_size": "row", "run.keep": "default",
+    }  # fmt: skip
+    assert {key: plan.origins[key] for key in expected} == expected

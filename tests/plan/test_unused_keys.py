@@ -24,6 +24,12 @@ def with_key(algorithm, key, value, **extra):
         ("sft", "rollouts.group_size", 4, "sft learns from files (examples), not from rollouts"),
         ("dpo", "rewards", [{"use": "exact"}], "dpo learns from files (pairs), not from rollouts"),
         ("sft", "update.epochs", 2, "sft learns from files (examples); set run.steps"),
+        (
+            "grpo",
+            "rollouts.servers",
+            ["http://a:8000/v1"],
+            "completions are sampled in this process; remove it, or set",
+        ),
         ("grpo", "data.batch_size", 4, "grpo samples its batches; set rollouts.prompts_per_step"),
         ("dpo", "data.train_on", "all", "dpo learns from pairs; only what learns from examples"),
         ("grpo", "data.train_on", "all", "grpo learns from rollouts; only what learns from examples"),
@@ -133,7 +139,14 @@ def test_all_ineffective_keys_are_named_at_once():
     ]
 
 
-SET = {"data.evaluate": "e", "data.epochs": 2.0, "run.keep_best": 1, "run.trackers": ("wandb",), "model.lora": 8}
+SET = {
+    "rollouts.engine": "remote",
+    "data.evaluate": "e",
+    "data.epochs": 2.0,
+    "run.keep_best": 1,
+    "run.trackers": ("wandb",),
+    "model.lora": 8,
+}
 
 
 def test_every_rule_names_keys_that_exist_and_matters_for_some_row():

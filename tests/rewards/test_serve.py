@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ascent.rewards import find, serve
+from ascent import http_server
+from ascent.rewards import find
 from ascent.rewards.serve import create_server
 from tests.rewards.rollouts import rollout
 
@@ -213,8 +214,8 @@ ODD = {
 
 @pytest.mark.parametrize("case", ODD)
 def test_odd_requests_get_an_error_in_json_and_no_traceback(case, monkeypatch, capfd):
-    monkeypatch.setattr(serve, "HEAD_SECONDS", 0.5, raising=False)
-    monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.5, raising=False)
+    monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.5, raising=False)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.5, raising=False)
     data, status = ODD[case]
     with running(picky) as serving:
         found, body = said(serving, data)
@@ -233,8 +234,8 @@ def test_of_several_requests_on_a_connection_the_first_is_answered():
 
 def test_the_deadline_is_for_the_whole_request(monkeypatch):
     """A byte every 0.1 s comes always in time; all of them never do."""
-    monkeypatch.setattr(serve, "HEAD_SECONDS", 0.6, raising=False)
-    monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.9, raising=False)
+    monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.6, raising=False)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.9, raising=False)
     with running(lengths) as serving:
         for data, seconds in ((b"POST /score HTTP/1.1" + b"x" * 60, 0.6), (request(b" " * 60), 0.9)):
             start = time.monotonic()
@@ -304,7 +305,7 @@ def test_an_honest_client_gets_through_while_300_connections_drip(tmp_path):
 
 
 def test_who_has_shown_the_token_is_not_dropped_for_strangers(monkeypatch):
-    monkeypatch.setattr(serve, "MAX_CONNECTIONS", 8, raising=False)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 8, raising=False)
     known = request(GOOD, "Authorization: Bearer t")
     with running(lengths, token="t") as serving, ExitStack() as held:
         mine = [held.enter_context(socket.create_connection(serving.server_address, timeout=5)) for _ in range(4)]
@@ -320,7 +321,7 @@ def test_who_has_shown_the_token_is_not_dropped_for_strangers(monkeypatch):
 
 
 def test_when_all_are_at_work_one_more_is_told_so(monkeypatch):
-    monkeypatch.setattr(serve, "MAX_CONNECTIONS", 2, raising=False)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2, raising=False)
     go = threading.Event()
 
     def slow(items):
@@ -373,7 +374,7 @@ def test_a_mistake_of_the_scoring_is_a_500_and_what_is_not_finite_is_null(capfd)
         raise KeyError("s3cret")
 
     with running(broken) as serving:
-        assert said(serving, request(GOOD)) == (500, b'{"error": "scoring failed: KeyError"}')
+        assert said(serving, request(GOOD)) == (500, b'{"error": "score failed: KeyError"}')
     with running(lambda items: [float("nan"), float("inf"), 1]) as serving:
         assert said(serving, request(GOOD)) == (200, b'{"scores": [null, null, 1.0]}')
 

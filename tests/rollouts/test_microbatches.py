@@ -103,3 +103,31 @@ def test_every_epoch_has_every_unit_once_in_an_order_of_its_own() -> None:
     first, second = ([unit for each in part for unit in each] for part in (found[:5], found[5:]))
     assert sorted(first) == sorted(second) == units and first != second
     assert found == list(minibatches(units, config, seed=0, step=1))
+
+
+@pytest.mark.parametrize("divisible", [True, False])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("max_tokens", [1700, 2200, 100_000])
+def test_ranks_get_as_many_micro_batches_of_about_the_same_work(divisible: bool, ranks: int, max_tokens: int) -> None:
+    batch = grouped(8, 10, 60, [30, 200, 70, 90])
+    units = units_of(batch, whole_groups=not divisible)
+    pieces = split_microbatches(batch, units, max_tokens, divisible=divisible, ranks=ranks)
+    assert sorted(torch.cat([piece["rollout_index_B"] for piece in pieces]).tolist()) == list(range(80))
+    assert (len(pieces) % ranks == 0 or len(pieces) == len(units)) and all(
+        tokens_run(piece) <= max_tokens for piece in pieces
+    )
+    loads = [sum(tokens_run(piece) for piece in pieces[rank::ranks]) for rank in range(ranks)]
+    assert max(loads) <= (1.25 if divisible else 2.0) * sum(loads) / ranks
+
+
+def test_fewer_units_than_ranks_give_fewer_micro_batches() -> None:
+    batch = grouped(3, 2, 20, [5])
+    assert len(split_microbatches(batch, units_of(batch, whole_groups=True), 1000, ranks=8)) == 3
+    assert len(split_microbatches(batch, units_of(batch, whole_groups=False), 1000, divisible=True, ranks=8)) <= 6
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_chunks_for_ranks_are_consecutive(ranks: int) -> None:
+    batch = grouped(4, 4, 20, [5, 9])
+    chunks = chunk_rows(batch, 10**6, ranks)
+    assert [row for chunk in chunks for row in chunk] == list(range(16)) and len(chunks) == ranks

@@ -399,3 +399,19 @@ def test_zero_variance_is_that_of_the_reward_that_is_trained_on(folder: Path, ro
     assert sum(batch["segments"].count for batch in batches) == PLAN.prompts_per_step * PLAN.group_size
     assert source.report()["reward/zero_std_frac"].value() == 0
     assert source.report()["reward/correct"].value() == 0
+
+
+def test_losses_that_choose_tokens_get_noise_by_place(folder: Path) -> None:
+    """Not by log-probs, whose last bits differ between machines and numbers of ranks."""
+    drawn = []
+    for scale in (1.0, 1.001):
+        source, learner = make(folder, "clip_cov")
+        with torch.no_grad():
+            for weight in learner.model.parameters():
+                weight *= scale
+        source.next(1)
+        drawn.append(source.current.batch["noise_T"][:8].tolist())
+    assert drawn[0] == drawn[1] and all(0 <= each < 1 for each in drawn[0]) and len(set(drawn[0])) == 8
+    source, _ = make(folder, "grpo")
+    source.next(1)
+    assert "noise_T" not in source.current.batch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.runs.jsonl import JsonlWriter, drop_after, numbers, read
+from ascent.runs.jsonl import JsonlWriter, drop_after, numbers, read, read_ends
 
 
 def write(path: Path, steps: int) -> None:
@@ -89,3 +89,13 @@ def test_later_steps_are_cut_and_earlier_ones_keep_their_bytes(tmp_path: Path) -
     assert drop_after(path, 3) == 0
     assert drop_after(tmp_path / "none.jsonl", 3) == 0
     assert [each.name for each in tmp_path.iterdir()] == ["m.jsonl"]
+
+
+def test_both_ends_of_a_large_file(tmp_path: Path) -> None:
+    """Whole lines only, none of them twice; a small file is read as a whole."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in range(100, 200)))  # 14 bytes a line
+    steps = [each["step"] for each in read_ends(path, 50)]
+    assert steps == [100, 101, 102, 197, 198, 199]
+    assert len(read_ends(path, 700)) == 100
+    assert read_ends(tmp_path / "none.jsonl", 50) == []

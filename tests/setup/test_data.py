@@ -92,6 +92,28 @@ def test_a_probability_is_no_class(tmp_path: Path) -> None:
         assemble(type(plan)(plan.config.model_copy(update={"data": data}), plan.row), tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("reward_model_kwise", [0, 1, 1]), ("reward_model_listwise", [0, 1]), ("reward_model", None)]
+)
+def test_ties_are_kept_where_the_loss_skips_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, ranks: list[int] | None
+) -> None:
+    """InstructGPT's loss skips tied pairs, Plackett-Luce needs a strict order, and two of three pairs are not tied."""
+    file = tmp_path / "labels.jsonl"
+    file.write_text(json.dumps({"prompt": "add 3 8 =", "responses": ["3", "11", "12"], "ranks": [2, 1, 2]}) + "\n")
+    plan = tiny_plan(algorithm=name)
+    data = plan.config.data.model_copy(update={"train": str(file), "evaluate": None, "batch_size": 1})
+    plan = type(plan)(plan.config.model_copy(update={"data": data}), plan.row)
+    training = assemble(plan, tmp_path / "run")
+    batch = training.source.next(1)[0]
+    assert ranks is None or batch["ranks_B"].tolist() == ranks
+    assert len(batch["segments"].lengths_B) == (len(ranks) if ranks else 2)
+    assert "1 pairs of tied answers, which hold no preference" in caplog.messages
+    left_out = "1 tied answers left out, because the algorithm needs a strict order"
+    assert (left_out in caplog.messages) == (name == "reward_model_listwise")
+    assert "preference/accuracy" in training.learner.step([batch], training.objective)
+
+
 def test_a_model_that_judged_steps_is_a_reward_model_of_answers(tmp_path: Path) -> None:
     train_plan(tiny_plan(algorithm="prm"), tmp_path / "run", say=lambda line: None)
     judge = load(tmp_path / "run", head="scalar")

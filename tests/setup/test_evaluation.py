@@ -13,9 +13,11 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from ascent.api.score import score
 from ascent.api.train import assemble, train_plan
+from ascent.metrics import larger_is_better
 from ascent.models.load import load
+from ascent.parallel.ranks import SINGLE
 from ascent.runs.folder import read_run
-from ascent.setup.evaluation import larger_is_better, normalization, refuse_unknown, refuse_unreported_part
+from ascent.setup.evaluation import normalization, refuse_unknown, refuse_unreported_part
 from ascent.setup.policy import load_policy
 from tests.setup.runs import tiny_plan
 
@@ -27,6 +29,8 @@ def quiet(text: str) -> None: ...
 
 class Recorded:
     """A learner whose model gives these scores, batch after batch."""
+
+    ranks = SINGLE
 
     def infer(self, batch: dict[str, Any], want: frozenset[str]) -> dict[str, torch.Tensor]:
         return {"scores_B": torch.tensor(batch["scores"])}

@@ -179,7 +179,7 @@ def test_what_is_kept_is_the_same_to_the_byte_after_a_resume(tmp_path: Path) -> 
     ("row", "more", "message"),
     [
         ("grpo_process", {"rewards": [{"use": "verifier"}]}, "the verifier of sort_digits scores no steps"),
-        ("rlvr", {"rollouts__group_size": 4, "rollouts__engine": "vllm"}, "use native or hf"),
+        ("rlvr", {"rollouts__group_size": 4, "rollouts__engine": "vllm"}, "the engine vllm needs vLLM"),
         ("rlvr", {"model__routing_replay": True, "rollouts__engine": "hf"}, "hf records no experts"),
         ("rlvr", {"model__routing_replay": True}, "LlamaForCausalLM has no known router of experts"),
     ],

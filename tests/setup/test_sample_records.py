@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from ascent.models.tiny import tiny_tokenizer
-from ascent.records import Completion, Message, Prompt, Rollout, Turn
+from ascent.records import Completion, Episode, Message, Prompt, Rollout, Turn
 from ascent.rewards.outcome import Tally, failed_outcome
+from ascent.rollouts.token_stats import TokenStats
+from ascent.runs.jsonl import encode_line
 from ascent.setup.sample_records import NewFailures, TokenTexts, answers, samples
 
 TOKENIZER = tiny_tokenizer()
@@ -32,6 +35,7 @@ def test_a_sample_has_everything_about_its_tokens() -> None:
         [rollout("ab", 0.5, {"x/correct": 1.0, "x/odd": None})], [[1.0, -2.00001, 0.5]], TokenTexts(TOKENIZER)
     )
     assert found["prompt"] == "why?"
+    assert found["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "why?"}]
     assert found["completion"] == "ab"
     assert found["tokens"] == ["a", "b", TOKENIZER.eos_token]
     assert found["logprobs"] == [-0.1235] * 3
@@ -65,3 +69,25 @@ def test_each_reason_for_failing_is_told_once_with_its_first_case() -> None:
     tally.add("mine", rollout("a"), failed_outcome("timeout", "no score in time"), "never")
     assert len(complaints()) == 1
     assert complaints() == []
+
+
+def test_a_sample_may_have_numbers_of_the_trainer() -> None:
+    stats = {1: TokenStats([-0.12345, -1.0, -2.0], [0.5, 0.25, 0.125], [1.0, math.inf, 0.9])}
+    first, second = samples([rollout("ab"), rollout("ab")], [None, None], TokenTexts(TOKENIZER), stats)
+    assert "ratio" not in first and "turns" not in first
+    assert (second["trainer_logprobs"], second["entropy"]) == ([-0.1235, -1.0, -2.0], [0.5, 0.25, 0.125])
+    assert second["ratio"] == [1.0, math.inf, 0.9] and b"Infinity" in encode_line(second)
+
+
+def test_a_sample_of_an_environment_says_where_its_turns_are() -> None:
+    said = rollout("ab")
+    later = replace(said.turns[0], reply="5", reply_role="tool")
+    (found,) = samples(
+        [replace(said, turns=(*said.turns, later), episode=Episode("over"))], [None], TokenTexts(TOKENIZER)
+    )
+    assert found["turns"] == [{"tokens": 3}, {"role": "tool", "reply": "5", "tokens": 3}] and len(found["tokens"]) == 6
+
+
+def test_a_sample_is_right_wrong_or_unknown() -> None:
+    said = [rollout("a", 0.3, {"v/correct": 1.0}), rollout("b", 0.0), rollout("c", None)]
+    assert [each["correct"] for each in samples(said, [None] * 3, TokenTexts(TOKENIZER))] == [1.0, 0.0, None]

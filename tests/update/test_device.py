@@ -6,7 +6,7 @@ import torch
 
 from ascent.maths.batch import PackedBatch
 from ascent.maths.segments import Segments
-from ascent.update.device import count_needed_tokens, count_run_tokens, dummy_outputs, to_device
+from ascent.update.device import count_needed_tokens, count_run_tokens, dummy_outputs, needed_tokens, to_device
 from tests.update.toy import batch_of, with_companion
 
 
@@ -45,12 +45,13 @@ def packed(*sequences: tuple[list[int], list[int]]) -> PackedBatch:
 def test_needed_tokens_have_every_prompt_once_and_run_tokens_what_a_forward_runs() -> None:
     shared = list(range(20))
     one, two = packed((shared, [1, 2]), (shared, [3]), ([9] * 5, [4])), packed((shared, [5, 6, 7]))
-    assert count_needed_tokens([one, two]) == 20 + 2 + 1 + 5 + 1 + 3
+    assert count_needed_tokens([needed_tokens([one, two])]) == 20 + 2 + 1 + 5 + 1 + 3
+    assert count_needed_tokens([needed_tokens([one]), needed_tokens([two])]) == 20 + 2 + 1 + 5 + 1 + 3
     assert count_run_tokens(to_device(one, torch.device("cpu"))) == 20 + 2 + 1 + 5 + 1
     assert count_run_tokens(two) == 23
     untrained = {**two, "loss_mask_T": torch.zeros(23, dtype=torch.bool)}
-    assert count_needed_tokens([untrained, two]) == 46
-    assert count_needed_tokens([{"segments": two["segments"]}]) == 23
+    assert count_needed_tokens([needed_tokens([untrained, two])]) == 46
+    assert count_needed_tokens([needed_tokens([{"segments": two["segments"]}])]) == 23
 
 
 def test_a_tuple_of_batches_moves_too() -> None:

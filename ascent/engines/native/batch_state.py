@@ -3,11 +3,12 @@
 The host writes a row when it starts; the device updates token, lengths and `done` by itself for several steps. On a CPU
 both share the memory; on CUDA `push` and `pull` are one copy each.
 
-Axes: F fields, B rows, P blocks of a row, S stop ids.
+Axes: F fields, B rows, P blocks of a row, S stop ids, G groups of rows that share a prompt, M members of a group.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 from ascent.records import Request
 
 MAX_STOP_IDS = 8
 NO_TOKEN = -1
 
 INT_FIELDS = ("token", "cached_len", "output_len", "max_output_len", "done", "greedy", "key0", "key1", "min_output_len",
-              "top_k")  # fmt: skip
+              "top_k", "prefix_len")  # fmt: skip
 FLOAT_FIELDS = ("temperature", "top_p", "min_p")
 FIELDS = {name: index for index, name in enumerate((*INT_FIELDS, *FLOAT_FIELDS))}
 STOP_IDS = slice(len(FIELDS), len(FIELDS) + MAX_STOP_IDS)
@@ -44,7 +46,7 @@ class SamplingState(NamedTuple):
 
 class BatchState:
     """Row fields: `token` is the next input, `cached_len` tokens are in the KV cache, `output_len` tokens are sampled,
-    `key0` and `key1` are the request's random key."""
+    `key0` and `key1` are the request's random key, `prefix_len` tokens are shared with the row's group."""
 
     def __init__(self, max_rows: int, blocks_per_row: int, device: torch.device) -> None:
         self.max_rows, self.device = max_rows, device
@@ -53,6 +55,8 @@ class BatchState:
         self._host_table = torch.zeros(max_rows, blocks_per_row, dtype=torch.int32, pin_memory=cuda)
         self.host_fields: NDArray[np.int32] = self._host.numpy()
         self.block_table: NDArray[np.int32] = self._host_table.numpy()
+        self._host_members = torch.full((max_rows // 2, MEMBERS), -1, dtype=torch.int32, pin_memory=cuda)
+        self._members_GM = self._host_members.to(device)
         self.fields_FB = self._host.to(device)  # the same memory on a CPU
         self.block_table_BP = self._host_table.to(device)
         self.stop_ids_BS = self.fields_FB[STOP_IDS].T
@@ -77,7 +81,7 @@ class BatchState:
             "token": 0, "cached_len": len(request.tokens) + output_len, "output_len": output_len,
             "max_output_len": request.max_new_tokens, "done": 0, "greedy": request.greedy,
             "min_output_len": request.min_new_tokens, "top_k": request.top_k, "temperature": request.temperature,
-            "top_p": request.top_p, "min_p": request.min_p,
+            "top_p": request.top_p, "min_p": request.min_p, "prefix_len": 0,
         }  # fmt: skip
         for name, value in values.items():
             self.host(name)[row] = value
@@ -100,6 +104,20 @@ class BatchState:
         self.host("top_p")[rows] = 1
         self.host_fields[STOP_IDS, rows] = NO_TOKEN
         self.block_table[rows] = 0
+
+    def set_prefix_groups(self, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Groups of rows, each with how many tokens they share; the lengths reach the device with `push`."""
+        self.host("prefix_len")[:] = 0
+        self._host_members.fill_(-1)
+        members = self._host_members.numpy()
+        for index, (length, rows) in enumerate(groups):
+            self.host("prefix_len")[rows] = length
+            members[index, : len(rows)] = rows
+        self._members_GM.copy_(self._host_members, non_blocking=True)
+
+    def prefix_groups(self, size: int) -> PrefixGroups:
+        """Those of the first `size` rows: a group has two rows at least."""
+        return PrefixGroups(self._members_GM[: size // 2], self["prefix_len"][:size])
 
     def push(self) -> None:
         """Copy host to device; overwrites what the device changed since the last `pull`."""

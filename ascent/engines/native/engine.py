@@ -25,6 +25,7 @@ from ascent.engines.native.scheduler import Admission, Move, Scheduler, Sequence
 from ascent.engines.native.sizing import create_block_manager, default_max_num_seqs, layer_shapes
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.models.paged_attention import allocate_kv_cache
+from ascent.models.prefix_groups import MEMBERS
 from ascent.models.probe import embedding_rows
 from ascent.progress import add_tokens
 from ascent.protocols import Weights
@@ -34,6 +35,7 @@ PREFILL_AHEAD = 256  # tokens: on a CPU a few short prompts take hardly longer t
 MEMORY_FRACTION = 0.5  # of the free memory, for the KV cache
 DEFAULT_MAX_LEN = 32768  # tokens of a sequence if the model's config has no limit
 STEPS_PER_SYNC = 16
+MIN_GROUPED_ROWS, MIN_SAVED_FRAC = 32, 0.5  # of the tokens that attention reads: below, groups do not pay
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class NativeEngine:
         self._prefill_tokens = self._tokens = self._requests = self._peak_used = self._peak_shared = 0
         self._seconds, self._peak_kv_cache_bytes = 0.0, 0
         self._active: set[tuple[str, int]] = set()
+        self._grouped = False  # rows that share a prompt read it together
 
     def _check_arguments(self, max_num_seqs: int | None, memory_fraction: float) -> None:
         if "logprobs_T" not in self.model.offers:
@@ -121,8 +124,8 @@ class NativeEngine:
         finally:
             self._abort_all()
 
-    def add(self, request: Request) -> None:
-        """Queue one request; an impossible one is refused here, without effect on the others."""
+    def check(self, request: Request) -> None:
+        """ValueError for a request that this engine can never complete."""
         owner, total = f"request {request.prompt_id!r}/{request.sample}", len(request.tokens) + request.max_new_tokens
         if total > self.max_model_len:
             raise ValueError(
@@ -142,11 +145,18 @@ class NativeEngine:
         stops = len(self.stop_ids.union(request.stop_ids))
         if stops > MAX_STOP_IDS:
             raise ValueError(f"{owner}: {stops} stop ids, but at most {MAX_STOP_IDS} are supported; use stop texts")
-        if (request.prompt_id, request.sample) in self._active:
-            raise ValueError(f"{owner} is running already; give the samples of a prompt different numbers")
-        self._active.add((request.prompt_id, request.sample))
+
+    def add(self, request: Request, begun: Completion | None = None) -> None:
+        """Queue one request; an impossible one is refused here, without effect on the others.
+
+        It goes on from `begun`, what the request had when it was interrupted: these tokens stay, with their log-probs.
+        """
+        self.check(request)
+        if (key := (request.prompt_id, request.sample)) in self._active:
+            raise ValueError(f"request {key[0]!r}/{key[1]} is running already; give samples of a prompt other numbers")
+        self._active.add(key)
         self._outputs.reserve(request.max_new_tokens)
-        self._scheduler.add(request)
+        self._scheduler.add(request, begun)
 
     @torch.no_grad()
     def step(self) -> list[Completion]:
@@ -167,7 +177,9 @@ class NativeEngine:
                 truncates = any(each.request.truncates for each in scheduler.running)
                 has_stop_text = any(each.request.stop for each in scheduler.running)  # which only the host checks
                 min_running = len(scheduler.running) if has_stop_text else scheduler.min_running
-                runner.decode(len(scheduler.running), truncates=truncates, min_running=min_running)
+                runner.decode(
+                    len(scheduler.running), truncates=truncates, min_running=min_running, grouped=self._grouped
+                )
             self._peak_used = max(self._peak_used, self._blocks.num_used)
             completions = self._collect(runner, first)
         if scheduler.idle:
@@ -222,6 +234,8 @@ class NativeEngine:
             runner.state.start(row, request, self.stop_ids, key, len(sequence.output_tokens))
             sequence.num_table_blocks = 0
             self._outputs.start(row, sequence)
+        if admission.started:
+            self._group_rows(runner)
         runner.state.push()
         if not admission.started:
             return
@@ -242,6 +256,18 @@ class NativeEngine:
         prefixes = [prefix for _, prefix in admission.started]
         hidden, experts = [each.last_hidden for each in prefixes], [each.last_experts for each in prefixes]
         runner.sample_first(hidden, experts, range(old, old + len(prefixes)), truncates=truncates)
+
+    def _group_rows(self, runner: Runner) -> None:
+        """Group the rows that share a prompt, on CUDA, if that saves a good part of what attention reads."""
+        if self.model.device.type != "cuda":
+            return
+        groups = self._scheduler.prefix_groups(MEMBERS)
+        saved = sum(length * (len(rows) - 1) for length, rows in groups)
+        state, count = runner.state, len(self._scheduler.running)
+        ahead_B = (state.host("max_output_len") - state.host("output_len"))[:count] / 2  # on average, at most
+        read = (state.host("cached_len")[:count] + ahead_B).sum()
+        self._grouped = count >= MIN_GROUPED_ROWS and bool(saved > MIN_SAVED_FRAC * read)
+        runner.state.set_prefix_groups(groups if self._grouped else ())
 
     def _update_block_table(self, runner: Runner) -> None:
         """Write new blocks into the block table."""
@@ -291,6 +317,7 @@ class NativeEngine:
             runner.state.move(*move)
             self._outputs.move(*move)
         runner.state.clear(range(len(self._scheduler.running), runner.state.max_rows))
+        self._group_rows(runner)
         runner.state.push()
 
     def _completion(self, row: int, sequence: Sequence, done: bool) -> Completion | None:

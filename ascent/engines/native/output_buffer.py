@@ -37,16 +37,17 @@ class OutputBuffer:
     def start(self, row: int, sequence: Sequence) -> None:
         """Fill a row with its sequence's output from before preemption, usually none."""
         self.lengths[row] = len(sequence.output_tokens)
-        for name, column in self._columns.items() if sequence.output_tokens else ():
-            column[row, : self.lengths[row]] = getattr(sequence, name)
+        for name, column in self._columns.items():
+            if len(saved := getattr(sequence, name)):
+                column[row, : self.lengths[row]] = saved
 
     def append(self, outputs: dict[str, NDArray[Any]], first: NDArray[Any], counts: NDArray[Any], version: int) -> None:
         """`outputs` holds (K, B) arrays; row b gets its steps first[b] to first[b] + counts[b]."""
-        for step in range(int((first + counts).max(initial=0))):
-            rows = np.flatnonzero((first <= step) & (step < first + counts))
-            positions = self.lengths[rows] + step - first[rows]
-            for name, column in self._columns.items():
-                column[rows, positions] = version if name == "versions" else outputs[name][step, rows]
+        rows = np.repeat(np.arange(len(counts)), counts)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... of each row
+        steps, positions = first[rows] + within, self.lengths[rows] + within
+        for name, column in self._columns.items():
+            column[rows, positions] = version if name == "versions" else outputs[name][steps, rows]
         self.lengths[: len(counts)] += counts
 
     def move(self, source: int, target: int) -> None:
@@ -58,8 +59,14 @@ class OutputBuffer:
         tokens: list[int] = self._columns["output_tokens"][row, : self.lengths[row]].tolist()
         return tokens
 
+    def logprobs(self, row: int) -> list[float]:
+        logprobs: list[float] = self._columns["logprobs"][row, : self.lengths[row]].tolist()
+        return logprobs
+
     def save(self, row: int, sequence: Sequence) -> None:
         """Copy a row's output to its sequence."""
         for name, column in self._columns.items():
+            if name == "log_mass" and not sequence.request.truncates:
+                continue
             values = column[row, : self.lengths[row]]
             setattr(sequence, name, values.copy() if name == "experts" else values.tolist())

@@ -75,7 +75,7 @@ class Runner:
         self._cpu_graphs: dict[int, Forward] = {}
         self._use_cpu_graphs = supports_cpu_graph(model) and model.routes is None
         self._use_cuda_graphs = supports_cuda_graph(model)
-        self._cuda_graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        self._cuda_graphs: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = {}
         self._graph_memory: Any = None  # graphs run one after the other, so all share the first one's memory pool
         self.computed_tokens = 0  # padding included
         self._cpu_step = None if device.type == "cuda" else CpuStep(kv_cache, state)
@@ -110,8 +110,10 @@ class Runner:
         self._step_index.zero_()
         self._advance(sampled, slice(rows.start, rows.stop), count, stores=False)
 
-    def decode(self, count: int, *, truncates: bool, min_running: int) -> None:
+    def decode(self, count: int, *, truncates: bool, min_running: int, grouped: bool = False) -> None:
         """Sample `steps` tokens for the first `count` rows; rows that finish stop.
+
+        On CUDA, if `grouped`, the rows of a group read their common prompt together.
 
         On a CPU, where a host sync is free, it ends early once at most `min_running` rows are running or a smaller
         batch would hold them.
@@ -119,7 +121,7 @@ class Runner:
         size = self._batch_size(count)
         if self._cpu_step is None:
             self._step_index.fill_(1)
-            step = self._step_function(size, truncates)
+            step = self._step_function(size, truncates, grouped)
             for _ in range(self.steps):
                 step()
             self.computed_tokens += size * self.steps
@@ -178,15 +180,17 @@ class Runner:
             experts = [each.numpy() for each in experts_TLC.cpu().split(lengths)[:count]]
         return [PrefillOutput(*each) for each in zip(hidden, experts, strict=True)]
 
-    def _step(self, size: int, truncates: bool) -> None:
+    def _step(self, size: int, truncates: bool, grouped: bool) -> None:
         """One decode step of the first `size` rows on CUDA. It is captured: Python values must not change."""
         state = self.state
         alive_B = state["done"][:size] == 0
         cached_B = torch.where(alive_B, state["cached_len"][:size], 0)
         block_table_BP = state.block_table_BP[:size]
         slots_B = torch.where(alive_B, slot_mapping(block_table_BP, cached_B, self.kv_cache.block_size), 0)
-        splits = max(1, min(64, PROGRAMS // (size * self.kv_cache.keys[0].shape[1])))
-        context = CudaDecode(self.kv_cache, slots_B, cached_B + 1, block_table_BP, splits=splits)
+        share = max(1, min(64, PROGRAMS // (size * self.kv_cache.keys[0].shape[1])))
+        splits = 1 << (share.bit_length() - 1)  # a power of two: few kernels to compile
+        prefixes = state.prefix_groups(size) if grouped else None
+        context = CudaDecode(self.kv_cache, slots_B, cached_B + 1, block_table_BP, splits, prefixes)
         with attention_context(context):
             hidden_BD, experts_BLC = self._run(self._eager, state["token"][:size].long(), cached_B.long())
         if self.experts_KBLC is not None and experts_BLC is not None:
@@ -232,12 +236,12 @@ class Runner:
         state["done"][which].copy_(state["done"][which] | ended_B)
         self._step_index.add_(1)
 
-    def _step_function(self, size: int, truncates: bool) -> Callable[[], object]:
+    def _step_function(self, *key: *tuple[int, bool, bool]) -> Callable[[], object]:
         if not self._use_cuda_graphs:
-            return partial(self._step, size, truncates)
-        return (self._cuda_graphs.get((size, truncates)) or self._capture(size, truncates)).replay
+            return partial(self._step, *key)
+        return (self._cuda_graphs.get(key) or self._capture(*key)).replay
 
-    def _capture(self, size: int, truncates: bool) -> torch.cuda.CUDAGraph:
+    def _capture(self, *key: *tuple[int, bool, bool]) -> torch.cuda.CUDAGraph:
         """Capture one step. The batch state is restored afterwards: warm-up must not sample anything."""
         before = (self.state.fields_FB.clone(), self._step_index.clone())
         self.state["done"].fill_(1)  # no row advances, and writes go to block 0
@@ -246,15 +250,15 @@ class Runner:
         with torch.cuda.stream(stream):
             for _ in range(2):
                 self._step_index.fill_(1)
-                self._step(size, truncates)
+                self._step(*key)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         self._step_index.fill_(1)
         with torch.cuda.graph(graph, pool=self._graph_memory):
-            self._step(size, truncates)
+            self._step(*key)
         self.state.fields_FB.copy_(before[0])
         self._step_index.copy_(before[1])
-        self._cuda_graphs[size, truncates], self._graph_memory = graph, graph.pool()
+        self._cuda_graphs[key], self._graph_memory = graph, graph.pool()
         return graph
 
 

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ascent.engines.native.block_manager import BlockManager
-from ascent.records import Request
+from ascent.records import Completion, Request
 
 ADMIT_DIVISOR = 8  # an eighth of the rows must be free before new requests start
 
@@ -37,6 +37,7 @@ class Sequence:
     prompt_experts: bytes = b""
     block_ids: list[int] = field(default_factory=list)
     num_table_blocks: int = 0  # how many of its blocks are in the device's block table
+    prompt_blocks: int = 0  # how many of its blocks are those of its prompt, full, and so never written
     start_order: int = 0  # highest: started last
 
     @property
@@ -92,8 +93,11 @@ class Scheduler:
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
         self._num_waiting: Counter[tuple[int, ...]] = Counter()  # waiting requests per prompt
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, begun: Completion | None = None) -> None:
         sequence = Sequence(request)
+        if begun is not None:
+            sequence.output_tokens, sequence.versions = list(begun.tokens), list(begun.versions)
+            sequence.logprobs, sequence.log_mass = list(begun.logprobs), list(begun.log_mass or ())
         self.waiting.append(sequence)
         self._num_waiting[sequence.tokens] += 1
 
@@ -131,9 +135,7 @@ class Scheduler:
                     break
                 takes_over = True  # alone in too small a cache: the next sample prefills its prompt again
             self.waiting.popleft()
-            self._num_waiting[sequence.tokens] -= 1
-            if not self._num_waiting[sequence.tokens]:
-                del self._num_waiting[sequence.tokens]
+            self._forget_waiting(sequence)
             if prefix is None:
                 prefix = self._add_prefix(sequence.tokens, admission)
             in_use.add(prefix)
@@ -171,6 +173,28 @@ class Scheduler:
             self.blocks.free(self.running[row].block_ids)
         return self._compact(rows)
 
+    def prefix_groups(self, max_members: int) -> list[tuple[int, list[int]]]:
+        """The rows that share the full blocks of a prompt, two at least, with the number of tokens in these blocks."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for row, sequence in enumerate(self.running):
+            if sequence.prompt_blocks:
+                found.setdefault((sequence.block_ids[0], sequence.prompt_blocks), []).append(row)
+        return [
+            (blocks * self.blocks.block_size, rows[start : start + max_members])
+            for (_, blocks), rows in found.items()
+            for start in range(0, len(rows) - 1, max_members)
+        ]
+
+    def drop_waiting(self, prompt_id: str, sample: int) -> None:
+        """Remove a request that has not started, or that was preempted."""
+        for sequence in self.waiting:
+            if (sequence.request.prompt_id, sequence.request.sample) == (prompt_id, sample):
+                self.waiting.remove(sequence)
+                self._forget_waiting(sequence)
+                if sequence.tokens in self._prefixes and sequence.tokens not in self._num_waiting:
+                    self.blocks.free(self._prefixes.pop(sequence.tokens).block_ids)
+                return
+
     def clear_prefix_cache(self) -> None:
         """Requests that start from now on prefill their prompts again; running ones keep their blocks."""
         for prefix in self._prefixes.values():
@@ -185,6 +209,11 @@ class Scheduler:
         self.running.clear()
         self.waiting.clear()
         self._num_waiting.clear()
+
+    def _forget_waiting(self, sequence: Sequence) -> None:
+        self._num_waiting[sequence.tokens] -= 1
+        if not self._num_waiting[sequence.tokens]:
+            del self._num_waiting[sequence.tokens]
 
     def _add_prefix(self, tokens: tuple[int, ...], admission: Admission) -> Prefix:
         prefix = self._prefixes[tokens] = Prefix(tokens, self.blocks.allocate(self.blocks.blocks_needed(len(tokens))))
@@ -206,7 +235,7 @@ class Scheduler:
             self._add_prefix(prompt, admission)
 
     def _start(self, sequence: Sequence, prefix: Prefix, takes_over: bool, admission: Admission) -> None:
-        full_blocks = len(prefix.tokens) // self.blocks.block_size
+        full_blocks = sequence.prompt_blocks = len(prefix.tokens) // self.blocks.block_size
         if takes_over:
             del self._prefixes[prefix.tokens]
             sequence.block_ids = list(prefix.block_ids)  # with the prefix's references

@@ -197,6 +197,37 @@ def test_a_groups_prompt_is_prefilled_once_and_shared() -> None:
     assert scheduler.blocks.num_used == 2 + 4
 
 
+def test_rows_that_share_the_blocks_of_a_prompt_are_grouped() -> None:
+    """Prompts of 5 and 9 tokens in blocks of 4: the last, partly filled block is everybody's own."""
+    scheduler = Scheduler(BlockManager(60, 4), 16)
+    for prompt, samples, length in (("a", 5, 5), ("m", 1, 9), ("t", 3, 9), ("z", 2, 3)):
+        for sample in range(samples):
+            scheduler.add(request(prompt, sample, length=length))
+    scheduler.admit()
+    assert scheduler.prefix_groups(8) == [(4, [0, 1, 2, 3, 4]), (8, [6, 7, 8])]
+    assert scheduler.prefix_groups(4) == [(4, [0, 1, 2, 3]), (8, [6, 7, 8])]  # a row that is left over is alone
+    scheduler.finish([1, 2, 3, 4])
+    assert [length for length, _ in scheduler.prefix_groups(8)] == [8]
+    for length, rows in scheduler.prefix_groups(8):
+        blocks = {tuple(scheduler.running[row].block_ids[: length // 4]) for row in rows}
+        assert len(blocks) == 1 and {scheduler.running[row].request.prompt_id for row in rows} == {"t"}
+
+
+def test_a_preempted_row_is_in_no_group() -> None:
+    """It starts again with a prompt of its own."""
+    scheduler = Scheduler(BlockManager(60, 4), 16)
+    for sample in range(3):
+        scheduler.add(request("a", sample))
+    scheduler.admit()
+    sequence = scheduler.running[2]
+    sequence.output_tokens = [1, 2, 3, 4, 5]
+    scheduler.blocks.free(sequence.block_ids)
+    sequence.block_ids = []
+    scheduler.preempt([2])
+    scheduler.admit()
+    assert scheduler.running[2] is sequence and scheduler.prefix_groups(8) == [(4, [0, 1])]
+
+
 def test_the_one_that_started_last_is_preempted_and_starts_again_first() -> None:
     toy = Toy(num_blocks=10, size=2, max_num_seqs=4)
     for sample, prompt in enumerate("ab"):

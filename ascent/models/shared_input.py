@@ -1,0 +1,126 @@
+"""Linear layers that read the same input (query, key, value; gate, up) as one product, on CUDA.
+
+The weights of such layers are stored next to each other, so a single matrix covers them without a copy; the parameters
+stay the modules' own. The model's code still calls the layers one by one: the first call computes all outputs, the
+calls that follow with the same input take theirs.
+
+Axes: N tokens, D input size, E sum of the output sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+Recompute = tuple[tuple[Tensor, ...], Callable[..., Tensor]]  # inputs, and the function that gives the tensor again
+GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that read one input, by name
+
+
+class SharedInput:
+    """Linear layers with a common input. `weights` and `biases` are those of all layers, in order."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self.layers = tuple(layers)
+        self._call: tuple[Tensor, int, bool] | None = None  # input of the last product, its version, gradient mode
+        self._outputs: dict[int, Tensor] = {}
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return [layer.weight for layer in self.layers]
+
+    @property
+    def biases(self) -> list[Tensor]:
+        return [layer.bias for layer in self.layers if layer.bias is not None]
+
+    def store_adjacent(self) -> None:
+        """Move the weights next to each other, and the biases."""
+        for tensors in (self.weights, self.biases):
+            if tensors and adjacent(tensors) is None:
+                merged = torch.cat([each.data for each in tensors])
+                for each, part in zip(tensors, merged.split([each.shape[0] for each in tensors]), strict=True):
+                    each.data = part
+
+    def output(self, index: int, x: Tensor) -> Tensor | None:
+        """The output of layer `index`; None if the layers must run one by one."""
+        call = self._call
+        same = call is not None and call[0] is x and call[1:] == (x._version, torch.is_grad_enabled())
+        if not same or index not in self._outputs:
+            weights, biases = self.weights, self.biases
+            weight, bias = adjacent(weights), adjacent(biases) if biases else None
+            if weight is None or (biases and bias is None):
+                return None
+            self._call = (x, x._version, torch.is_grad_enabled())
+            self._outputs = dict(enumerate(_SharedLinear.apply(x, weight, bias, len(weights), *weights, *biases)))
+        found = self._outputs.pop(index)
+        if not self._outputs:
+            self._call = None
+        return found
+
+
+def recomputable(out: Tensor, inputs: tuple[Tensor, ...], function: Callable[..., Tensor]) -> Tensor:
+    """Mark a tensor as cheap to compute again, so that a backward pass that reads it need not keep it."""
+    out.recompute = (inputs, function)  # type: ignore[attr-defined]
+    return out
+
+
+def to_keep(x: Tensor) -> Recompute:
+    """What a forward pass must keep to have `x` in its backward pass."""
+    found: Recompute = getattr(x, "recompute", None) or ((x,), lambda kept: kept)
+    return found
+
+
+def find_groups(part: nn.Module, is_linear: Callable[[nn.Module], bool]) -> list[SharedInput]:
+    """The children of a module that share an input and can be one product."""
+    found = []
+    for names in GROUPS:
+        layers: list[Any] = [getattr(part, name, None) for name in names]
+        if all(isinstance(each, nn.Module) and is_linear(each) for each in layers):
+            kinds = {(each.in_features, each.bias is None, each.weight.dtype, each.weight.device) for each in layers}
+            if len(kinds) == 1:
+                found.append(SharedInput(layers))
+    return found
+
+
+def adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
+    """The tensors as one, joined along their first axis, if they are stored next to each other; else None."""
+    first = tensors[0]
+    end = first.data_ptr()
+    for each in tensors:
+        if each.data_ptr() != end or not each.is_contiguous():
+            return None
+        end += each.numel() * each.element_size()
+    storage = first.untyped_storage()
+    if end > storage.data_ptr() + storage.nbytes():  # neighbors in memory by chance
+        return None
+    size = (sum(each.shape[0] for each in tensors), *first.shape[1:])
+    return first.detach().as_strided(size, first.stride())
+
+
+class _SharedLinear(torch.autograd.Function):
+    """x @ weight.T + bias, cut into the outputs of `count` layers, whose weights and biases get the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight_ED: Tensor, bias_E: Tensor | None, count: int, *own: Tensor
+    ) -> tuple[Tensor, ...]:
+        kept, ctx.recompute = to_keep(x)
+        ctx.save_for_backward(weight_ED, *kept)
+        ctx.sizes, ctx.has_bias = [each.shape[0] for each in own[:count]], bias_E is not None
+        return F.linear(x, weight_ED, bias_E).split(ctx.sizes, -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *d_outs: Tensor) -> tuple[Tensor | None, ...]:
+        weight_ED, *kept = ctx.saved_tensors
+        d_NE = torch.cat([each.flatten(0, -2) for each in d_outs], -1)
+        d_x = (d_NE @ weight_ED).view(*d_outs[0].shape[:-1], -1) if ctx.needs_input_grad[0] else None
+        if not any(ctx.needs_input_grad[4:]):
+            return d_x, *[None] * (len(ctx.needs_input_grad) - 1)
+        d_weights = (d_NE.mT @ ctx.recompute(*kept).flatten(0, -2)).split(ctx.sizes)
+        d_biases = d_NE.sum(0).split(ctx.sizes) if ctx.has_bias else ()
+        return d_x, None, None, None, *d_weights, *d_biases

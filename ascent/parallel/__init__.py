@@ -1,0 +1,1 @@
+"""Several processes as one run: ranks, reductions, launching."""

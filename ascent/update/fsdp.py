@@ -1,0 +1,61 @@
+"""A model that no rank holds whole: FSDP2's `fully_shard`.
+
+Every layer is divided over the ranks, and gathered for its forward and its backward pass. The shards are the float32
+masters; a low-precision layer is rounded as it is gathered. Everything that reads a weight runs inside the forward of
+one root module, because FSDP gathers weights in the hooks of modules: heads are read without calling their layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from ascent.maths.batch import PackedBatch
+from ascent.models.model import LanguageModel
+from ascent.parallel.ranks import Ranks
+from ascent.update.optim import FULL
+
+
+class Root(nn.Module):
+    """All weights of a model. Its forward is the model's."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.module = model.module
+        if model.value_head is not None:
+            self.value_head = model.value_head
+        self._run = model.run
+
+    def forward(self, batch: PackedBatch, want: frozenset[str], temperature: float) -> dict[str, Any]:
+        return self._run(batch, want, temperature)
+
+
+def shard(model: LanguageModel, ranks: Ranks, device: torch.device) -> None:
+    """Divide a model that was loaded whole, layer by layer, so that no device holds more than one layer of it."""
+    if not dist.is_initialized():  # one process
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh(device.type, (ranks.count,))
+    compute = next(model.parameters()).dtype
+    policy = MixedPrecisionPolicy(cast_forward_inputs=False)
+    if compute not in FULL:
+        policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        for weight in model.parameters():
+            weight.data = weight.data.to(torch.float32)
+    root = Root(model)
+    layers = [each for each in root.modules() if type(each).__name__ in (model.module._no_split_modules or ())]
+    for module in (*layers, root):
+        _shard_one(module, mesh, policy)
+    model.root = root
+
+
+def _shard_one(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
+    divided = fully_shard(module, mesh=mesh, mp_policy=policy)
+    # The loss is divided by counts over all ranks, so gradients are added and not averaged.
+    divided.set_gradient_divide_factor(1.0)
+    divided.set_force_sum_reduction_for_comms(True)

@@ -1,0 +1,120 @@
+"""Our side of every stage: a recipe, a run, and what its metrics say. One process for one stage and seed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evaluate import Evaluator, peak_gb
+from settings import Study
+
+import ascent
+from ascent.runs.folder import Run
+
+REWARD = f"{Path(__file__).with_name('reward.py')}:correct"
+# What makes the rows equal where the study does not compare them: no KL, one update on all rollouts, no further
+# sampling for dropped groups.
+ROWS: Mapping[str, Mapping[str, Any]] = {
+    "grpo": {"cells.kl": False, "cells.kl_controller": False},
+    "rloo": {"cells.reward_shaping.kl_penalty": False, "cells.kl_controller": False},
+    "dapo": {"rollouts.dynamic_sampling_tries": 0},
+    "ppo": {
+        "model.critic": "separate", "cells.reward_shaping.kl_penalty": False,
+        "cells.reward_shaping.eos_replace": False, "cells.kl_controller": False,
+    },
+}  # fmt: skip
+
+
+def train(recipe: Mapping[str, Any], folder: Path) -> Run:
+    """A new run, or the rest of one that was stopped."""
+    if (folder / "config.yaml").exists():
+        return ascent.resume(folder, progress=False)
+    return ascent.train(dict(recipe), run=folder, progress=False)
+
+
+def common(study: Study) -> dict[str, Any]:
+    return {"model.dtype": study.settings.dtype, "data.shuffle": False, "run.save_every": 10**6}
+
+
+def sft_recipe(study: Study, data: Path, model: Path, steps: int) -> dict[str, Any]:
+    settings = study.settings
+    return {
+        **common(study), "algorithm": "sft", "model.policy": str(model), "data.train": str(data),
+        "data.batch_size": settings.sft_batch, "data.max_tokens": settings.max_tokens,
+        "update.learning_rate": settings.sft_learning_rate,
+        "update.schedule": "linear", "run.steps": steps,
+    }  # fmt: skip
+
+
+def rl_recipe(study: Study, algorithm: str, seed: int, model: Path, data: Path, steps: int) -> dict[str, Any]:
+    """`data` are the prompts; what scores them and what is held out is the caller's."""
+    settings = study.settings
+    return {
+        **common(study), "algorithm": algorithm, "seed": seed, "model.policy": str(model), "data.train": str(data),
+        "rollouts.group_size": settings.group, "rollouts.prompts_per_step": settings.prompts,
+        "rollouts.max_new_tokens": settings.max_new_tokens, "rollouts.temperature": 1.0, "update.epochs": 1,
+        "update.minibatches": 1, "update.learning_rate": settings.learning_rate, "run.steps": steps,
+        "run.evaluate_every": settings.evaluate_every, **ROWS.get(algorithm, {}),
+    }  # fmt: skip
+
+
+def sft(study: Study) -> dict[str, Any]:
+    """Leaves the model that RL and DPO start from."""
+    folder = study.folder("sft")
+    run = train(sft_recipe(study, study.work / "data/sft.jsonl", study.model, study.settings.sft_steps), folder)
+    shutil.rmtree(study.sft, ignore_errors=True)
+    ascent.export(folder, study.sft)
+    return {**curve(run), "test": Evaluator(study, study.sft).test()}
+
+
+def gsm8k_recipe(study: Study, algorithm: str, seed: int) -> dict[str, Any]:
+    settings = study.settings
+    prompts = study.work / f"data/prompts-{seed}.jsonl"
+    recipe = rl_recipe(study, algorithm, seed, study.sft, prompts, settings.steps)
+    recipe |= {"rewards": [{"use": REWARD}], "data.evaluate": str(study.work / "data/test.jsonl")}
+    if algorithm == "dapo":
+        cache = max(1, settings.max_new_tokens // 6)
+        recipe["cells.reward_shaping.soft_overlong"] = {"max_length": settings.max_new_tokens, "cache": cache}
+        recipe["update.tokens_per_microbatch"] = 16384
+    if algorithm == "ppo":
+        recipe["update.critic_learning_rate"] = settings.critic_learning_rate
+    return recipe
+
+
+def rl(study: Study, algorithm: str, seed: int) -> dict[str, Any]:
+    folder = study.folder(algorithm, seed)
+    run = train(gsm8k_recipe(study, algorithm, seed), folder)
+    found = {**curve(run), "test": Evaluator(study, folder).test()}
+    shutil.rmtree(folder)  # with the optimizer's state it is gigabytes
+    return found
+
+
+def dpo(study: Study) -> dict[str, Any]:
+    from pairs import pairs_file
+
+    settings, folder = study.settings, study.folder("dpo")
+    recipe = {
+        **common(study), "algorithm": "dpo", "model.policy": str(study.sft), "data.train": str(pairs_file(study)),
+        "data.batch_size": settings.dpo_batch, "data.max_tokens": settings.max_tokens,
+        "cells.loss.beta": settings.dpo_beta, "update.learning_rate": settings.dpo_learning_rate, "data.epochs": 1,
+    }  # fmt: skip
+    run = train(recipe, folder)
+    return {**curve(run), "test": Evaluator(study, folder).test()}
+
+
+def curve(run: Run) -> dict[str, Any]:
+    """Loss or reward of every step, accuracy where it was evaluated, and seconds of training up to there."""
+    steps, points, seconds, start = [], [], 0.0, None
+    for row in run.metrics:
+        if "time/step" in row:
+            seconds += row["time/step"]
+            start = start if start is not None else row["timestamp"] - row["time/step"]
+            keys = ("loss/total", "reward/mean", "tokens/trained", "completion/length_mean", "policy/entropy")
+            steps.append({key: row[key] for key in keys if key in row} | {"step": row["step"], "seconds": seconds})
+        evals = {key: value for key, value in row.items() if key.startswith("eval/reward/")}
+        if evals:
+            points.append({"step": row["step"], "seconds": seconds, **evals})
+    return {"steps": steps, "points": points, "seconds": seconds, "peak_gb": peak_gb(), "written": time.time()}

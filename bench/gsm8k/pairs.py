@@ -1,0 +1,36 @@
+"""Preference pairs for DPO: of the SFT model's own samples, a correct one is preferred to a wrong one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from data import write_rows
+from reward import is_correct
+from settings import Study
+
+import ascent
+
+
+def pairs_file(study: Study) -> Path:
+    """One pair of every question that has both, in the order of the training prompts; written once."""
+    path = study.work / "data/pairs.jsonl"
+    if path.exists():
+        return path
+    settings = study.settings
+    lines = (study.work / "data/prompts-1.jsonl").read_text().splitlines()[: settings.dpo_prompts]
+    rows = [json.loads(line) for line in lines]
+    policy = ascent.Policy(str(study.sft), dtype=settings.dtype, max_new_tokens=settings.max_new_tokens, seed=1)
+    rollouts = policy.sample([row["prompt"] for row in rows], n=settings.dpo_samples)
+    found = []
+    for place, row in enumerate(rows):
+        texts = [each.text for each in rollouts[place * settings.dpo_samples : (place + 1) * settings.dpo_samples]]
+        right = [text for text in texts if is_correct(text, row["answer"])]
+        wrong = [text for text in texts if not is_correct(text, row["answer"])]
+        if settings.dtype == "float32" and not right:  # the trial's model is never right
+            right = [f"#### {row['answer']}"]
+        if right and wrong:
+            answers = {"chosen": right[0], "rejected": wrong[0]}
+            made = {name: [{"role": "assistant", "content": text}] for name, text in answers.items()}
+            found.append({"prompt": row["prompt"], **made})
+    return write_rows(path, found)

@@ -1,0 +1,101 @@
+"""GSM8K on one GPU: ours and TRL's, stage by stage; settings.py says what is trained and was written first.
+
+    python bench/gsm8k/run.py --model FOLDER --data FOLDER --work FOLDER --out FOLDER [--stages sft,grpo] [--seconds N]
+    python bench/gsm8k/run.py --tiny --model tiny:llama ...        # a trial of the scripts on a CPU
+
+A stage (and seed) is a process of its own that writes OUT/STAGE[-SEED].json; one that is there is not run again, so the
+same command continues after a stop. With --seconds no stage starts later than that. Runs that were stopped resume from
+WORK. TRL has to be importable. bench/gsm8k/report.py makes one JSON and the plots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from settings import RL, SEEDED, SEEDS, STAGES, TINY, Settings, Study
+
+
+def run_stage(study: Study, stage: str, seed: int | None) -> None:
+    """In this process."""
+    import torch
+
+    start = time.time()
+    if stage in RL:
+        from ours import rl
+
+        found = rl(study, stage, seed or 0)
+    elif stage.startswith("trl_"):
+        import peers
+
+        own = getattr(peers, stage.removeprefix("trl_"))
+        found = own(study) if seed is None else own(study, seed)
+    else:
+        import extras
+        import ours
+
+        found = getattr(ours if stage in ("sft", "dpo") else extras, stage)(study)
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    study.write(stage, seed, {"gpu": gpu, "torch": torch.__version__, "wall": time.time() - start, **found})
+
+
+def work(stages: list[str], seeds: list[int]) -> list[tuple[str, int | None]]:
+    """In the order of STAGES; the seeds of both sides of GRPO alternate, so that each call has all of a seed."""
+    found: list[tuple[str, int | None]] = []
+    for stage in stages:
+        found += [(stage, seed) for seed in seeds] if stage in SEEDED else [(stage, None)]
+    compared = [each for each in found if each[0] in ("grpo", "trl_grpo")]
+    rest = [each for each in found if each not in compared]
+    first = [each for each in rest if each[0] in ("sft", "trl_sft")]
+    return [*first, *sorted(compared, key=lambda each: each[1] or 0), *(each for each in rest if each not in first)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("model", "data", "work", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no stage starts after this many")
+    parser.add_argument("--tiny", action="store_true", help="a trial on a CPU")
+    parser.add_argument("--stage", help="this stage in this process")
+    parser.add_argument("--seed", type=int)
+    given = parser.parse_args()
+    stages = given.stages.split(",")
+    unknown = set(stages) - set(STAGES)
+    if unknown:
+        parser.error(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}")
+    study = Study(given.model, given.data, given.work, given.out, TINY if given.tiny else Settings())
+    if given.stage:
+        run_stage(study, given.stage, given.seed)
+        return
+    for folder in (given.work, given.out):
+        folder.mkdir(parents=True, exist_ok=True)
+    from data import prepare
+
+    prepare(study)
+    start, failed = time.time(), []
+    for stage, seed in work(stages, [int(seed) for seed in given.seeds.split(",")]):
+        name = study.name(stage, seed)
+        if study.result(stage, seed).exists() or time.time() - start > given.seconds:
+            print(name, "done" if study.result(stage, seed).exists() else "left for the next call", flush=True)
+            continue
+        words = [sys.executable, __file__, *sys.argv[1:], "--stage", stage]
+        words += [] if seed is None else ["--seed", str(seed)]
+        began = time.time()
+        with (given.out / f"{name}.log").open("w") as log:
+            status = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
+        failed += [name] if status else []
+        print(name, f"{time.time() - began:.0f} s", "" if not status else f"failed: {given.out / name}.log", flush=True)
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""GSM8K on one GPU: what is trained, for how long, and why. Written before any result was seen.
+
+The model is SmolLM2-135M-Instruct, the test set is all of GSM8K's (1,319 questions), and the budget is 30 minutes of
+one H200, TRL's seeds included. So everything is short, and the same for both sides:
+
+    sft     7,473 training solutions, 2 epochs of batches of 64, learning rate 1e-4 with linear decay, no warmup.
+            All of the following start from it.
+    rl      grpo, dapo, ppo (separate critic), rloo, and TRL's GRPOTrainer: 24 steps of 64 prompts x 8 completions of
+            at most 192 tokens, learning rate 1e-5, temperature 1, no KL, one update per step, seeds 1 to 3. ppo's row
+            takes four epochs; here it takes one as the others do. dapo's row drops groups without signal and does not
+            sample others for them, so its budget of rollouts is that of the others.
+    dpo     pairs of a correct and a wrong sample of the SFT model (2,048 training questions x 8 samples), one epoch in
+            batches of 32, beta .1, learning rate 5e-6.
+    digest  the task `digest` in the model's own chat format: SFT on summaries of mixed quality, a reward model, 40
+            steps of PPO with and without KL.
+    tools   the calculator: SFT and 24 steps of rlvr on solutions in which GSM8K's own annotations are calls.
+    code    24 steps of rlvr on generated functions with unit tests, from the instruction-tuned model itself.
+
+A learning rate of 1e-5 is what this model learned to sort with (docs/results/sort_numbers.md). None of the numbers was
+tuned on GSM8K; both sides have float32 master weights and compute in bfloat16. The reward is 1 for the right number
+after "####" and 0 otherwise, on both sides by the same function.
+
+If device time runs short the stages are dropped from the end of STAGES, not shortened.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+STAGES = ("sft", "trl_sft", "grpo", "trl_grpo", "dapo", "ppo", "rloo", "dpo", "trl_dpo", "digest", "tools", "code")
+RL = ("grpo", "dapo", "ppo", "rloo")
+SEEDED = (*RL, "trl_grpo")  # once for every seed
+SEEDS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The budget of every stage. `tiny` is a trial of the scripts on a CPU, not a measurement."""
+
+    train_rows: int = 7473
+    test_rows: int = 1319
+    samples: int = 8  # of mean@8
+
+    sft_epochs: int = 2
+    sft_batch: int = 64
+    sft_learning_rate: float = 1e-4
+
+    steps: int = 24
+    evaluate_every: int = 6
+    prompts: int = 64
+    group: int = 8
+    max_new_tokens: int = 192
+    learning_rate: float = 1e-5
+    critic_learning_rate: float = 5e-5
+    trl_rows: int = 64  # completions that go through TRL's model at a time
+
+    dpo_prompts: int = 2048
+    dpo_samples: int = 8
+    dpo_batch: int = 32
+    dpo_beta: float = 0.1
+    dpo_learning_rate: float = 5e-6
+
+    digest_rows: int = 2560
+    digest_steps: int = 40
+    digest_prompts: int = 128
+    code_rows: int = 512
+    dtype: str = "bfloat16"
+    max_tokens: int = 1024  # the longest solution with calls has some 800
+
+    @property
+    def sft_steps(self) -> int:
+        return self.sft_epochs * (self.train_rows // self.sft_batch)
+
+
+TINY = replace(
+    Settings(), train_rows=16, test_rows=4, samples=2, sft_epochs=1, sft_batch=4, steps=2, evaluate_every=1,
+    prompts=2, group=2, max_new_tokens=8, trl_rows=2, dpo_prompts=4, dpo_samples=2, dpo_batch=2, digest_rows=16,
+    digest_steps=2, digest_prompts=2, code_rows=8, dtype="float32",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where things are: the model, GSM8K's parquet files, what is written on the way, and the results."""
+
+    model: Path
+    data: Path
+    work: Path
+    out: Path
+    settings: Settings
+
+    def name(self, stage: str, seed: int | None) -> str:
+        return stage if seed is None else f"{stage}-{seed}"
+
+    def result(self, stage: str, seed: int | None = None) -> Path:
+        return self.out / f"{self.name(stage, seed)}.json"
+
+    def folder(self, stage: str, seed: int | None = None) -> Path:
+        return self.work / self.name(stage, seed)
+
+    @property
+    def sft(self) -> Path:
+        """The model that RL and DPO start from: ours after SFT, as a folder of transformers."""
+        return self.work / "sft-model"
+
+    def write(self, stage: str, seed: int | None, found: dict[str, object]) -> None:
+        record = {"stage": stage, "seed": seed, "settings": asdict(self.settings), **found}
+        self.result(stage, seed).write_text(json.dumps(record, indent=1) + "\n")

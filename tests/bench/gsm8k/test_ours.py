@@ -1,0 +1,60 @@
+"""The GSM8K study before it has a GPU: its recipes resolve, its reward and its conversions do what they say."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascent.api.train import plan_of
+
+FOLDER = Path(__file__).parents[3] / "bench" / "gsm8k"
+NAMES = [path.stem for path in FOLDER.glob("*.py")]
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Its modules, imported as the scripts import each other, and forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dapo", "ppo", "rloo"])
+def test_recipes_resolve_with_one_update_and_no_kl(study: Any, algorithm: str, tmp_path: Path) -> None:
+    settings = study("settings")
+    where = settings.Study(tmp_path, tmp_path, tmp_path, tmp_path, settings.Settings())
+    plan = plan_of(study("ours").gsm8k_recipe(where, algorithm, 1))
+    assert plan.config.update.epochs == plan.config.update.minibatches == 1
+    assert plan.config.rollouts.prompts_per_step * plan.config.rollouts.group_size == 512
+    assert plan.config.rollouts.temperature == 1 and plan.config.rollouts.dynamic_sampling_tries == 0
+    assert plan.row.kl is None and "kl_penalty" not in {cell.name for cell in plan.row.reward_shaping}
+
+
+def test_the_reward_reads_the_last_number_after_the_mark(study: Any) -> None:
+    reward = study("reward")
+    assert reward.is_correct("6 * 7 = 42\n#### 42", "42") == reward.is_correct("#### $1,200.00", "1200") == 1
+    assert reward.is_correct("#### 41 #### 42", "42") == 1
+    assert reward.is_correct("42", "42") == reward.is_correct("#### none", "42") == 0
+    chat = [[{"role": "assistant", "content": "#### -3"}]]
+    assert reward.trl_correct(chat, ["-3"]) == reward.trl_correct(["#### -3"], ["-3"]) == [1]
+
+
+def test_annotations_become_calls(study: Any) -> None:
+    row = study("data")._with_calls("Q", "He has 2*3 = <<2*3=6>>6 cats.\n#### 6")
+    contents = [(each["role"], each["content"]) for each in row["messages"][1:]]
+    assert contents == [
+        ("assistant", "He has 2*3 = <calculator>2*3</calculator>"), ("tool", "<result>6</result>"),
+        ("assistant", "6 cats.\n#### 6"),
+    ]  # fmt: skip
+
+
+def test_seconds_to_an_accuracy(study: Any) -> None:
+    seconds_to = study("report").seconds_to
+    points = [{"seconds": s, "eval/reward/mean": a} for s, a in ((0, 0.0), (10, 0.1), (20, 0.3))]
+    assert seconds_to(points, 0.2) == pytest.approx(15) and seconds_to(points, 0.4) is None

@@ -1,0 +1,81 @@
+"""`ascent serve` as a process: the commands that sample take its URL, and say what they say without it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ascent.cli.main import app
+from tests.engines.served import tiny_folder
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def served_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    folder = tmp_path_factory.mktemp("served")
+    model = tiny_folder(folder / "model")
+    (folder / "key").write_text("a-key")
+    words = [sys.executable, "-m", "ascent", "serve", str(model), "--port", "0", "--token-file", str(folder / "key")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"at (http://127\.0\.0\.1:\d+/v1)", process.stdout.readline())
+        assert found is not None
+        yield found[1], model
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+COMMANDS = {
+    "sample": "sample {model} 1+1= --samples 3 --max-new-tokens 6",
+    "evaluate": "evaluate {model} arithmetic --limit 4 --samples 2 --max-new-tokens 6 --out {out}",
+    "collect": "collect {model} arithmetic:4 --out {out} --judge {judge} --max-new-tokens 6 --repeat 0",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_takes_the_url_of_a_server(
+    command: str, served_url: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, model = served_url
+    monkeypatch.setenv("ASCENT_SERVER_KEY", "a-key")
+    (tmp_path / "judge.py").write_text("def brief(rollout):\n    return -float(len(rollout.text))\n")
+    said, written = [], []
+    for name, engine in (("here", "native"), ("there", url)):
+        out = tmp_path / f"{name}.jsonl"
+        words = COMMANDS[command].format(model=model, out=out, judge=tmp_path / "judge.py:brief").split()
+        result = CliRunner().invoke(app, [*words, "--engine", engine])
+        assert result.exit_code == 0, result.output
+        said.append(result.output.replace(str(out), "OUT"))
+        written.append(re.sub(r'"time": ?[^,}]+', "", out.read_text()) if out.exists() else "")
+    assert said[0] == said[1] and written[0] == written[1]
+    assert command == "sample" or written[0]
+
+
+def test_compare_starts_a_server_for_each_model_and_refuses_urls(
+    served_url: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, model = served_url
+    other, said = tiny_folder(tmp_path / "other", seed=1), []
+    (tmp_path / "judge.py").write_text("def brief(rollout):\n    return -float(len(rollout.text))\n")
+    words = f"compare {model} {other} arithmetic --judge {tmp_path}/judge.py:brief --limit 4 --max-new-tokens 6".split()
+    for engine in ("native", "remote"):
+        result = CliRunner().invoke(app, [*words, "--engine", engine])
+        assert result.exit_code == 0, result.output
+        said.append(result.output)
+    assert said[0] == said[1]
+    result = CliRunner().invoke(app, [*words, "--engine", url])
+    assert "names servers of one model, but there are 2" in str(result.exception)
