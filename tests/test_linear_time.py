@@ -286,7 +286,9 @@ def test_what_is_not_linear_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return reader
 
     assert complaint(takes(lambda size: 1e-6 * size), "a".__mul__) is None
-    assert complaint(takes(lambda size: 1e-11 * size**2), "a".__mul__) == "0.009 s at 30400 characters, 0.148 s at 121600"
+    assert (
+        complaint(takes(lambda size: 1e-11 * size**2), "a".__mul__) == "0.009 s at 30400 characters, 0.148 s at 121600"
+    )
     assert complaint(takes(lambda size: 1e-10 * size**2), "a".__mul__) == "1.48 s at 121600 characters"
     assert complaint(takes(lambda size: 1e-12 * size**2), "a".__mul__) is None  # below the floor
     assert complaint(lambda text: int(text) if text else 0, "9".__mul__) == "ValueError at 7600 characters"
