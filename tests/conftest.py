@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.wall_clock import wall_clock
+
 # Two test processes share two cores: more threads in each only make them wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -40,6 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(here).parts[0] in SLOW:
             item.add_marker(pytest.mark.slow)
+        if "chromium" in getattr(item, "fixturenames", ()):
+            item.add_marker(wall_clock)
 
 
 # Under xdist the process that prints loads this file only.

@@ -19,6 +19,7 @@ import pytest
 
 from ascent.http_client import Client, RequestGroup, RetryPolicy, ServerFailed, parse_json_object, validate_url
 from tests.rewards.servers import dripping, misbehaving, ok, raw
+from tests.wall_clock import wall_clock
 
 QUICK = RetryPolicy(timeout=0.5, tries=1)
 
@@ -55,6 +56,7 @@ def test_over_tls_with_a_certificate_that_is_known(
         assert [(path, token) for path, _, token in server.requests] == [("/x", "Bearer t")]
 
 
+@wall_clock
 def test_the_deadline_covers_a_handshake_that_drips() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -78,6 +80,7 @@ def test_the_deadline_covers_a_handshake_that_drips() -> None:
         thread.join()
 
 
+@wall_clock
 def test_no_thread_and_no_connection_is_left() -> None:
     before = threading.active_count()
     with misbehaving(lambda path, body: (200, b"{}")) as server:
@@ -91,6 +94,7 @@ def test_no_thread_and_no_connection_is_left() -> None:
     assert threading.active_count() <= before
 
 
+@wall_clock
 def test_a_cancelled_group_ends_at_once() -> None:
     group = RequestGroup()
     with raw(dripping(ok(b"", "Content-Length: 999"), b" ")) as server:

@@ -33,6 +33,7 @@ from ascent.rewards.text import exact, has_tag_blocks, repetition
 from ascent.runs.eval_diff import Change, Changes, markdown
 from ascent.tasks import TASKS
 from tests.rewards.rollouts import rollout
+from tests.wall_clock import wall_clock
 
 SIZES = (1_900, 7_600, 30_400, 121_600)  # the first within what `answers.parse_answer` reads, the others beyond
 SECONDS = 0.3  # of this process, for any of them
@@ -267,6 +268,7 @@ def complaint(reader: Callable[[str], object], make: Callable[[int], str]) -> st
     return None
 
 
+@wall_clock
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_time_is_linear_in_the_text(reader: str) -> None:

@@ -22,6 +22,7 @@ from ascent.setup import rl
 from tests.engines.served import KEY, served, tiny_folder
 from tests.rollouts.test_source import PLAN, even, make, train
 from tests.setup.runs import weights_of
+from tests.wall_clock import wall_clock
 
 REWARD = "def digits(rollout):\n    return sum(each.isdigit() for each in rollout.text) / max(len(rollout.text), 1)\n"
 
@@ -89,6 +90,7 @@ def overlapping(folder: Path, score: Any, staleness: int = 1) -> tuple[RolloutSo
     return source, learner
 
 
+@wall_clock
 def test_a_step_takes_as_long_as_the_longer_of_sampling_and_update(tmp_path: Path) -> None:
     """Both are measured in the steps themselves, so that a busy machine slows them alike; waits are most of each."""
     folder, seconds, steps = create(tmp_path / "tiny", seed=0), 1.0, 3

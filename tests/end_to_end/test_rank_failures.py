@@ -22,6 +22,7 @@ from ascent.runs.folder import read_run
 from ascent.update.learner import LocalLearner
 from tests.end_to_end.ranked import metrics_of, plan_of, resume_one, train_all
 from tests.parallel.group import Group, run_in_ranks
+from tests.wall_clock import wall_clock
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +64,7 @@ CASES = [("sampling", 1, "critic"), ("saving", 0, "lora"), ("updating", 0, "shar
 MORE = [(place, rank, name) for name in FEATURES for place in PLACES for rank in (0, 1)]
 
 
+@wall_clock
 @pytest.mark.parametrize(
     ("place", "rank", "feature"),
     [*CASES, *(pytest.param(*case, marks=pytest.mark.learning) for case in MORE if case not in CASES)],
@@ -92,6 +94,7 @@ def test_what_breaks_on_one_rank_ends_all_and_is_said_once(place: str, rank: int
         assert files[0] == files[1]
 
 
+@wall_clock
 @pytest.mark.parametrize("layout", ["sharded", pytest.param("replicated", marks=pytest.mark.learning)])
 def test_a_killed_rank_is_named_by_the_others(layout: Layout, tmp_path: Path) -> None:
     """In a divided model the others notice it inside a forward or backward pass."""

@@ -25,6 +25,7 @@ from ascent.setup import samplers
 from ascent.setup.policy_weights import PolicyWeights
 from ascent.setup.samplers import Engine, ServedPolicy, fleet_of
 from tests.engines.served import KEY, Served, served, tiny_folder
+from tests.wall_clock import wall_clock
 
 REQUESTS = [Request(f"p{n}", n % 2, tuple(range(5, 9 + n % 5)), 6 + n % 9, seed=n) for n in range(48)]
 
@@ -146,6 +147,7 @@ def post(server: Served, version: int, folder: Path) -> None:
     assert server.ask("/v1/weights", {"version": version, "folder": str(folder)})[0] == 200
 
 
+@wall_clock
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_server_that_fails_in_mid_step(
     fault: str, two: list[Served], folders: Path, expected: dict[tuple[str, int], Completion], tmp_path: Path

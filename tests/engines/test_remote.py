@@ -37,6 +37,7 @@ from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
 from ascent.records import Completion, Request
 from tests.rewards.servers import ENDLESS, NO_HTTP, Misbehaving, misbehaving, raw
+from tests.wall_clock import wall_clock
 
 ENDS = frozenset({1})
 QUICK = RetryPolicy(timeout=5.0, tries=3, pause=0.01)
@@ -284,6 +285,7 @@ def test_a_connection_that_breaks_is_tried_again() -> None:
     assert len(server.requests) == 3
 
 
+@wall_clock
 @pytest.mark.parametrize("drip", [False, True])
 def test_a_slow_server_is_not_asked_twice(drip: bool) -> None:
     def slow(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
@@ -346,6 +348,7 @@ def test_what_is_no_completion_is_refused_at_once(case: str) -> None:
     assert len(server.requests) == 1
 
 
+@wall_clock
 @pytest.mark.parametrize("case", NO_HTTP)
 def test_odd_replies_are_errors_that_name_the_request(case: str) -> None:
     with raw(NO_HTTP[case][0]) as server:
@@ -395,6 +398,7 @@ def test_the_request_that_failed_is_named_among_many() -> None:
         assert len(by_name(sampler.sample(asked()[:3]))) == 3  # and the sampler goes on
 
 
+@wall_clock
 def test_who_stops_listening_cuts_what_is_in_flight() -> None:
     held = threading.Event()
 

@@ -23,6 +23,7 @@ from ascent.engines.token_logprobs import token_logprobs
 from ascent.models.load import load
 from ascent.records import Completion, Message, Request
 from tests.engines.served import KEY, Served, served, tiny_folder
+from tests.wall_clock import wall_clock
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +194,7 @@ def test_an_oversized_body_is_refused_unread(server: Served) -> None:
         assert line.recv(1 << 16).startswith(b"HTTP/1.1 413 ")
 
 
+@wall_clock
 def test_slow_and_absent_readers_do_not_hold_up_others(server: Served) -> None:
     """Sixteen clients ask for long streams and read nothing; one that leaves has its request given up."""
     body = json.dumps({"prompt": "a", "max_tokens": 900, "min_tokens": 900, "n": 4, "stream": True}).encode()
@@ -211,6 +213,7 @@ def test_slow_and_absent_readers_do_not_hold_up_others(server: Served) -> None:
     assert server.server._engine.idle  # long before 16 * 4 * 900 tokens were sampled
 
 
+@wall_clock
 def test_a_client_that_hangs_up_ends_its_request(server: Served) -> None:
     body = json.dumps({"prompt": "a", "max_tokens": 1000, "min_tokens": 1000, "n": 8}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"

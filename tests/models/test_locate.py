@@ -7,6 +7,7 @@ import pytest
 from huggingface_hub import constants
 
 from ascent.models.locate import check_hub, resolve
+from tests.wall_clock import wall_clock
 
 
 def model_folder(folder: Path, weights: str = "model.safetensors") -> Path:
@@ -64,6 +65,7 @@ def unreachable(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
+@wall_clock
 def test_without_a_network_a_hub_name_is_refused_at_the_first_attempt(unreachable):
     begun = time.monotonic()
     with pytest.raises(ValueError, match="'owner/name' is no folder here and was never downloaded, and the hub cannot"):

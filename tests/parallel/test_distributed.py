@@ -15,6 +15,7 @@ import torch
 from ascent.maths.segments import Segments
 from ascent.parallel.distributed import dump, join, process_group
 from tests.parallel.group import Group, run_in_ranks
+from tests.wall_clock import wall_clock
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +70,7 @@ def fails_on_one() -> None:
         ranks.barrier("the start")
 
 
+@wall_clock
 def test_a_failure_on_one_rank_ends_all_with_a_message_that_names_it(tmp_path: Path) -> None:
     began = time.monotonic()
     group = Group(3, tmp_path, fails_on_one)
@@ -84,6 +86,7 @@ def waits(busy: float, timeout: float) -> None:
         ranks.barrier("the sum of all")
 
 
+@wall_clock
 def test_a_killed_rank_ends_the_others_within_30_seconds(tmp_path: Path) -> None:
     group = Group(3, tmp_path, waits, 300, 200)
     time.sleep(4)
@@ -94,6 +97,7 @@ def test_a_killed_rank_ends_the_others_within_30_seconds(tmp_path: Path) -> None
     assert "rank 1 is gone" in group.said()
 
 
+@wall_clock
 def test_a_killed_first_rank_ends_the_others_too(tmp_path: Path) -> None:
     group = Group(2, tmp_path, waits, 300, 200)
     time.sleep(4)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ascent.parallel.launch import launch
+from tests.wall_clock import wall_clock
 
 
 def program(text: str) -> list[str]:
@@ -31,6 +32,7 @@ def test_every_rank_gets_torchruns_variables(tmp_path: Path) -> None:
     assert first[-1] == second[-1] and int(first[-1]) > 1023
 
 
+@wall_clock
 def test_a_killed_rank_is_named_and_the_others_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ascent.parallel.launch.GRACE_AFTER_KILL", 0.5)
     text = "import os, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(60)"

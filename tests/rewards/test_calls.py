@@ -12,6 +12,7 @@ from ascent.rewards.calls import MAX_ABANDONED, CallOptions, ScoringBatch, score
 from ascent.rewards.outcome import RewardFailed, Tally
 from tests.rewards.rollouts import rollout
 from tests.rewards.tallies import counters
+from tests.wall_clock import wall_clock
 
 ROLLOUTS = [
     rollout(text, name=f"p{n}") for n, text in enumerate(["1", "raise", "nan", "hang", "inf", "word", "none", "2"])
@@ -39,6 +40,7 @@ async def misbehave_async(each):
 KINDS = [None, "raised", "nan", "timeout", "infinite", "wrong_type", "none", None]
 
 
+@wall_clock
 @pytest.mark.parametrize("reward", [misbehave, misbehave_async])
 def test_each_failure_is_that_rollouts_own(reward):
     tally = Tally()
@@ -70,6 +72,7 @@ def test_a_batch_of_the_wrong_shape_scores_nobody(returned, kind):
     assert [each["r"].failure.kind for each in found] == [kind, kind]
 
 
+@wall_clock
 def test_a_batch_that_raises_or_hangs():
     def raises(rollouts):
         raise RuntimeError("no")
@@ -92,6 +95,7 @@ def test_system_exit_in_a_reward_ends_nothing():
     assert found[0]["r"].failure.kind == "raised"
 
 
+@wall_clock
 def test_calls_run_side_by_side_and_answers_keep_their_order():
     def slow(each):
         time.sleep(0.2 if each.text == "1" else 0.1)
@@ -104,6 +108,7 @@ def test_calls_run_side_by_side_and_answers_keep_their_order():
     assert time.monotonic() - start < 1.6  # one after another: 2.4 s
 
 
+@wall_clock
 def test_hanging_calls_wait_together():
     wait, start = threading.Event(), time.monotonic()
     found = score_all({"hangs_together": lambda each: wait.wait()}, ROLLOUTS[:4], timeout=0.3)
@@ -112,6 +117,7 @@ def test_hanging_calls_wait_together():
     wait.set()
 
 
+@wall_clock
 def test_a_coroutine_that_blocks_its_loop():
     async def blocks(each):
         if each.text == "hang":
@@ -156,6 +162,7 @@ class Pieces(Batch):
         return [float(sum(int(other.prompt.id[1:]) for other in rollouts)) for _ in rollouts]
 
 
+@wall_clock
 def test_the_order_of_arrival_changes_nothing():
     """Outcomes, counts and examples are those of scoring all at once, failures included."""
     rewards = {"plain": misbehave, "later": misbehave_async, "threes": Pieces(3), "all": Pieces(0)}
@@ -172,6 +179,7 @@ def test_the_order_of_arrival_changes_nothing():
     assert [each["threes"].parts.get("") for each in at_once] == [3.0, 3.0, 3.0, None, None, None, 13.0, 13.0]
 
 
+@wall_clock
 def test_scoring_overlaps_sampling():
     """Sixteen rollouts arrive one every 50 ms, each takes 200 ms to score: together little more than the arriving."""
 

@@ -15,6 +15,7 @@ from ascent.rewards.mathematics import Mathematics
 from ascent.rewards.outcome import Tally
 from tests.rewards.rollouts import rollout
 from tests.rewards.tallies import counters
+from tests.wall_clock import wall_clock
 
 PAIRS = [json.loads(line) for line in (Path(__file__).parent / "maths_pairs.jsonl").read_text().splitlines()]
 # Right answers that are refused: degrees inside a function, and Euler's identity.
@@ -119,6 +120,7 @@ def test_a_bad_gold_is_unscored_whatever_the_text(gold, maths):
         assert isinstance(score, Unscored) and score.kind in ("bad_gold", "no_gold")
 
 
+@wall_clock
 @pytest.mark.slow
 def test_a_comparison_that_hangs_is_cut_off_and_the_next_one_works():
     """An expansion with tens of thousands of terms; the checker is killed, the count says so, nothing is 0."""
@@ -133,6 +135,7 @@ def test_a_comparison_that_hangs_is_cut_off_and_the_next_one_works():
     maths.close()
 
 
+@wall_clock
 @pytest.mark.slow
 def test_what_a_collapsed_policy_writes_is_wrong_at_once_and_counted(maths):
     """Computer algebra would take minutes for the first: a time-out, unscored, and after enough of them a dead run."""

@@ -12,6 +12,7 @@ from ascent.rewards import Unscored, find
 from ascent.rewards.calls import score_all
 from ascent.rewards.programs import extract_code
 from tests.rewards.rollouts import rollout
+from tests.wall_clock import wall_clock
 
 CALLS = {"tests": {"function": "double", "calls": [[[4], 8], [[5], 10]]}}
 STDIO = {"tests": {"stdio": [["4", "8"], ["5", "10"]]}}
@@ -99,6 +100,7 @@ def test_a_prompt_is_checked_before_anything_is_sampled():
     reward.close()
 
 
+@wall_clock
 @pytest.mark.slow
 def test_a_program_has_the_time_of_its_own_limits_whatever_a_call_may_take():
     """Cut off from outside it would be unscored; its own clock says that it is wrong."""

@@ -14,6 +14,7 @@ from ascent.rewards.outcome import RewardFailed, Tally
 from tests.rewards.rollouts import rollout
 from tests.rewards.servers import ENDLESS, NO_HTTP, misbehaving, raw, scores
 from tests.rewards.tallies import counters
+from tests.wall_clock import wall_clock
 
 QUICK = {"timeout": 0.5, "tries": 2, "pause": 0.01, "trip": 100}
 FOUR = [rollout(f"t{n}", name=f"p{n}", answer="a", info={"level": n}) for n in range(4)]
@@ -102,6 +103,7 @@ def test_what_is_no_answer_is_unscored_by_name(case):
     assert reward.client.counts[kind] == len(server.requests)
 
 
+@wall_clock
 @pytest.mark.parametrize("case", NO_HTTP)
 def test_odd_replies_are_unscored_by_name(case):
     reply, kind = NO_HTTP[case]
@@ -161,6 +163,7 @@ def test_one_bad_reply_is_mended_by_trying_again():
     assert counters == {"rewards/r/scored": 4}
 
 
+@wall_clock
 def test_a_slow_server_and_one_that_drips():
     def slow(path, body):
         time.sleep(1.0)

@@ -19,6 +19,7 @@ from ascent import http_server
 from ascent.rewards import find
 from ascent.rewards.serve import create_server
 from tests.rewards.rollouts import rollout
+from tests.wall_clock import wall_clock
 
 ONE = {"messages": [{"role": "user", "content": "q"}], "completion": "ab"}
 
@@ -232,6 +233,7 @@ def test_of_several_requests_on_a_connection_the_first_is_answered():
     assert status == 200 and body == b'{"scores": [2.0]}'
 
 
+@wall_clock
 def test_the_deadline_is_for_the_whole_request(monkeypatch):
     """A byte every 0.1 s comes always in time; all of them never do."""
     monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.6, raising=False)

@@ -8,6 +8,7 @@ import pytest
 from ascent.rewards import Unscored, find
 from ascent.rewards.text import check_pattern, has_tag_blocks
 from tests.rewards.rollouts import rollout
+from tests.wall_clock import wall_clock
 
 
 def test_exact():
@@ -94,6 +95,7 @@ class TestPatternsInAProcess:
         assert reward.score([rollout(text) for text in texts]) == [1.0, 1.0, 0.0, 0.0, 0.0]
         reward.close()
 
+    @wall_clock
     def test_backtracking_is_cut_off_and_is_not_0(self):
         """Polynomial, so no rule about patterns finds it: five stars over 3,000 letters take hours."""
         reward = find("format", pattern=r".*a.*a.*a.*a.*a.*b", seconds=3.0)

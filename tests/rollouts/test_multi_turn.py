@@ -25,6 +25,7 @@ from ascent.rollouts.generate import RenderedPrompt, RolloutStream, SamplingPara
 from ascent.rollouts.metrics import episode_metrics
 from ascent.rollouts.multi_turn import EnvSession, Limits
 from tests.data.chat import CHATML, FORGETFUL, tokenizer
+from tests.wall_clock import wall_clock
 
 
 class Scripted:
@@ -214,6 +215,7 @@ class Broken:
         return {"raises": lambda: 1 / 0, "lies": lambda: "a string"}[self.fault]()
 
 
+@wall_clock
 @pytest.mark.parametrize(
     ("fault", "ended", "detail"),
     [("raises", "raised", "ZeroDivision"), ("hangs", "timeout", "0.2 s"), ("lies", "raised", "replied with a str")],
@@ -305,6 +307,7 @@ def test_turns_have_noise_of_their_own(folder: Path) -> None:
     assert len(set(keys)) == len(keys)
 
 
+@wall_clock
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["64", "hf"])
 def test_sixty_four_waits_of_a_second_take_about_a_second_a_turn(folder: Path, kind: str) -> None:

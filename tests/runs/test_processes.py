@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 
 from ascent.runs.processes import Job, run_jobs
+from tests.wall_clock import wall_clock
 
 
 def make_job(tmp_path: Path, name: str, code: str, stdin: str = "") -> Job:
     return Job(name, [sys.executable, "-S", "-c", f"import os, sys, time\n{code}"], stdin, tmp_path / f"{name}.log")
 
 
+@wall_clock
 def test_jobs_run_in_slots_and_report_their_status(tmp_path: Path) -> None:
     """Each of four jobs writes when it was there: never more than two at once, and each slot keeps its variable."""
     code = "start = time.time(); time.sleep(0.3); print(sys.stdin.read(), os.environ['SLOT'], start, time.time())"
@@ -34,6 +36,7 @@ def test_jobs_run_in_slots_and_report_their_status(tmp_path: Path) -> None:
     assert any(low < start < high for low, high in spans for start, _ in spans)  # and they do overlap
 
 
+@wall_clock
 def test_a_signal_reaches_running_jobs_once_and_no_other_starts(tmp_path: Path) -> None:
     code = (
         "import signal\nseen = []\nsignal.signal(signal.SIGINT, lambda *_: seen.append(1))\nopen(sys.argv[1], 'w')\n"

@@ -11,6 +11,7 @@ import pytest
 
 from ascent.sandbox import cgroups
 from ascent.sandbox.limits import Limits
+from tests.wall_clock import wall_clock
 
 GROW = "import sys, time; sys.stdin.read(1); block = bytearray(b'x') * (200 << 20); print('grown'); time.sleep(60)"
 
@@ -78,6 +79,7 @@ def test_where_there_are_none(monkeypatch, tmp_path):
     assert [path.name for path in Path(tmp_path).iterdir()] == ["memory"]
 
 
+@wall_clock
 def test_groups_of_workers_that_are_gone_are_removed(monkeypatch, tmp_path):
     monkeypatch.setattr(cgroups, "ROOT", tmp_path)
     process = subprocess.Popen([sys.executable, "-c", ""])

@@ -12,6 +12,7 @@ import pytest
 
 from ascent.sandbox.pool import Pool, WorkerDied, WorkerTimeout
 from tests.sandbox.processes import alive, descendants
+from tests.wall_clock import wall_clock
 
 ECHO = """
 import json, sys, time, os
@@ -37,6 +38,7 @@ def test_order_and_reuse(pool):
     assert len({answer[1] for answer in answers}) <= 2
 
 
+@wall_clock
 def test_late_and_dead_workers_are_replaced(pool):
     start = time.monotonic()
     answers = pool.map(["hang", "die", "a", "b", "c", "d"], 1.0)
@@ -65,6 +67,7 @@ def test_closed_and_empty_pools():
         Pool(lambda slot: ["true"], 0)
 
 
+@wall_clock
 def test_workers_live_longer_than_the_threads_that_ask_them():
     """To the kernel a thread is a parent, and `signal_ready` asks to end with it; `map` has threads for each call."""
     echo = ECHO.replace(
@@ -92,6 +95,7 @@ sandbox.run("import os\\nfor _ in range(3):\\n    os.fork()\\nwhile True: pass")
 """
 
 
+@wall_clock
 @pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("bwrap") is None and os.environ.get("CI") != "true",

@@ -18,6 +18,7 @@ from ascent.sandbox.isolation import FIRST_UID, UIDS
 from ascent.sandbox.limits import Limits
 from ascent.sandbox.programs import Sandbox, Suite
 from tests.sandbox.hostile import hostile
+from tests.wall_clock import wall_clock
 
 EXPECTED = 48271934
 LIMITS = Limits(wall_seconds=2.0, test_seconds=1.0, cpu_seconds=2, memory_mb=256, processes=12, file_mb=16, temp_mb=32)
@@ -167,6 +168,7 @@ def test_what_ended_a_program_is_said(host):
     assert loud.reason == "output" and loud.fraction == 0
 
 
+@wall_clock
 @needs_bubblewrap
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="workers have users of their own only under root")
@@ -216,6 +218,7 @@ def fake_bubblewrap(folder, monkeypatch, text):
 
 
 @pytest.mark.slow
+@wall_clock
 def test_a_machine_that_forbids_namespaces_is_refused_at_once(tmp_path, monkeypatch):
     fake_bubblewrap(tmp_path, monkeypatch, "echo bwrap: No permissions to create new namespace >&2; exit 1")
     with pytest.raises(ValueError, match=r"does not work on this machine: .*No permissions to create new namespace"):

@@ -9,6 +9,7 @@ from ascent.sandbox.isolation import Interpreter
 from ascent.sandbox.limits import Limits
 from ascent.sandbox.session import ProgramEnded, SandboxError, Session, driver_source
 from tests.sandbox.processes import alive
+from tests.wall_clock import wall_clock
 
 CHILDREN = """
 import os, time
@@ -31,6 +32,7 @@ def session():
     session.close()
 
 
+@wall_clock
 @pytest.mark.slow
 def test_a_program_is_ended_while_nobody_waits_for_it(session):
     message = {"op": "load", "source": CHILDREN, "prelude": "", "define": True}
