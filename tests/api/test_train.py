@@ -264,12 +264,14 @@ class Talking(SingleTurn):
         ({}, {}, "finished"),
         ({"sour": True}, {}, "finished"),
         ({"fails": True, "on_error": "failures"}, {}, "failed"),
-        ({}, {"data.train": "nosuch:8"}, "unbuilt"),
-        ({}, {"data.evaluate": "nosuch:8"}, "unbuilt"),
+        ({}, {"data.train": "broken.jsonl"}, "unbuilt"),
+        ({}, {"data.evaluate": "broken.jsonl"}, "unbuilt"),
     ],
 )
-def test_rewards_and_environments_are_closed_once_however_a_run_ends(tmp_path, options, more, ends):
+def test_rewards_and_environments_are_closed_once_however_a_run_ends(tmp_path, monkeypatch, options, more, ends):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "held.py").write_text(CLOSING)
+    (tmp_path / "broken.jsonl").write_text("{")
     settings = {
         "algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "run.steps": 2,
         "rewards": [{"use": f"{tmp_path / 'held.py'}:Held", **options}], "rollouts.prompts_per_step": 2,

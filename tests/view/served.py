@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ def texts(page: Any, selector: str) -> list[str]:
 
 
 def shown(value: float, digits: int = 4) -> str:
-    """As the page writes numbers of ordinary size."""
-    return f"{float(f'{value:.{digits}g}'):g}".replace("-", "−")
+    """As the page writes numbers."""
+    return re.sub(r"(e.)0+", r"\1", f"{float(f'{value:.{digits}g}'):g}").replace("-", "−")
 
 
 def point_at(page: Any, panel: Any, share: float) -> None:
