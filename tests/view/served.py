@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,15 @@ def texts(page: Any, selector: str) -> list[str]:
 
 
 def shown(value: float, digits: int = 4) -> str:
-    """As the page writes numbers."""
-    return re.sub(r"(e.)0+", r"\1", f"{float(f'{value:.{digits}g}'):g}").replace("-", "−")
+    """As the page writes numbers (base.js: formatNumber)."""
+    if float(value).is_integer() and abs(value) < 1e7:
+        text = f"{int(value):,}"
+    elif 1e-3 <= abs(value) < 1e7:
+        text = f"{float(f'{value:.{digits}g}'):.12g}"
+    else:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        text = f"{float(mantissa):g}e{int(exponent)}"
+    return text.replace("-", "−")
 
 
 def point_at(page: Any, panel: Any, share: float) -> None:
