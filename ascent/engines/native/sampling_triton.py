@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ascent.engines.counter_rng import OFFSET0, OFFSET1
 from ascent.engines.native.batch_state import SamplingState
+from ascent.models.sampling_noise_cuda import exponential, stream_keys
 
 BLOCK = 2048  # tokens of a row per iteration
 
@@ -48,39 +49,12 @@ def exponentials_cuda(params: SamplingState, size: int) -> Tensor:
 
 
 @triton.jit
-def _mix(x):
-    x = x ^ (x >> 16)
-    x = x * 0x7FEB352D
-    x = x ^ (x >> 15)
-    x = x * 0x846CA68B
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def _stream_keys(key0, key1, positions, row, OFFSET0: tl.constexpr, OFFSET1: tl.constexpr):
-    position = tl.load(positions + row).to(tl.uint32, bitcast=True)
-    first = _mix(tl.load(key0 + row).to(tl.uint32, bitcast=True) ^ _mix(position + OFFSET0))
-    second = _mix(tl.load(key1 + row).to(tl.uint32, bitcast=True) ^ _mix(position + OFFSET1))
-    return first, second
-
-
-@triton.jit
-def _exponential(tokens, first, second):
-    hashed = _mix(_mix(tokens.to(tl.uint32) ^ first) + second)
-    u = (hashed.to(tl.float32) + 0.5) * 2.3283064365386963e-10
-    u = tl.minimum(u, 0.99999994)
-    # Where u is small, the series of -log(1 - u) keeps its precision.
-    small = u + u * u * 0.5 + u * u * u * 0.33333334
-    return tl.where(u < 1e-3, small, -tl.log(1 - u))
-
-
-@triton.jit
 def _sample(
     logits, temperatures, greedy, key0, key1, positions, tokens, logprobs, size, stride,
     OFFSET0: tl.constexpr, OFFSET1: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    first, second = _stream_keys(key0, key1, positions, row, OFFSET0, OFFSET1)
+    first, second = stream_keys(key0, key1, positions, row, OFFSET0, OFFSET1)
     temperature = tl.load(temperatures + row)
     is_greedy = tl.load(greedy + row) != 0
     row_logits = logits + row.to(tl.int64) * stride
@@ -99,7 +73,7 @@ def _sample(
         grown_L = tl.where(z_L > top_L, mass_L * step_L + 1, mass_L + step_L)
         mass_L = tl.where(valid_L, grown_L, mass_L)
         top_L = tl.maximum(top_L, z_L)
-        score_L = tl.where(is_greedy, z_L, z_L - tl.log(_exponential(tokens_L, first, second)))
+        score_L = tl.where(is_greedy, z_L, z_L - tl.log(exponential(tokens_L, first, second)))
         better_L = (score_L > best_L) & valid_L
         best_L = tl.where(better_L, score_L, best_L)
         logit_L = tl.where(better_L, z_L, logit_L)
@@ -118,6 +92,6 @@ def _fill_exponentials(
     key0, key1, positions, out, size, OFFSET0: tl.constexpr, OFFSET1: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0)
-    first, second = _stream_keys(key0, key1, positions, row, OFFSET0, OFFSET1)
+    first, second = stream_keys(key0, key1, positions, row, OFFSET0, OFFSET1)
     tokens = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + row.to(tl.int64) * size + tokens, _exponential(tokens, first, second), mask=tokens < size)
+    tl.store(out + row.to(tl.int64) * size + tokens, exponential(tokens, first, second), mask=tokens < size)
