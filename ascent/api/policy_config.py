@@ -13,7 +13,7 @@ from ascent.models.dtype import default_dtype
 
 # The loop decides all other keys of a recipe.
 KEYS = {
-    *(f"model.{name}" for name in ("dtype", "gradient_checkpointing", "lora", "lora_alpha", "quantize")),
+    *(f"model.{name}" for name in ("dtype", "arithmetic", "gradient_checkpointing", "lora", "lora_alpha", "quantize")),
     *(f"model.{name}" for name in ("reference", "trust_remote_code", "routing_replay")),
     *(f"rollouts.{name}" for name in ("max_new_tokens", "temperature", "top_p")),
     *(f"update.{name}" for name in ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")),

@@ -33,6 +33,7 @@ ON_RESUME: dict[str, str] = {
     **dict.fromkeys((*MODELS, *DATA), ""),
     "model.critic": _STATE,
     "model.dtype": _STATE,
+    "model.arithmetic": "the two round differently, so the run would not be the one that was begun",
     "model.gradient_checkpointing": "",
     "model.routing_replay": "",
     "model.lora": _STATE,

@@ -104,6 +104,10 @@ class Model(Section):
         description="Dtype of the weights (the optimizer keeps float32 master weights); auto: bfloat16 on a GPU that "
         "computes in it, float32 elsewhere.",
     )
+    arithmetic: Literal["fast", "exact"] = Field(
+        "fast",
+        description="exact: on an H100 or H200 in bfloat16, sampling and training give equal log-probs, bit for bit.",
+    )
     gradient_checkpointing: Bool = Field(
         False, description="Recompute activations in the backward pass: less memory, more time."
     )

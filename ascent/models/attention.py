@@ -1,6 +1,7 @@
 """The attention function of every model, and the context it reads.
 
-It is registered with transformers under the name "ascent". What it must know beyond queries, keys and values (which
+It is registered with transformers under the name "ascent", and as "ascent_exact" with the kernels of
+`exact_attention_cuda`. What it must know beyond queries, keys and values (which
 tokens form a sequence) is in a frozen context that the caller enters around the forward; a forward without one is an
 error. `PackedContext` is for training: T tokens of several sequences on one axis, with causal attention inside each
 sequence. Prefill and decode have their own contexts (see `paged_attention`).
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -26,7 +28,7 @@ from transformers import AttentionInterface
 from ascent.maths.segments import Segments
 from ascent.models.shared_prefix import GatherIndex, SharedPrefixes, gather, gather_index, upload
 
-NAME = "ascent"
+NAME, EXACT_NAME = "ascent", "ascent_exact"
 LARGEST_FLASH_HEAD = 256
 
 # Arguments of models that do not change the result of attention.
@@ -71,6 +73,8 @@ class PackedContext:
     def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: AttentionCall) -> Tensor:
         if self.calls is not None:
             self.calls.append(call)
+        if call.exact:
+            return _exact(q_THD, k_TKD, v_TKD, self, call)
         kernel = _flash if _flash_supports(q_THD, v_TKD, call) else _sdpa
         return kernel(q_THD, k_TKD, v_TKD, self, call)
 
@@ -86,6 +90,7 @@ class AttentionCall:
     layer: int  # its index in the KV cache
     heads: tuple[int, int, int]  # key/value heads, size of a key, size of a value
     sinks_H: Tensor | None = None  # per head: the score of an extra key whose value is 0
+    exact: bool = False  # in one order of summation, for training and sampling alike
 
 
 def packed_context(segments: Segments, device: torch.device, prefixes: SharedPrefixes | None = None) -> PackedContext:
@@ -172,6 +177,7 @@ def attention_forward(
     softcap: float | None = None,
     is_causal: bool | None = None,
     s_aux: Tensor | None = None,
+    exact: bool = False,
     **extra: Any,
 ) -> tuple[Tensor, None]:
     """The attention function of transformers: (1, heads, T, D) in, (1, T, H, D) out."""
@@ -189,7 +195,8 @@ def attention_forward(
         )
     heads = (key.shape[1], key.shape[-1], value.shape[-1])
     layer: Any = getattr(module, "layer_idx", None)
-    call = AttentionCall(scaling or query.shape[-1] ** -0.5, sliding_window, softcap, dropout, layer, heads, s_aux)
+    scaling = scaling or query.shape[-1] ** -0.5
+    call = AttentionCall(scaling, sliding_window, softcap, dropout, layer, heads, s_aux, exact)
     if softcap is not None and s_aux is not None:
         raise ValueError(f"{type(module).__name__} asks attention for sinks and a soft cap at once; use one of them")
     q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1) for x in (query, key, value))
@@ -237,6 +244,19 @@ def _flash(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, 
     max_queries = max(queries for _, queries, _ in context.groups)
     out_THD: Tensor = _FlashAttention.apply(*tensors, max_queries, max_len, call.scaling, left)
     return out_THD
+
+
+def _exact(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall) -> Tensor:
+    from ascent.models.exact_attention_cuda import packed_attention  # triton exists on CUDA machines only
+
+    if context.flash_keys is not None:
+        k_TKD, v_TKD = (gather(x, context.flash_keys) for x in (k_TKD, v_TKD))
+    return packed_attention(
+        *(q_THD, k_TKD, v_TKD, context.offsets, context.key_offsets),
+        max_queries=max(queries for _, queries, _ in context.groups),
+        max_len=context.max_len,
+        scaling=call.scaling,
+    )
 
 
 class _FlashAttention(torch.autograd.Function):
@@ -332,3 +352,4 @@ def _visible_mask(length: int, window: int | None, device: torch.device) -> Tens
 
 # For a name without a mask function transformers builds no mask of size T x T.
 AttentionInterface.register(NAME, attention_forward)
+AttentionInterface.register(EXACT_NAME, partial(attention_forward, exact=True))

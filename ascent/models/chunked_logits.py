@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from ascent.maths.logprobs import widened
 from ascent.models.fused_logprobs import BUDGET_BYTES, slices
 from ascent.models.head import Head
+from ascent.models.layer_patching import wide_product
 
 # Tiles of R x V alive at once: logits, log-probs and mixtures of two models, and their gradients.
 LIVE_TILES = 16
@@ -104,7 +105,7 @@ class _MapRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_output_N: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V = ctx.saved_tensors
-        head, product, wide = ctx.source.head, ctx.source.head.kernels.product, d_output_N.dtype
+        head, product, wide = ctx.source.head, wide_product, d_output_N.dtype
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         d_hidden_ND = torch.zeros_like(hidden_ND) if needs_hidden else None
         d_weight_VD = torch.zeros(weight_VD.shape, dtype=wide, device=weight_VD.device) if needs_weight else None

@@ -1,8 +1,8 @@
 """The output head on CUDA with one order of summation for training and sampling, in Triton.
 
 One kernel computes tiles of logits and reduces them: log-sum-exp, the logit of a given token, entropy and collision, or
-the sampled token (Gumbel-max) with its logit, so logits are never written. The tile and the splits of the vocabulary are
-the same for every number of rows, and a second kernel merges the splits in order. Sampling and training therefore give a
+the sampled token (Gumbel-max) with its logit, so logits are never written. Tile and splits of the vocabulary are the
+same for every number of rows, and a second kernel merges the splits in order. Sampling and training therefore give a
 token the same log-prob, bit for bit.
 
 Axes: N rows, D hidden size, V vocabulary, C columns of a tile, S splits of the vocabulary.
@@ -104,6 +104,21 @@ def _run(
 
 
 @triton.jit
+def _best(x_NC, columns_C, inside_NC, greedy_N, first_N, second_N, vocab):
+    """The largest score of a tile, its column (the first of equals, like argmax) and its logit."""
+    noise_NC = tl.log(exponential(columns_C[None, :], first_N[:, None], second_N[:, None]))
+    score_NC = tl.where(inside_NC, x_NC - tl.where(greedy_N[:, None], 0.0, noise_NC), -float("inf"))
+    score_N = tl.max(score_NC, 1)
+    token_N = tl.min(tl.where(score_NC == score_N[:, None], columns_C[None, :], vocab), 1)
+    return score_N, token_N, _logit(x_NC, columns_C, token_N)
+
+
+@triton.jit
+def _logit(x_NC, columns_C, token_N):
+    return tl.max(tl.where(columns_C[None, :] == token_N[:, None], x_NC, -float("inf")), 1)
+
+
+@triton.jit
 def _reduce(
     hidden, weight, bias, tokens, temperatures, greedy, key0, key1, positions, parts, best_tokens, rows, vocab, depth,
     per_split, scale,
@@ -114,15 +129,12 @@ def _reduce(
     row, split = tl.program_id(0) * ROWS, tl.program_id(1)
     rows_N = row + tl.arange(0, ROWS)
     there_N = rows_N < rows
-    # A padding row reads the last one.
-    safe_N = tl.minimum(rows_N, rows - 1)
+    safe_N = tl.minimum(rows_N, rows - 1)  # a padding row reads the last one
     temperature_N = tl.load(temperatures + safe_N)
     top_N = tl.full((ROWS,), -float("inf"), dtype=tl.float32)
     mass_N = tl.zeros((ROWS,), dtype=tl.float32)
-    weighted_N = tl.zeros((ROWS,), dtype=tl.float32)
-    squares_N = tl.zeros((ROWS,), dtype=tl.float32)
-    logit_N = tl.zeros((ROWS,), dtype=tl.float32)
-    score_N = tl.full((ROWS,), -float("inf"), dtype=tl.float32)
+    weighted_N, squares_N = mass_N, mass_N
+    logit_N, score_N = top_N, top_N
     if SAMPLES:
         first_N, second_N = stream_keys(key0, key1, positions, safe_N, OFFSET0, OFFSET1)
         greedy_N = tl.load(greedy + safe_N) != 0
@@ -149,19 +161,13 @@ def _reduce(
             weighted_N = weighted_N * shrink_N + tl.sum(exp_NC * x_NC, 1)
         top_N = new_N
         if SAMPLES:
-            noise_NC = tl.log(exponential(columns_C[None, :], first_N[:, None], second_N[:, None]))
-            score_NC = tl.where(inside_NC, x_NC - tl.where(greedy_N[:, None], 0.0, noise_NC), -float("inf"))
-            found_N = tl.max(score_NC, 1)
-            # The first of equals, like argmax.
-            own_N = tl.min(tl.where(score_NC == found_N[:, None], columns_C[None, :], vocab), 1)
-            own_logit_N = tl.max(tl.where(columns_C[None, :] == own_N[:, None], x_NC, -float("inf")), 1)
+            found_N, own_N, own_logit_N = _best(x_NC, columns_C, inside_NC, greedy_N, first_N, second_N, vocab)
             better_N = found_N > score_N
             score_N = tl.where(better_N, found_N, score_N)
             token_N = tl.where(better_N, own_N, token_N)
             logit_N = tl.where(better_N, own_logit_N, logit_N)
         else:
-            own_logit_N = tl.max(tl.where(columns_C[None, :] == token_N[:, None], x_NC, -float("inf")), 1)
-            logit_N = tl.where((token_N >= column) & (token_N < column + COLUMNS), own_logit_N, logit_N)
+            logit_N = tl.maximum(logit_N, _logit(x_NC, columns_C, token_N))  # -inf but in the tile of the token
     own = split.to(tl.int64) * rows + rows_N
     stride = tl.cast(rows, tl.int64) * SPLITS
     tl.store(parts + own, top_N, mask=there_N)
@@ -190,8 +196,7 @@ def _merge(
         own = split * tl.cast(rows, tl.int64) + rows_N
         top_N = tl.maximum(top_N, tl.load(parts + own, mask=there_N, other=0.0))
     mass_N = tl.zeros((ROWS,), dtype=tl.float32)
-    weighted_N = tl.zeros((ROWS,), dtype=tl.float32)
-    squares_N = tl.zeros((ROWS,), dtype=tl.float32)
+    weighted_N, squares_N = mass_N, mass_N
     logit_N = tl.zeros((ROWS,), dtype=tl.float32)
     score_N = tl.full((ROWS,), -float("inf"), dtype=tl.float32)
     token_N = tl.zeros((ROWS,), dtype=tl.int32)

@@ -180,10 +180,7 @@ def _sum(x, weight, row, column, first, last, WIDE: tl.constexpr, ROWS: tl.const
     sum_MN = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for k in range(first, last, DEPTH):
         a_MK, b_NK = x.load([row, k]), weight.load([column, k])
-        if WIDE:
-            sum_MN = tl.dot(a_MK, b_NK.T, sum_MN, input_precision="ieee")
-        else:
-            sum_MN = tl.dot(a_MK, b_NK.T, sum_MN)
+        sum_MN = tl.dot(a_MK, b_NK.T, sum_MN, input_precision="ieee" if WIDE else "tf32")  # of float32 inputs
     return sum_MN
 
 
@@ -212,10 +209,7 @@ def _linear(
     rows_M, columns_N = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
     if HAS_BIAS:
         sum_MN += tl.load(bias + columns_N, mask=columns_N < columns, other=0.0).to(tl.float32)[None, :]
-    if LARGE:
-        places_M = rows_M.to(tl.int64) * columns
-    else:
-        places_M = rows_M * columns
+    places_M = rows_M.to(tl.int64) * columns if LARGE else rows_M * columns
     if SPLITS:
         out += tl.program_id(1).to(tl.int64) * rows * columns
     inside_MN = (rows_M < rows)[:, None] & (columns_N < columns)[None, :]
@@ -223,9 +217,7 @@ def _linear(
 
 
 @triton.jit
-def _add_segments(
-    parts, bias, out, rows, columns, HAS_BIAS: tl.constexpr, SEGMENTS: tl.constexpr, BLOCK: tl.constexpr
-):
+def _add_segments(parts, bias, out, rows, columns, HAS_BIAS: tl.constexpr, SEGMENTS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns_N = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there_N = columns_N < columns

@@ -22,7 +22,7 @@ from ascent.models.attention import PackedContext, attention_context, packed_con
 from ascent.models.chunked_logits import ChunkedLogits
 from ascent.models.fused_logprobs import BUDGET_BYTES, fused_logprobs
 from ascent.models.head import Head
-from ascent.models.layer_patching import wide_product
+from ascent.models.layer_patching import kernels_of
 from ascent.models.routing import RoutingReplay, capture_contexts, routing
 from ascent.models.shared_prefix import GatherIndex, gather, gather_index, upload
 
@@ -166,7 +166,7 @@ def sequence_scores(hidden_UD: Tensor, plan: ForwardPlan, segments: Segments, he
 
 def _apply_head(hidden_TD: Tensor, head: nn.Linear) -> Tensor:
     """In float32 at least: a reward rounded to bfloat16 has three digits."""
-    return wide_product(hidden_TD, head.weight.mT).squeeze(-1)
+    return kernels_of(head).product(hidden_TD, head.weight.mT).squeeze(-1)
 
 
 def enable_gradient_checkpointing(module: PreTrainedModel) -> None:

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from ascent.maths.logprobs import widened
 from ascent.models.head import Head, TileConfig
+from ascent.models.layer_patching import wide_product
 
 BUDGET_BYTES = 128 * 2**20
 CUDA_BUDGET_BYTES = 512 * 2**20  # larger tiles keep a GPU busy: half the time of 128 MiB on an H200
@@ -103,7 +104,7 @@ class _FusedLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, config: TileConfig
     ) -> tuple[Tensor, Tensor, Tensor]:
-        reduce = _reduce_triton if config.triton else _reduce_tiles
+        reduce = _reduce_exact if config.kernels.exact else _reduce_triton if config.triton else _reduce_tiles
         lse_N, mean_N, logit_N, collision_N = reduce(hidden_ND, weight_VD, bias_V, tokens_N, config)
         logprobs_N = logit_N - lse_N
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, tokens_N, lse_N, mean_N)
@@ -121,7 +122,7 @@ class _FusedLogprobs(torch.autograd.Function):
         d_hidden_ND = torch.zeros(hidden_ND.shape, dtype=wide, device=hidden_ND.device) if needs_hidden else None
         d_weight_VD = torch.empty_like(weight_VD) if needs_weight else None
         d_bias_V = torch.empty_like(bias_V) if needs_bias else None
-        product, gradient = ctx.config.kernels.product, _gradient_triton if ctx.config.triton else _tile_gradient
+        product, gradient = wide_product, _gradient_triton if ctx.config.triton else _tile_gradient
         # Columns outside, rows inside: a strip of the weights' gradient is summed in float32 before it is rounded.
         for columns in slices(weight_VD.shape[0], ctx.config.tile[1]):
             weight_CD = weight_VD[columns]
@@ -186,6 +187,12 @@ def _reduce_triton(*inputs: Any) -> tuple[Tensor, ...]:
     from ascent.models import head_cuda
 
     return head_cuda.reduce_logits(*inputs)
+
+
+def _reduce_exact(*inputs: Any) -> tuple[Tensor, ...]:
+    from ascent.models import exact_head_cuda
+
+    return exact_head_cuda.reduce_logits(*inputs)
 
 
 def _gradient_triton(

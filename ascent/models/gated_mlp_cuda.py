@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ascent.models.shared_input import to_keep
+from ascent.models.shared_input import LinearForward, to_keep
 
 BLOCK = 1024
 TOLERANCE = 2**-6  # of the largest output: the product may be summed in another order
@@ -41,9 +41,11 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     return out
 
 
-def gated_mlp(x: Tensor, gate_up: Tensor, gate_ID: Tensor, up_ID: Tensor, down_DI: Tensor) -> Tensor:
+def gated_mlp(
+    x: Tensor, gate_up: Tensor, gate_ID: Tensor, up_ID: Tensor, down_DI: Tensor, linear: LinearForward = F.linear
+) -> Tensor:
     """(silu(x @ gate.T) * (x @ up.T)) @ down.T. `gate_up` is the view that covers gate and up."""
-    out: Tensor = _GatedMLP.apply(x, gate_up, gate_ID, up_ID, down_DI)
+    out: Tensor = _GatedMLP.apply(x, gate_up, gate_ID, up_ID, down_DI, linear)
     return out
 
 
@@ -67,18 +69,20 @@ class _GatedMLP(torch.autograd.Function):
     """Keeps gate and up, and its input unless that is recomputed; what the down projection reads is computed again."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, gate_ID: Tensor, up_ID: Tensor, down_DI: Tensor) -> Tensor:
-        gate_up = F.linear(x.flatten(0, -2), weight)
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, gate_ID: Tensor, up_ID: Tensor, down_DI: Tensor, linear: LinearForward
+    ) -> Tensor:
+        gate_up = linear(x.flatten(0, -2), weight, None)
         kept, ctx.recompute = to_keep(x)
         ctx.save_for_backward(gate_up, weight, down_DI, *kept)
-        out = F.linear(_activation(*gate_up.chunk(2, -1)), down_DI)
+        out = linear(_activation(*gate_up.chunk(2, -1)), down_DI, None)
         return out.view(*x.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         gate_up, weight, down_DI, *kept = ctx.saved_tensors
-        needs_x, _, needs_gate, needs_up, needs_down = ctx.needs_input_grad
+        needs_x, _, needs_gate, needs_up, needs_down, _ = ctx.needs_input_grad
         d_ND, d_gate_up = d_out.flatten(0, -2), torch.empty_like(gate_up)
         d_x, d_gate, d_up, d_down = None, None, None, None
         hidden_NI = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2) if needs_down else None
@@ -90,7 +94,7 @@ class _GatedMLP(torch.autograd.Function):
             d_x = (d_gate_up @ weight).view(d_out.shape)
         if needs_gate or needs_up:
             d_gate, d_up = (d_gate_up.mT @ ctx.recompute(*kept).flatten(0, -2)).chunk(2)
-        return d_x, None, d_gate, d_up, d_down
+        return d_x, None, d_gate, d_up, d_down, None
 
 
 def _activation(gate_NI: Tensor, up_NI: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """Patches of a loaded model's layers: linear, norm, attention, head and routers.
 
-Today there is one `KernelSet`, "fast": the library's own arithmetic. An exact one (the same bits for any batch) can be
-added to `KERNEL_SETS`. The modules' code is not changed: a linear or norm module gets a subclass of its own class whose
-forward calls the kernel set, so weights, names, copies and `isinstance` stay the same. Attention is replaced by name
-(see `attention`), and the head's product gives float32 logits wherever log-probs are computed. Routers can be recorded
-and replayed (see `routing`).
+There are two `KernelSet`s: "fast", the library's own arithmetic, and "exact", whose bits do not depend on the batch
+(CUDA, bfloat16; see `exact`). The modules' code is not changed: a linear or norm module gets a subclass of its own
+class whose forward calls the kernel set, so weights, names, copies and `isinstance` stay the same. Attention is
+replaced by name (see `attention`), and the head's product gives float32 logits wherever log-probs are computed. Routers
+can be recorded and replayed (see `routing`).
 
 On CUDA norms, rotary embeddings and gated activations run in one kernel each way, with the stock rounding, if the stock
 code is one of the known formulas, and layers that read the same input are one product (see `shared_input`).
@@ -32,13 +32,22 @@ StockForward = Callable[[Any, Tensor], Tensor]  # a module class's stock forward
 
 @dataclass(frozen=True)
 class KernelSet:
-    """An implementation of linear layers, norms, gated MLPs, and the product that gives logits."""
+    """An implementation of linear layers, norms, gated MLPs, the product that gives logits, and attention (by name).
+
+    `linear` is differentiable; `forward` is the same without a gradient.
+    """
 
     name: str
     linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    forward: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     norm: Callable[[StockForward, nn.Module, Tensor], Tensor]
     mlp: Callable[[StockForward, nn.Module, Tensor], Tensor]
     product: Callable[[Tensor, Tensor], Tensor]
+    attention: str
+
+    @property
+    def exact(self) -> bool:
+        return self.name == "exact"  # not `is`: modules are copied with it
 
 
 class PatchedLayers(NamedTuple):
@@ -115,23 +124,52 @@ def fast_mlp(stock: StockForward, module: Any, x: Tensor) -> Tensor:
     plain = all(_stock_class(each) is nn.Linear and each.bias is None for each in (gate, up, down))
     merged = shared_input.adjacent((gate.weight, up.weight)) if plain else None
     if merged is not None:
-        return gated_mlp(x, merged, gate.weight, up.weight, down.weight)
+        return gated_mlp(x, merged, gate.weight, up.weight, down.weight, module.kernels.forward)
     out: Tensor = down(silu_mul(gate(x), up(x)))
     return out
 
 
-FAST = KernelSet("fast", linear=F.linear, norm=fast_norm, mlp=fast_mlp, product=wide_product)
-KERNEL_SETS = {FAST.name: FAST}
+def exact_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    from ascent.models.exact_linear_cuda import linear  # triton exists on CUDA machines only
+
+    return linear(x, weight, bias)
 
 
-def patch_layers(module: PreTrainedModel, kernels: str = "fast") -> PatchedLayers:
-    """Patch a model. Calling it again (after LoRA added layers, say) patches new layers."""
+def exact_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    from ascent.models.exact_linear_cuda import forward
+
+    return forward(x, weight, bias)
+
+
+def exact_product(a_NK: Tensor, b_KM: Tensor) -> Tensor:
+    from ascent.models.exact_linear_cuda import wide_linear
+
+    return wide_linear(a_NK, b_KM.mT)
+
+
+# The norm and the activation of "fast" run one row, or one number, at a time: their bits are those of any batch. Norms
+# that keep their stock forward are refused (see `exact`).
+FAST = KernelSet("fast", F.linear, F.linear, fast_norm, fast_mlp, wide_product, attention.NAME)
+EXACT = KernelSet("exact", exact_linear, exact_forward, fast_norm, fast_mlp, exact_product, attention.EXACT_NAME)
+KERNEL_SETS = {each.name: each for each in (FAST, EXACT)}
+
+
+def kernels_of(module: nn.Module) -> KernelSet:
+    """Those of a patched model, or of a patched layer; fast before it is patched."""
+    return next(
+        (part.kernels for part in module.modules() if isinstance(getattr(part, "kernels", None), KernelSet)), FAST
+    )
+
+
+def patch_layers(module: PreTrainedModel, kernels: str | None = None) -> PatchedLayers:
+    """Patch a model. Calling it again (after LoRA added layers, say) patches new layers, by default as the others."""
+    kernels = kernels or kernels_of(module).name
     if kernels not in KERNEL_SETS:
         raise ValueError(f"kernels={kernels!r} does not exist; choose from {', '.join(KERNEL_SETS)}")
     # On ARM, oneDNN takes float32 products over from the BLAS from 9 rows on: up to 6 times slower for small matrices,
     # never faster, and with another order of summation, so a row's bits would depend on its batch.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
-    module.set_attn_implementation(attention.NAME)
+    module.set_attn_implementation(KERNEL_SETS[kernels].attention)
     counts = {"linear": 0, "quantized": 0, "norm": 0, "mlp": 0, "router": 0}
     unpatched = []
     for name, part in module.named_modules():

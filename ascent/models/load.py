@@ -22,7 +22,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ascent.models import adapters, attention, heads, layer_patching
+from ascent.models import adapters, attention, exact, heads, layer_patching
 from ascent.models import quantize as quantizing
 from ascent.models.dropout import disable_config_dropout, disable_dropout
 from ascent.models.fused_logprobs import BUDGET_BYTES, CUDA_BUDGET_BYTES
@@ -52,6 +52,7 @@ def load(
     budget_bytes: int | None = None,
     routing_replay: bool = False,
     quantize: str | None = None,
+    arithmetic: str = "fast",
 ) -> LanguageModel:
     """Load a folder, one of our runs, or a hub name. A LoRA adapter is merged into its base.
 
@@ -60,12 +61,13 @@ def load(
     recomputing each layer in the backward pass. `seed` initializes the scalar head if the folder has none.
     `budget_bytes` is the memory for logits: 128 MiB, or 512 MiB on CUDA, by default. `routing_replay` replays the
     experts that the native engine recorded. `quantize="nf4"` stores the linear layers in 4 bits, frozen: attach LoRA to
-    train such a model.
+    train such a model. `arithmetic="exact"`: sampling and training give equal log-probs, bit for bit (docs/exact.md).
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r} is not supported; use {' or '.join(DTYPES)}")
     if head not in AUTO:
         raise ValueError(f"head={head!r} does not exist; use one of {', '.join(AUTO)}")
+    exact.check_request(arithmetic, device=device, dtype=dtype, quantize=quantize, dropout=dropout)
     found = resolve(source)
     folder, origin = check_hub(found), str(found.absolute() if isinstance(found, Path) else found)
     notes = [f"model {source} is {folder}"] if str(folder) != str(Path(source).expanduser()) else []
@@ -83,13 +85,12 @@ def load(
         disable_dropout(module.modules())
     if quantize is None:
         nn.Module.to(module, device)
-    layer_patching.patch_layers(module)
+    patched = layer_patching.patch_layers(module, arithmetic)
     check_model(module, None if head == "scalar" else output_head(module))
+    exact.check_model(module, patched)
     routes = check_routing(module.eval()) if routing_replay else None
-    value_head = None
-    if head == "both":
-        value_head, head_notes = _value_head(folder, module, seed)
-        notes += head_notes
+    value_head, head_notes = _value_head(folder, module, seed) if head == "both" else (None, [])
+    notes += head_notes
     for note in notes:
         logger.info(note)
     module.train(dropout or gradient_checkpointing)
@@ -215,4 +216,6 @@ def _value_head(folder: Path | str, module: PreTrainedModel, seed: int) -> tuple
     size = module.config.get_text_config().hidden_size
     saved = heads.load_value_head(folder, size, torch.float32) if isinstance(folder, Path) else None
     notes = [] if saved is not None else [f"the value head is new (initialized from seed {seed})"]
-    return (saved or heads.scalar_head(size, seed=seed)).to(module.device), notes
+    head = (saved or heads.scalar_head(size, seed=seed)).to(module.device)
+    head.kernels = layer_patching.kernels_of(module)  # type: ignore[assignment]
+    return head, notes

@@ -15,7 +15,7 @@ from ascent.models import adapters, forward, heads
 from ascent.models.fused_logprobs import BUDGET_BYTES
 from ascent.models.head import Head
 from ascent.models.hf_logging import quiet_transformers
-from ascent.models.layer_patching import FAST
+from ascent.models.layer_patching import FAST, kernels_of
 from ascent.models.routing import EXPERTS, ROUTES_CHANGED, Routes, RoutingReplay
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ class LanguageModel:
     def __post_init__(self) -> None:
         if self.gradient_checkpointing:
             forward.enable_gradient_checkpointing(self.module)
+
+    @property
+    def exact(self) -> bool:
+        """Whether sampling and training give equal log-probs on CUDA, bit for bit."""
+        return kernels_of(self.module).exact
 
     @property
     def offers(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 Recompute = tuple[tuple[Tensor, ...], Callable[..., Tensor]]  # inputs, and the function that gives the tensor again
+LinearForward = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x @ weight.T + bias, without a gradient
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that read one input, by name
 
 
@@ -37,6 +38,12 @@ class SharedInput:
     def biases(self) -> list[Tensor]:
         return [layer.bias for layer in self.layers if layer.bias is not None]
 
+    @property
+    def _forward(self) -> LinearForward:
+        """The product of these layers; of layers that are not patched, torch's."""
+        kernels: Any = getattr(self.layers[0], "kernels", None)
+        return F.linear if kernels is None else kernels.forward
+
     def store_adjacent(self) -> None:
         """Move the weights next to each other, and the biases."""
         for tensors in (self.weights, self.biases):
@@ -55,7 +62,9 @@ class SharedInput:
             if weight is None or (biases and bias is None):
                 return None
             self._call = (x, x._version, torch.is_grad_enabled())
-            self._outputs = dict(enumerate(_SharedLinear.apply(x, weight, bias, len(weights), *weights, *biases)))
+            self._outputs = dict(
+                enumerate(_SharedLinear.apply(x, weight, bias, self._forward, len(weights), *weights, *biases))
+            )
         found = self._outputs.pop(index)
         if not self._outputs:
             self._call = None
@@ -106,12 +115,12 @@ class _SharedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight_ED: Tensor, bias_E: Tensor | None, count: int, *own: Tensor
+        ctx: Any, x: Tensor, weight_ED: Tensor, bias_E: Tensor | None, linear: LinearForward, count: int, *own: Tensor
     ) -> tuple[Tensor, ...]:
         kept, ctx.recompute = to_keep(x)
         ctx.save_for_backward(weight_ED, *kept)
         ctx.sizes, ctx.has_bias = [each.shape[0] for each in own[:count]], bias_E is not None
-        return F.linear(x, weight_ED, bias_E).split(ctx.sizes, -1)
+        return linear(x, weight_ED, bias_E).split(ctx.sizes, -1)
 
     @staticmethod
     @once_differentiable
@@ -119,8 +128,8 @@ class _SharedLinear(torch.autograd.Function):
         weight_ED, *kept = ctx.saved_tensors
         d_NE = torch.cat([each.flatten(0, -2) for each in d_outs], -1)
         d_x = (d_NE @ weight_ED).view(*d_outs[0].shape[:-1], -1) if ctx.needs_input_grad[0] else None
-        if not any(ctx.needs_input_grad[4:]):
+        if not any(ctx.needs_input_grad[5:]):
             return d_x, *[None] * (len(ctx.needs_input_grad) - 1)
         d_weights = (d_NE.mT @ ctx.recompute(*kept).flatten(0, -2)).split(ctx.sizes)
         d_biases = d_NE.sum(0).split(ctx.sizes) if ctx.has_bias else ()
-        return d_x, None, None, None, *d_weights, *d_biases
+        return d_x, None, None, None, None, *d_weights, *d_biases

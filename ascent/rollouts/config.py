@@ -47,7 +47,7 @@ class RolloutConfig:
 @dataclass(frozen=True)
 class Models:
     """`trust_sampler_logprobs`: the sampler's log-probs equal the policy's. `half_precision`: of the policy. `ranks`
-    divide the work of sampling and inference."""
+    divide the work of sampling and inference. `exact`: the first ratio of a step must be 1, to the last bit."""
 
     policy: FrozenModel
     reference: FrozenModel | None = None
@@ -56,3 +56,4 @@ class Models:
     teacher: FrozenModel | None = None
     half_precision: bool = False
     ranks: Ranks = SINGLE
+    exact: bool = False

@@ -292,11 +292,13 @@ class RolloutSource(RolloutCollector):
         """RuntimeError if the policy of the first update is not the one that sampled."""
         if self.row.rollout_correction is not None and self.row.rollout_correction.name == "bypass":
             return  # its ratio is to the sampler's log-probs
-        half = self.models.half_precision
+        exact = self.models.exact
+        half = self.models.half_precision and not exact
         names, expected = (("policy/approx_kl",), 0) if half else (("policy/ratio_max", "policy/ratio_min"), 1)
         off = max((abs(stats[name].value() - expected) for name in names if name in stats), default=0.0)
         # It is not finite for a minibatch of unscored completions.
-        if math.isfinite(off) and off > (HALF_PRECISION_KL_TOLERANCE if half else RATIO_TOLERANCE):
+        tolerance = 0 if exact else HALF_PRECISION_KL_TOLERANCE if half else RATIO_TOLERANCE
+        if math.isfinite(off) and off > tolerance:
             how = "recorded while sampling" if self.models.trust_sampler_logprobs else "computed after sampling"
             raise RuntimeError(
                 f"before its first update the policy's {'KL' if half else 'ratio'} to itself was off by {off:.2g}: the "

@@ -67,6 +67,7 @@ def critic_of(
         seed=seed,
         trust_remote_code=settings.trust_remote_code,
         quantize=settings.quantize,
+        arithmetic=settings.arithmetic,
     )
     model.step_format = None  # one that judged steps learns values from now on
     check_same_vocab(model, policy, f"the critic ({key} {name})", "name another model as model.critic_from")

@@ -67,6 +67,7 @@ def load_policy(
         trust_remote_code=settings.trust_remote_code,
         routing_replay=settings.routing_replay,
         quantize=settings.quantize,
+        arithmetic=settings.arithmetic,
     )
     model.notes += notes
     model.normalization = None  # what a reward model had learnt before says nothing of what it will have learnt
@@ -95,21 +96,28 @@ def reference_of(plan: Plan, folder: Path, policy: LanguageModel, ranks: Ranks =
     if settings.reference is None and policy.adapter is not None:
         return ReferenceCache(lora.WithoutAdapter(policy), file=file, fingerprint=of, ranks=ranks)
     name = initial(settings.reference or settings.policy, folder, plan.config.seed, plan.objects)
-    frozen = frozen_model(plan, name)
+    frozen = frozen_model(plan, name, arithmetic=settings.arithmetic)
     return ReferenceCache(frozen, file=file, fingerprint=of, ranks=ranks)
 
 
-def frozen_model(plan: Plan, name: str | Path) -> LanguageModel:
+def frozen_model(plan: Plan, name: str | Path, *, arithmetic: str = "fast") -> LanguageModel:
     """A second model that is never trained, loaded as the recipe has the policy loaded."""
     settings = plan.config.model
-    return load_frozen(name, dtype=settings.dtype, trust_remote_code=settings.trust_remote_code)
+    return load_frozen(name, dtype=settings.dtype, trust_remote_code=settings.trust_remote_code, arithmetic=arithmetic)
 
 
 def load_frozen(
-    name: str | Path, *, head: models.Heads = "tokens", dtype: str = "float32", trust_remote_code: bool = False
+    name: str | Path,
+    *,
+    head: models.Heads = "tokens",
+    dtype: str = "float32",
+    trust_remote_code: bool = False,
+    arithmetic: str = "fast",
 ) -> LanguageModel:
     """A model that is never trained, on the device of this process."""
-    model = models.load(name, head=head, dtype=dtype, device=device(), trust_remote_code=trust_remote_code)
+    model = models.load(
+        name, head=head, dtype=dtype, device=device(), trust_remote_code=trust_remote_code, arithmetic=arithmetic
+    )
     if head == "scalar" and any("new" in note for note in model.notes):
         raise ValueError(
             f"{name} has no scalar head, so its scores would be random; train a reward model from it first"

@@ -120,7 +120,7 @@ def reference_model(plan: Plan, folder: Path, policy: LanguageModel, longest: in
         frozen: Any = lora.WithoutAdapter(policy)
     else:
         name = initial(config.model.reference or config.model.policy, folder, config.seed, plan.objects)
-        frozen = frozen_model(plan, name)
+        frozen = frozen_model(plan, name, arithmetic=config.model.arithmetic)
         check_same_vocab(frozen, policy, "the reference", "use the model that the policy started from")
         refuse_shorter("the reference (model.reference)", frozen, policy, longest)
         if frozen.module.config.vocab_size != policy.module.config.vocab_size:
@@ -148,6 +148,10 @@ class RLSetup:
 
     def __init__(self, plan: Plan, folder: Path, model_folder: Path | None, ranks: Ranks) -> None:
         refuse_unfinished(plan)
+        if plan.config.model.arithmetic == "exact" and ranks.count > 1:
+            raise ValueError(
+                f"model.arithmetic=exact on {ranks.count} ranks: equal log-probs are proven for one GPU; use fast"
+            )
         self.ranks = ranks
         with ExitStack() as exits:  # closes rewards, environments and samplers if something does not fit
             self._build(plan, folder, model_folder, exits)
@@ -182,7 +186,10 @@ class RLSetup:
         reference = reference_model(plan, folder, self.model, self.longest) if "reference" in row.needs else None
         critic, notes = self._critic(plan, folder, model_folder)
         half = config.model.dtype != "float32"
-        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half, self.ranks)
+        asked = replace(
+            Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half, self.ranks),
+            exact=config.model.arithmetic == "exact",
+        )
         if "optimal_values" in row.needs:
             train, how = add_optimal_values(
                 train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,

@@ -220,6 +220,8 @@ def samples_exactly(plan: Plan, sampler: Sampler | None = None) -> bool:
     config = plan.config
     if isinstance(sampler, ServerFleet | FirstRankSampler):
         return sampler.exact
+    if config.model.arithmetic == "exact":
+        return config.rollouts.engine == "native"
     return config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
 
 
@@ -235,12 +237,16 @@ def can_overlap(plan: Plan, *, exact: bool) -> bool:
     if spare < 1 or row.source == "fresh_pairs" or row.needs & OTHER_SAMPLERS:
         return False
     corrected = row.rollout_correction is not None and row.rollout_correction.name not in ("none", "bypass")
+    if settings.engine == "native" and device() != "cpu":
+        return False
     return exact if settings.engine == "native" else settings.engine in REMOTE and (exact or corrected)
 
 
 def check_engine(plan: Plan) -> None:
     """Refuse what the sampler cannot do, before anything is loaded."""
     config, engine = plan.config, plan.config.rollouts.engine
+    if config.model.arithmetic == "exact" and engine != "native":
+        raise ValueError(f"model.arithmetic=exact: rollouts.engine={engine} samples with other kernels; use native")
     if config.rollouts.partial_rollouts and not (samples_exactly(plan) or plan.row.corrects_rollouts):
         raise ValueError(
             f"rollouts.partial_rollouts=true in {config.model.dtype} on {device()}: the log-probs that are recorded "

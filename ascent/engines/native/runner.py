@@ -25,7 +25,7 @@ from torch import Tensor
 from ascent.engines.native.batch_state import BatchState
 from ascent.engines.native.cpu_graph import Forward, capture, eager_forward, supports_cpu_graph
 from ascent.engines.native.cpu_step import CpuStep
-from ascent.engines.native.sampling import SamplerOutput, sample
+from ascent.engines.native.sampling import SamplerOutput, sample_hidden
 from ascent.maths.segments import Segments
 from ascent.models.attention import attention_context, packed_context
 from ascent.models.fused_logprobs import head_logits
@@ -100,14 +100,15 @@ class Runner:
         size, count = self._batch_size(len(rows)), len(rows)
         if self.experts_KBLC is not None:
             self.experts_KBLC[0, rows.start : rows.stop] = torch.from_numpy(np.stack(experts)).to(self.state.device)
-        logits_BV = head_logits(torch.stack([*hidden, *[hidden[-1]] * (size - count)]), self._head)
+        hidden_BD = torch.stack([*hidden, *[hidden[-1]] * (size - count)])
         if self._cpu_step is not None:
+            logits_BV = head_logits(hidden_BD, self._head)
             self._cpu_step.sample_first(logits_BV, rows, self.outputs(), truncates=truncates)
             return
         rows_B = torch.arange(rows.start, rows.stop, device=self.state.device)
         padded_B = rows_B[torch.arange(size, device=rows_B.device).clamp(max=count - 1)]
-        sampled = sample(logits_BV, self.state.sampling(padded_B), truncates=truncates)
         self._step_index.zero_()
+        sampled = sample_hidden(hidden_BD, self._head, self.state.sampling(padded_B), truncates=truncates)
         self._advance(sampled, slice(rows.start, rows.stop), count, stores=False)
 
     def decode(self, count: int, *, truncates: bool, min_running: int, grouped: bool = False) -> None:
@@ -195,7 +196,7 @@ class Runner:
             hidden_BD, experts_BLC = self._run(self._eager, state["token"][:size].long(), cached_B.long())
         if self.experts_KBLC is not None and experts_BLC is not None:
             self.experts_KBLC[:, :size].index_copy_(0, self._step_index, experts_BLC[None])
-        sampled = sample(head_logits(hidden_BD, self._head), state.sampling(slice(size)), truncates=truncates)
+        sampled = sample_hidden(hidden_BD, self._head, state.sampling(slice(size)), truncates=truncates)
         self._advance(sampled, slice(size), size, stores=True)
 
     def _run(self, forward: Forward, tokens_T: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor | None]:
