@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 def doctor() -> None:
     """Report what works here, what is missing, what to install."""
-    findings = [python(), *core(), gpu(), compiler(), sandbox(), *extras(), disk(Path.cwd())]
+    findings = [python(), *core(), gpu(), exact_arithmetic(), compiler(), sandbox(), *extras(), disk(Path.cwd())]
     for found in findings:
         mark = "BROKEN" if found.broken else "missing" if found.fix else "ok"
         echo(f"{mark:<8} {found.what:<22} {found.state}" + (f"; {found.fix}" if found.fix else ""), hang=32)
@@ -72,6 +72,18 @@ def gpu() -> Finding:
     built = f"torch was built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch was built without CUDA"
     fix = "check the driver with nvidia-smi" if torch.version.cuda else "install a CUDA build of torch to use one"
     return Finding("gpu", f"none in use: {built}; everything runs on {torch.get_num_threads()} CPU threads", fix)
+
+
+def exact_arithmetic() -> Finding:
+    """Whether model.arithmetic=exact runs here."""
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
+        return Finding("exact arithmetic", "unknown without torch and transformers")
+    import torch
+
+    from ascent.models.exact import device_problem
+
+    problem = device_problem(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return Finding("exact arithmetic", f"not here: {problem}" if problem else "this GPU can (model.arithmetic=exact)")
 
 
 def compiler() -> Finding:

@@ -130,7 +130,6 @@ def _reduce(
     rows_N = row + tl.arange(0, ROWS)
     there_N = rows_N < rows
     safe_N = tl.minimum(rows_N, rows - 1)  # a padding row reads the last one
-    temperature_N = tl.load(temperatures + safe_N)
     top_N = tl.full((ROWS,), -float("inf"), dtype=tl.float32)
     mass_N = tl.zeros((ROWS,), dtype=tl.float32)
     weighted_N, squares_N = mass_N, mass_N
@@ -149,7 +148,7 @@ def _reduce(
         columns_C = column + tl.arange(0, COLUMNS)
         if HAS_BIAS:
             x_NC += tl.load(bias + columns_C, mask=columns_C < vocab, other=0.0).to(tl.float32)[None, :]
-        x_NC = x_NC * scale / temperature_N[:, None]
+        x_NC = x_NC * scale / tl.load(temperatures + safe_N)[:, None]
         inside_NC = (columns_C < last)[None, :]
         new_N = tl.maximum(top_N, tl.max(tl.where(inside_NC, x_NC, -float("inf")), 1))
         shrink_N = tl.exp(top_N - new_N)

@@ -185,11 +185,8 @@ class RLSetup:
         exact = samples_exactly(plan, sampler)
         reference = reference_model(plan, folder, self.model, self.longest) if "reference" in row.needs else None
         critic, notes = self._critic(plan, folder, model_folder)
-        half = config.model.dtype != "float32"
-        asked = replace(
-            Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half, self.ranks),
-            exact=config.model.arithmetic == "exact",
-        )
+        half, bits = config.model.dtype != "float32", config.model.arithmetic == "exact"
+        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half, self.ranks, bits)
         if "optimal_values" in row.needs:
             train, how = add_optimal_values(
                 train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,
