@@ -1,12 +1,13 @@
 """One step of GRPO on a GPU (sample, score, update): ours, ours as PPO with a separate critic, and TRL's GRPOTrainer.
 
-    python bench/step_gpu.py [--sides grpo,ppo,trl] [--works E,R,L] [--size 1.5b] [--steps 3] [--out FILE]
+    python bench/step_gpu.py [--sides grpo,exact,ppo,trl] [--works E,R,L] [--size 1.5b] [--steps 3] [--out FILE]
 
 Every measurement is a process of its own, one after the other, on a Qwen2.5 shape with random weights in bfloat16. How
 many tokens each completion has is imposed on all sides: E is 512 for all, after prompts of 199 tokens; R is log-normal
 with mean 300, at most 2,048; L is 512 after prompts of 999 tokens; M is 1,024 for all. 64 prompts x 8 completions, one
-update, no KL, AdamW, entropy logged. TRL takes 16 completions at a time. WARM steps come before those that count; the
-first is reported too. Peak memory is what torch's allocator had handed out, with our KV cache, which lies outside.
+update, no KL, AdamW, entropy logged. `exact` is grpo with model.arithmetic=exact. TRL takes 16 completions
+at a time. WARM steps come before those that count; the first is reported too. Peak memory is what torch's allocator had
+handed out, with our KV cache, which lies outside.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Imposed:
         return getattr(self.engine, name)
 
 
-def ours(given: argparse.Namespace, algorithm: str) -> dict[str, Any]:
+def ours(given: argparse.Namespace, side: str) -> dict[str, Any]:
     """Source, learners and objective as `ascent train` builds them; saving and evaluating are left out."""
     import torch
     import yaml
@@ -130,7 +131,7 @@ def ours(given: argparse.Namespace, algorithm: str) -> dict[str, Any]:
     from ascent.config.validate import validate
     from ascent.plan.resolve import resolve
 
-    folder = Path(tempfile.mkdtemp())
+    folder, algorithm = Path(tempfile.mkdtemp()), "grpo" if side == "exact" else side
     prompts = prepare(folder, given)
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
     (folder / "reward.py").write_text("import random\ndef spread(rollout):\n    return random.random()\n")
@@ -147,6 +148,8 @@ def ours(given: argparse.Namespace, algorithm: str) -> dict[str, Any]:
         keys |= {"cells.kl": False, "cells.kl_controller": False}
     else:
         keys |= {"model.critic": "separate", "update.epochs": 1, "update.minibatches": 1}
+    if side == "exact":
+        keys["model.arithmetic"] = "exact"
     keys |= {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in given.set)}
     training = assemble(resolve(validate(nest_keys(keys))), folder)
     source: Any = training.source

@@ -80,7 +80,7 @@ def _run(
     found_4N = torch.zeros(4, rows, dtype=torch.float32, device=device)
     sampled_N = torch.zeros(rows, dtype=torch.int32, device=device)
     if not rows:
-        return Reduced(*found_4N.unbind(), sampled_N)
+        return Reduced(found_4N[0], found_4N[1], found_4N[2], found_4N[3], sampled_N)
     parts_6SN = torch.empty(6, SPLITS, rows, dtype=torch.float32, device=device)
     best_SN = torch.empty(SPLITS if noise else 1, rows, dtype=torch.int32, device=device)
     keys = noise[:4] if noise else (tokens_N,) * 4
@@ -100,7 +100,7 @@ def _run(
         ENTROPY=entropy, COLLISION=collision, SAMPLES=noise is not None, SPLITS=SPLITS, ROWS=MERGED_ROWS,
         num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
-    return Reduced(*found_4N.unbind(), sampled_N)
+    return Reduced(found_4N[0], found_4N[1], found_4N[2], found_4N[3], sampled_N)
 
 
 @triton.jit

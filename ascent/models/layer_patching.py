@@ -156,9 +156,11 @@ KERNEL_SETS = {each.name: each for each in (FAST, EXACT)}
 
 def kernels_of(module: nn.Module) -> KernelSet:
     """Those of a patched model, or of a patched layer; fast before it is patched."""
-    return next(
-        (part.kernels for part in module.modules() if isinstance(getattr(part, "kernels", None), KernelSet)), FAST
-    )
+    for part in module.modules():
+        kernels: Any = getattr(part, "kernels", None)
+        if isinstance(kernels, KernelSet):
+            return kernels
+    return FAST
 
 
 def patch_layers(module: PreTrainedModel, kernels: str | None = None) -> PatchedLayers:

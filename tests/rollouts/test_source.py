@@ -191,6 +191,17 @@ def test_so_it_is_where_log_probs_are_computed_again(
         source.more(stats)
 
 
+@pytest.mark.parametrize(("ratio", "wrong"), [(1.0, False), (1.0 + 2**-23, True), (1.0 - 2**-24, True)])
+def test_in_exact_arithmetic_the_first_ratio_is_one_to_the_last_bit(folder: Path, ratio: float, wrong: bool) -> None:
+    source, _ = make(folder, "grpo")
+    source.models = replace(source.models, exact=True, half_precision=True)
+    source.next(1)
+    one = torch.ones(())
+    numbers = {"policy/ratio_max": ratio, "policy/ratio_min": 1.0, "policy/approx_kl": 0.0}
+    with pytest.raises(RuntimeError, match="ratio to itself") if wrong else contextlib.nullcontext():
+        source.more({name: Mean(number * one, one) for name, number in numbers.items()})
+
+
 def test_a_ratio_to_the_sampler_need_not_be_one(folder: Path) -> None:
     source, _ = make(folder, "grpo")
     source.row = with_cells(source.row, Cells.model_validate({"rollout_correction": {"use": "bypass"}}))

@@ -182,6 +182,8 @@ def test_what_is_kept_is_the_same_to_the_byte_after_a_resume(tmp_path: Path) -> 
         ("rlvr", {"rollouts__group_size": 4, "rollouts__engine": "vllm"}, "the engine vllm needs vLLM"),
         ("rlvr", {"model__routing_replay": True, "rollouts__engine": "hf"}, "hf records no experts"),
         ("rlvr", {"model__routing_replay": True}, "LlamaForCausalLM has no known router of experts"),
+        ("rlvr", {"model__arithmetic": "exact", "rollouts__engine": "hf"}, "hf samples with other kernels; use native"),
+        ("rlvr", {"model__arithmetic": "exact"}, "model.arithmetic=exact: there is nothing to switch on a CPU"),
     ],
 )
 def test_what_is_not_built_is_refused_before_anything_runs(
