@@ -124,7 +124,7 @@ def fast_mlp(stock: StockForward, module: Any, x: Tensor) -> Tensor:
     plain = all(_stock_class(each) is nn.Linear and each.bias is None for each in (gate, up, down))
     merged = shared_input.adjacent((gate.weight, up.weight)) if plain else None
     if merged is not None:
-        return gated_mlp(x, merged, gate.weight, up.weight, down.weight, module.kernels.forward)
+        return gated_mlp(x, merged, gate.weight, up.weight, down.weight, getattr(module, "kernels", FAST).forward)
     out: Tensor = down(silu_mul(gate(x), up(x)))
     return out
 
