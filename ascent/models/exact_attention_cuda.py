@@ -116,9 +116,7 @@ class _Packed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_THD: Tensor) -> tuple[Tensor | None, ...]:
         q_THD, k_TKD, v_TKD, offsets, key_offsets, out_THD, lse_HT = ctx.saved_tensors
-        unused = torch.zeros(2, dtype=torch.int64, device=q_THD.device).view(
-            torch.uint64
-        )  # the random state of dropout
+        unused = torch.zeros(2, dtype=torch.int64, device=q_THD.device).view(torch.uint64)  # the state of dropout
         with _deterministic():
             gradients = torch.ops.aten._flash_attention_backward(
                 *(d_THD.contiguous(), q_THD, k_TKD, v_TKD, out_THD, lse_HT, offsets, key_offsets, *ctx.sizes, 0.0),
