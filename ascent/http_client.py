@@ -77,21 +77,27 @@ class RetryPolicy:
 
 @dataclass(eq=False)
 class RequestGroup:
-    """Exchanges that can be cancelled together, so that the server stops working on them."""
+    """Exchanges that can be cancelled together, so that the server stops working on them. They belong to `parents`,
+    too: cancelling one of these ends them."""
 
     cancelled: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sockets: set[socket.socket] = field(default_factory=set)
+    parents: tuple[RequestGroup, ...] = ()
 
     def join(self, sock: socket.socket) -> None:
         with self._lock:
             self._sockets.add(sock)
             if self.cancelled.is_set():
                 _shutdown(sock)
+        for each in self.parents:
+            each.join(sock)
 
     def leave(self, sock: socket.socket) -> None:
         with self._lock:
             self._sockets.discard(sock)
+        for each in self.parents:
+            each.leave(sock)
 
     def cancel(self) -> None:
         self.cancelled.set()

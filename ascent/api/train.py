@@ -12,7 +12,14 @@ from ascent import __version__
 from ascent.api.callbacks import Callbacks
 from ascent.api.drive import Say, close, drive
 from ascent.api.input_changes import check_inputs, inputs_text, record_inputs
-from ascent.api.launch import refuse_objects, resume_in_processes, train_in_processes
+from ascent.api.launch import (
+    ray_options,
+    refuse_objects,
+    resume_in_processes,
+    resume_on_ray,
+    train_in_processes,
+    train_on_ray,
+)
 from ascent.api.objects import Collector, as_json, as_keys, check_arguments, objects_again
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import newest
@@ -63,6 +70,10 @@ def train(
     callbacks: Any = (),
     processes: int = 1,
     layout: Layout = "auto",
+    ray: bool = False,
+    samplers: int = 0,
+    cpus: float = 1.0,
+    gpus: float | None = None,
     progress: bool = True,
     say: Say = print,
 ) -> Run:
@@ -83,6 +94,7 @@ def train(
         stops the run.
     processes: how many processes of this machine train together, one for each GPU; they get names, not objects.
     layout: "replicated" (the optimizer is divided over ranks), "sharded" (weights too, FSDP2), or "auto", what fits.
+    ray: place the processes on a Ray cluster, with so many samplers beside them; each has so many cpus and gpus.
     progress: show progress on standard error.
     say: receives notes, one line each.
 
@@ -96,10 +108,14 @@ def train(
     """
     check_arguments(recipe, overrides, run)
     given = as_keys(model=model, data=data, eval_data=eval_data, rewards=rewards, env=env)
-    if processes != 1:
+    options = ray_options(ray, processes, samplers, cpus, gpus)
+    if processes != 1 or options is not None:
         refuse_objects(processes, recipe, given, tokenizer, callbacks)
         words = [*override_strings(overrides), *override_strings(nest_keys(given))]
-        return train_in_processes(str(recipe), words, processes, run=run, layout=layout, progress=progress, say=say)
+        more: dict[str, Any] = {"run": run, "layout": layout, "progress": progress, "say": say}
+        if options is not None:
+            return train_on_ray(str(recipe), words, options, **more)
+        return train_in_processes(str(recipe), words, processes, **more)
     plan, called = plan_of(recipe, overrides, given=given, tokenizer=tokenizer), Callbacks(callbacks)
     origin, name = (recipe, Path(recipe).stem) if isinstance(recipe, str | Path) else ("Python", plan.row.name)
     header = f"# Resolved by ascent {__version__} from {origin}; itself a recipe.\n"
@@ -122,6 +138,10 @@ def resume(
     accept_changes: bool = False,
     processes: int = 1,
     layout: Layout = "auto",
+    ray: bool = False,
+    samplers: int = 0,
+    cpus: float = 1.0,
+    gpus: float | None = None,
     progress: bool = True,
     say: Say = print,
 ) -> Run:
@@ -132,7 +152,8 @@ def resume(
         fingerprint.
     callbacks: as for `ascent.train`.
     accept_changes: continue although inputs of the run have changed; the change is recorded.
-    processes, layout: as for `ascent.train`; they need not be those that the run was started with.
+    processes, layout, ray, samplers, cpus, gpus: as for `ascent.train`; they need not be those that the run was started
+        with.
     progress: show progress on standard error.
     say: receives notes, one line each.
 
@@ -142,11 +163,13 @@ def resume(
     """
     given = as_keys(data=data, eval_data=eval_data, rewards=rewards, env=env)
     called = Callbacks(callbacks)
-    if processes != 1:
+    options = ray_options(ray, processes, samplers, cpus, gpus)
+    if processes != 1 or options is not None:
         refuse_objects(processes, "", given, None, callbacks)
-        return resume_in_processes(
-            Path(run), processes, accept_changes=accept_changes, layout=layout, progress=progress, say=say
-        )
+        more: dict[str, Any] = {"accept_changes": accept_changes, "layout": layout, "progress": progress, "say": say}
+        if options is not None:
+            return resume_on_ray(Path(run), options, **more)
+        return resume_in_processes(Path(run), processes, **more)
     resume_run(
         Path(run), given=given, callbacks=called, accept_changes=accept_changes, layout=layout, progress=progress,
         say=say,

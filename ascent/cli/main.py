@@ -39,7 +39,7 @@ from ascent.cli.startup import shorten_imports
 
 class AscentGroup(SectionedGroup):
     sections: ClassVar = {
-        "Train": ("quickstart", "train", "resume", "sweep", "iterate", "check", "forecast"),
+        "Train": ("quickstart", "train", "resume", "samplers", "sweep", "iterate", "check", "forecast"),
         "Evaluate and use": ("evaluate", "compare", "sample", "score", "serve", "serve-reward", "export"),
         "Data and labels": ("inspect", "collect", "label"),
         "Runs": ("runs", "view", "compare-runs", "diagnose", "replay", "bisect", "forecast-score"),
@@ -63,6 +63,7 @@ add(
     "ascent train mine.yaml update.learning_rate=1e-5 --run runs/mine",
 )  # fmt: skip
 add(app, "resume", train.resume, "ascent resume runs/sft")
+add(app, "samplers", train.samplers, "ascent samplers runs/mine 4")
 add(
     app, "sweep", sweep.sweep,
     "ascent sweep mine.yaml update.learning_rate=1e-5,1e-6 seed=1,2,3",

@@ -47,6 +47,15 @@ Layout = Annotated[
     Literal["auto", "replicated", "sharded"],
     typer.Option(help="Weights whole on every rank, or divided over them (FSDP2); auto: what fits."),
 ]
+Ray = Annotated[
+    bool,
+    typer.Option("--ray", help="Place ranks and samplers on a Ray cluster: RAY_ADDRESS, a running or a local one."),
+]
+Samplers = Annotated[int, typer.Option(help="With --ray: servers that sample the rollouts (ascent serve).")]
+Cpus = Annotated[float, typer.Option(help="With --ray: CPUs of each rank and each sampler.")]
+Gpus = Annotated[
+    float | None, typer.Option(help="With --ray: GPUs of each rank and each sampler; by default 1 where there are any.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ascent.cli.lines import echo, format_bytes, peak_text
-from ascent.cli.options import INTERRUPTED, Layout, Overrides, Processes, Progress, Recipe, Run, plain_errors, say
+from ascent.cli.options import (
+    INTERRUPTED,
+    Cpus,
+    Gpus,
+    Layout,
+    Overrides,
+    Processes,
+    Progress,
+    Ray,
+    Recipe,
+    Run,
+    Samplers,
+    plain_errors,
+    say,
+)
 
 if TYPE_CHECKING:
     from ascent.api.check import CheckResult
@@ -26,22 +40,26 @@ def train(
     ] = None,
     processes: Processes = 1,
     layout: Layout = "auto",
+    ray: Ray = False,
+    samplers: Samplers = 0,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = None,
     progress: Progress = True,
 ) -> None:
     """Train from a recipe into a new run folder."""
     with plain_errors():
-        if processes != 1:
-            from ascent.api.launch import train_in_processes
+        from ascent.api.launch import ray_options, train_in_processes, train_on_ray
 
-            _exit_status(
-                train_in_processes(
-                    recipe, overrides or (), processes, run=run, layout=layout, progress=progress, say=say
-                )
-            )
-            return
+        options = ray_options(ray, processes, samplers, cpus, gpus)
+        given: list[str] = overrides or []
+        more: dict[str, Any] = {"run": run, "layout": layout, "progress": progress}
+        if options is not None:
+            return _exit_status(train_on_ray(recipe, given, options, **more, say=say))
+        if processes != 1:
+            return _exit_status(train_in_processes(recipe, given, processes, **more, say=say))
         from ascent.api.train import train
 
-        _exit_status(train(recipe, overrides or (), run=run, layout=layout, progress=progress, say=say))
+        _exit_status(train(recipe, given, **more, say=say))
 
 
 def resume(
@@ -51,22 +69,33 @@ def resume(
     ] = False,
     processes: Processes = 1,
     layout: Layout = "auto",
+    ray: Ray = False,
+    samplers: Samplers = 0,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = None,
     progress: Progress = True,
 ) -> None:
     """Continue a run from its newest valid checkpoint, bit for bit."""
     with plain_errors():
-        if processes != 1:
-            from ascent.api.launch import resume_in_processes
+        from ascent.api.launch import ray_options, resume_in_processes, resume_on_ray
 
-            _exit_status(
-                resume_in_processes(
-                    run, processes, accept_changes=accept_changes, layout=layout, progress=progress, say=say
-                )
-            )
-            return
+        options = ray_options(ray, processes, samplers, cpus, gpus)
+        more: dict[str, Any] = {"accept_changes": accept_changes, "layout": layout, "progress": progress}
+        if options is not None:
+            return _exit_status(resume_on_ray(run, options, **more, say=say))
+        if processes != 1:
+            return _exit_status(resume_in_processes(run, processes, **more, say=say))
         from ascent.api.train import resume
 
-        _exit_status(resume(run, accept_changes=accept_changes, layout=layout, progress=progress, say=say))
+        _exit_status(resume(run, **more, say=say))
+
+
+def samplers(run: Run, count: Annotated[int, typer.Argument(metavar="N", help="How many there should be.")]) -> None:
+    """Change the number of samplers of a run on a Ray cluster, while it goes on."""
+    with plain_errors():
+        from ascent.api.launch import set_samplers
+
+        set_samplers(run, count, say=echo)
 
 
 def _exit_status(run: RunResult) -> None:

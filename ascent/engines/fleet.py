@@ -3,7 +3,8 @@
 New weights are written to a folder once and pushed to every server. A completion counts only if the server had these
 weights when it sent it. A request that fails, for whatever reason of the server's, is sampled again by a server that
 has them; a server that failed gets the weights again before it gets requests. So no request is lost, and none is
-answered twice.
+answered twice. Servers may come and go: a new one gets the weights first, and what one that is gone was asked is
+sampled again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ MAX_FAILURES = 20  # of one request, before it is the request that is at fault
 PATIENCE_SECONDS = 300.0  # without any server
 PAUSE_SECONDS = 2.0  # before a server that failed is tried again
 WAIT_SECONDS = 0.1
+REFRESH_SECONDS = 1.0  # between two looks at which servers there are, where they come and go
 BASE = "base"  # beside the folders of versions
 
 
@@ -42,6 +44,7 @@ class FleetServer:
     busy: bool = False  # weights are on their way to it
     retry_at: float = 0.0
     error: str = "it has not been tried yet"
+    requests: RequestGroup = field(default_factory=RequestGroup)  # in flight
 
     @property
     def url(self) -> str:
@@ -56,6 +59,7 @@ class WeightFolders:
     folder: Path
     write: Callable[[Path], object]
     write_base: Callable[[Path], object] | None = None
+    started_with: list[Path] = field(default_factory=list)  # folders that servers may start with at any time: they stay
 
     @property
     def base(self) -> Path:
@@ -70,13 +74,18 @@ class WeightFolders:
             self.write_base(self.base)
         self.write(target)
         for other in self.folder.iterdir():
-            if other not in (target, self.base):
+            if other not in (target, self.base, *self.started_with):
                 shutil.rmtree(other, ignore_errors=True)
         return target
 
     def initial(self, version: int) -> Path:
         """What a server is started with."""
         return self.folder / str(version) if self.write_base is None else self.base
+
+    def keep_initial(self, version: int) -> Path:
+        """As `initial`, and it is not deleted with the next version."""
+        self.started_with.append(self.initial(version))
+        return self.started_with[-1]
 
     def delete(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -85,15 +94,19 @@ class WeightFolders:
 @dataclass(eq=False)
 class ServerFleet:
     """Implements `protocols.Sampler`. `connect` gives the servers when they are first needed, `disconnect` ends those
-    that were started for it. Without `weights` the servers keep the weights they have. `exact`: their log-probs are
-    bit for bit those of the native engine in this process."""
+    that were started for it. `refresh`, for servers that come and go, turns those of before into those of now. Without
+    `weights` the servers keep the weights they have. `exact`: their log-probs are bit for bit those of the native
+    engine in this process."""
 
     connect: Callable[[], Sequence[FleetServer]]
     weights: WeightFolders | None
     disconnect: Callable[[], None] = lambda: None
     exact: bool = False
     patience: float = PATIENCE_SECONDS
+    refresh: Callable[[Sequence[FleetServer]], Sequence[FleetServer]] | None = None
     version: int = 0
+    _refreshing: threading.Lock = field(default_factory=threading.Lock)
+    _refresh_at: float = 0.0
     _servers: tuple[FleetServer, ...] = ()
     _current: Path | None = None  # the folder of the current weights
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -105,7 +118,8 @@ class ServerFleet:
         self._prepare()
         group = RequestGroup()
         self._groups.append(group)
-        workers = min(sum(each.sampler.at_once for each in self._servers), max(len(all_requests), 1))
+        at_once = sum(each.sampler.at_once for each in self._servers)
+        workers = max(min(at_once, len(all_requests)), 1)
         threads = ThreadPoolExecutor(workers, thread_name_prefix="fleet")
         try:
             for done in as_completed([threads.submit(self._complete, each, group) for each in all_requests]):
@@ -138,20 +152,38 @@ class ServerFleet:
                 each.stamp, each.retry_at = None, 0.0
         if not self._servers:
             self._servers = tuple(self.connect())
+        self._refresh()
         waiting = [each for each in self._servers if each.stamp is None]
         with ThreadPoolExecutor(max(len(waiting), 1), thread_name_prefix="weights") as threads:
             list(threads.map(self._update, waiting))
+
+    def _refresh(self) -> None:
+        """See which servers there are. One thread does, while others go on."""
+        if self.refresh is None or time.monotonic() < self._refresh_at or not self._refreshing.acquire(blocking=False):
+            return
+        try:
+            before = self._servers
+            found = tuple(self.refresh(before))
+            with self._changed:
+                self._servers = found
+                self._changed.notify_all()
+            for each in before:
+                if each not in found:
+                    each.requests.cancel()  # a machine that is gone never answers, and never says so
+        finally:
+            self._refresh_at = time.monotonic() + REFRESH_SECONDS
+            self._refreshing.release()
 
     def _complete(self, request: Request, group: RequestGroup) -> Completion:
         owner = f"request {request.prompt_id!r}/{request.sample}"
         failures: list[Exception] = []
         while len(failures) < MAX_FAILURES:
             server = self._acquire(owner, group)
-            stamp = server.stamp
+            stamp, exchange = server.stamp, RequestGroup(parents=(group, server.requests))
             try:
-                server.sampler.prepare([request], group)
+                server.sampler.prepare([request], exchange)
                 server.sampler.version = self.version
-                completion, choice = server.sampler.complete(request, group)
+                completion, choice = server.sampler.complete(request, exchange)
                 found = server.updates.stamp(choice)
                 if found == stamp:
                     return completion
@@ -172,6 +204,7 @@ class ServerFleet:
         until = time.monotonic() + self.patience
         while True:
             retry = None
+            self._refresh()
             with self._changed:
                 if group.cancelled.is_set():
                     raise RemoteError(f"{owner}: cancelled")

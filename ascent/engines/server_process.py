@@ -22,6 +22,7 @@ OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 START_SECONDS = 1800.0  # a large model takes minutes to load
 POLL_SECONDS = 0.5
 NAME = "policy"  # of the model, for clients
+LOOPBACK = "127.0.0.1"
 TAIL_LINES = 15
 VLLM_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # those that it can be started with
 
@@ -34,8 +35,10 @@ class ServerCommand:
     environment: Mapping[str, str]
 
 
-def ascent_command(model: str, port: int, key_file: Path, *, dtype: str, max_model_len: int) -> ServerCommand:
-    words = (sys.executable, "-m", "ascent", "serve", model, "--name", NAME, "--port", str(port))
+def ascent_command(
+    model: str, port: int, key_file: Path, *, dtype: str, max_model_len: int, host: str = LOOPBACK
+) -> ServerCommand:
+    words = (sys.executable, "-m", "ascent", "serve", model, "--name", NAME, "--host", host, "--port", str(port))
     options = ("--token-file", str(key_file), "--dtype", dtype, "--max-model-len", str(max_model_len))
     return ServerCommand((*words, *options), {})
 
@@ -82,8 +85,10 @@ def find_vllm() -> str:
 class ServerProcess:
     """A started server; `wait` returns once it answers, `close` ends it. `command` is asked for whenever it starts."""
 
-    def __init__(self, command: Callable[[], ServerCommand], port: int, key: str, log: Path) -> None:
-        self.url, self.key, self.log = f"http://127.0.0.1:{port}/v1", key, log
+    def __init__(
+        self, command: Callable[[], ServerCommand], port: int, key: str, log: Path, host: str = LOOPBACK
+    ) -> None:
+        self.url, self.key, self.log = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1", key, log
         self._command = command
         self._process = self._start()
 
@@ -98,9 +103,13 @@ class ServerProcess:
                 env={**inherited, **command.environment}, start_new_session=True,
             )  # fmt: skip
 
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def ensure_running(self) -> None:
         """Start it again if it has ended."""
-        if self._process.poll() is not None:
+        if self.ended:
             self._process = self._start()
             self.wait()
 
@@ -112,12 +121,15 @@ class ServerProcess:
             try:
                 return client.get("/models", lambda reply: None)
             except ServerFailed:
-                ended = self._process.poll() is not None
+                ended = self.ended
                 if ended or time.monotonic() > until:
-                    lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
                     what = "ended" if ended else f"did not answer in {seconds:g} s"
-                    raise RuntimeError("\n".join([f"the server {what}; {self.log} ends with", *lines])) from None
+                    raise RuntimeError(f"the server {what}; {self.log_tail()}") from None
                 time.sleep(POLL_SECONDS)
+
+    def log_tail(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+        return "\n".join([f"{self.log} ends with", *lines])
 
     def close(self) -> None:
         self._process.terminate()
@@ -128,8 +140,8 @@ class ServerProcess:
             self._process.wait()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
+def free_port(host: str = LOOPBACK) -> int:
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
         port: int = sock.getsockname()[1]
         return port
 

@@ -1,12 +1,15 @@
-"""Runs a command until it ends or the process that started it does: `python supervise.py PARENT COMMAND...`.
+"""Runs a command until it ends or its parent does: `python supervise.py [--forward] PARENT COMMAND...`.
 
 A server must not outlive its run, even one that was killed with SIGKILL. The command gets a process group of its own,
-so that the processes it starts end with it. Standard library only: it is run as a file.
+so that the processes it starts end with it; on Linux it also ends if this process is killed. SIGTERM and SIGINT end the
+command, within TERMINATE_SECONDS. With --forward they are passed on to it instead, and it ends when it likes, as a
+trainer that saves first; SIGHUP then ends it. Standard library only: it is run as a file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,17 +18,35 @@ import time
 
 POLL_SECONDS = 0.5
 TERMINATE_SECONDS = 15.0  # until SIGKILL
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
-def supervise(parent: int, command: list[str]) -> int:
-    stopping: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _: stopping.append(received))
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+def supervise(parent: int, command: list[str], *, forward: bool = False) -> int:
+    received: list[int] = []
+    for number in SIGNALS:
+        signal.signal(number, lambda number, _: received.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # Ray's workers block SIGINT, and a mask is inherited
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_this_process
+    )
+    stopping = False
     while process.poll() is None and os.getppid() == parent and not stopping:
+        while received:
+            number = received.pop(0)
+            if forward and number != signal.SIGHUP:
+                process.send_signal(number)
+            else:
+                stopping = True
         time.sleep(POLL_SECONDS)
     end_group(process)
-    return process.returncode
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode  # as shells report a signal
+
+
+def _end_with_this_process() -> None:
+    """Whoever kills this process with SIGKILL, as Ray does with the children of a worker, must not free the command."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
@@ -39,4 +60,6 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(supervise(int(sys.argv[1]), sys.argv[2:]))
+    forward = sys.argv[1] == "--forward"
+    words = sys.argv[2:] if forward else sys.argv[1:]
+    sys.exit(supervise(int(words[0]), words[1:], forward=forward))

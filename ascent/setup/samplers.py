@@ -19,7 +19,8 @@ from ascent.engines.fleet import FleetServer, ServerFleet
 from ascent.engines.hf import HFSampler
 from ascent.engines.native.engine import NativeEngine
 from ascent.engines.native.interruptible import InterruptibleEngine
-from ascent.engines.remote import RemoteSampler
+from ascent.engines.placed_servers import PlacedFleet
+from ascent.engines.remote import RemoteError, RemoteSampler
 from ascent.engines.server_process import (
     ServerProcess,
     ascent_command,
@@ -37,6 +38,7 @@ from ascent.models.model import LanguageModel
 from ascent.models.numerics import describe_numerics, is_reproducible
 from ascent.parallel.sampling import FirstRankSampler
 from ascent.protocols import Sampler
+from ascent.runs.sampler_files import LAUNCH, SamplerFiles, WantedServers
 from ascent.setup.policy import device
 from ascent.setup.policy_weights import PolicyWeights
 
@@ -111,7 +113,11 @@ def policy_sampler(
     own = place if settings.weights_folder is None else place / f"ascent-{os.getpid()}-{os.urandom(3).hex()}"
     numerics = describe_numerics(model) if is_reproducible(model) else None
     served = ServedPolicy(model.tokenizer, renderer.stop_ids, longest, str(plan.config.model.dtype), numerics)
-    return fleet_of(engine, served, folder / LOG, policy=PolicyWeights(model, own.absolute(), settings.lora_sync))
+    policy = PolicyWeights(model, own.absolute(), settings.lora_sync)
+    launch = os.environ.get(LAUNCH)
+    if launch is not None and not engine.servers:
+        return placed_fleet(engine, served, SamplerFiles(folder, launch), policy)
+    return fleet_of(engine, served, folder / LOG, policy=policy)
 
 
 def local_sampler(engine: str, model: LanguageModel, renderer: Renderer, longest: int) -> Sampler:
@@ -173,6 +179,35 @@ def fleet_of(
     return fleet
 
 
+def placed_fleet(engine: Engine, served: ServedPolicy, files: SamplerFiles, policy: PolicyWeights) -> ServerFleet:
+    """Servers that the launcher of this run places, which may change while the run goes on."""
+    adapter = policy.sends_adapter(())
+    weights = policy.folders(adapter=adapter)
+    merged = policy.model.adapter is not None and not adapter  # which rounds differently
+    numerics = None if merged else served.numerics
+
+    def wanted() -> WantedServers:
+        dtype = default_dtype() if served.dtype == "auto" else served.dtype
+        return WantedServers(str(weights.keep_initial(fleet.version)), dtype, served.longest)
+
+    def member(url: str) -> FleetServer:
+        found = _checked_member(engine, url, os.environ.get(SERVER_KEY), served)
+        if numerics is not None and found.model.numerics != numerics:
+            raise RemoteError(
+                f"the sampler {url} computes other bits ({found.model.numerics}) than the trainer ({numerics}), so "
+                "log-probs are not exact; use nodes with one kind of CPU, or start servers yourself and name them in "
+                "rollouts.servers"
+            )
+        return found
+
+    placed = PlacedFleet(files, wanted, member)
+    fleet = ServerFleet(
+        placed.connect, weights, disconnect=files.delete, exact=numerics is not None, patience=placed.patience,
+        refresh=placed.refresh,
+    )  # fmt: skip
+    return fleet
+
+
 def _start(
     engine: Engine, model: Callable[[], str], served: ServedPolicy, log: Path, exits: ExitStack, lora_rank: int | None
 ) -> ServerProcess:
@@ -191,16 +226,21 @@ def _start(
 
 def _member(engine: Engine, url: str, key: str | None, served: ServedPolicy) -> FleetServer:
     """A server, once it is known to have the policy's vocabulary and room for its sequences."""
-    retry = RetryPolicy(timeout=engine.timeout, tries=1)
-    kind = VLLMUpdates if engine.name == "vllm" else AscentUpdates
-    updates = kind(url, key, retry)
     try:
-        model = updates.check()
-        check_vocabulary(url, key, retry, served.tokenizer.encode)
+        return _checked_member(engine, url, key, served)
     except ServerFailed as failure:
         raise ValueError(
             f"the server {url} cannot be used: {failure}; start it with ascent serve, and set {SERVER_KEY} to its key"
         ) from None
+
+
+def _checked_member(engine: Engine, url: str, key: str | None, served: ServedPolicy) -> FleetServer:
+    """ServerFailed if it does not answer, ValueError if it does not fit."""
+    retry = RetryPolicy(timeout=engine.timeout, tries=1)
+    kind = VLLMUpdates if engine.name == "vllm" else AscentUpdates
+    updates = kind(url, key, retry)
+    model = updates.check()
+    check_vocabulary(url, key, retry, served.tokenizer.encode)
     if None not in (served.weights_sample, model.weights_sample) and served.weights_sample != model.weights_sample:
         raise ValueError(
             f"the server {url} has other weights than the model that is named (it serves {model.name!r}); name the one "

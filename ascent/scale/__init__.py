@@ -1,0 +1,1 @@
+"""Runs on a cluster: Ray places ranks and samplers, watches them, and replaces samplers."""

@@ -1,0 +1,122 @@
+"""The driver of a run on a Ray cluster: places its processes, passes signals and output on, and ends them.
+
+It knows nothing of training. Ranks are `ascent train` with torchrun's variables, samplers are `ascent serve`; the run
+finds its samplers through three small files in its folder (`runs/sampler_files.py`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ascent.parallel.launch import GRACE, GRACE_AFTER_KILL
+from ascent.runs.sampler_files import LAUNCH, PlacedServers, SamplerFiles
+from ascent.scale.options import SERVER_KEY, RayOptions, rank_environment
+from ascent.scale.processes import Status
+from ascent.scale.ray_cluster import Cluster, RayProcess, connect
+from ascent.scale.sampler_pool import SamplerPool
+
+POLL_SECONDS = 0.25
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Say = Callable[[str], None]
+
+
+def run_on_ray(words: Sequence[str], folder: Path, options: RayOptions, say: Say) -> int:
+    """`ascent WORDS...` in ranks on the cluster, with samplers for the run in `folder`; returns the exit status."""
+    with connect(options, say) as cluster, received_signals() as signals:
+        say(f"{cluster.describe()}; {options.ranks} ranks, {options.samplers} samplers")
+        samplers = Samplers(cluster, folder, options, say) if options.samplers else None
+        ranks = cluster.place_ranks(options.ranks, lambda: bool(signals))
+        if not ranks:
+            return 128 + signals[0]
+        try:
+            given = {} if samplers is None else samplers.environment
+            cluster.start_ranks(
+                ranks, list(words),
+                lambda rank, host, port: rank_environment(
+                    rank, options.ranks, host, port, threads=options.threads, given=given
+                ),
+            )  # fmt: skip
+            return _wait(ranks, samplers, signals, say)
+        finally:
+            if samplers is not None:
+                samplers.close()
+            for each in ranks:
+                each.close()
+
+
+class Samplers:
+    """The samplers of one run: started when the run asks for them, as many as the run should have now."""
+
+    def __init__(self, cluster: Cluster, folder: Path, options: RayOptions, say: Say) -> None:
+        self._cluster, self._folder, self._options = cluster, folder, options
+        launch, self._key = secrets.token_hex(8), secrets.token_urlsafe(24)
+        self.environment = {LAUNCH: launch, SERVER_KEY: self._key}
+        self._files = SamplerFiles(folder, launch)
+        self._pool = SamplerPool(self._start, say)
+        self._placed: PlacedServers | None = None
+
+    def _start(self, number: int) -> RayProcess:
+        wanted = self._files.wanted()
+        assert wanted is not None, "a sampler is started when the run has asked"
+        log = str(self._folder / f"sampler-{number}.log")
+        return self._cluster.start_sampler(wanted, self._key, log, self._options.threads)
+
+    def update(self) -> None:
+        if self._files.wanted() is None:
+            return
+        placed = self._pool.update(self._files.count() or self._options.samplers)
+        if placed != self._placed:
+            self._files.place(placed)
+            self._placed = placed
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _wait(ranks: Sequence[RayProcess], samplers: Samplers | None, signals: list[int], say: Say) -> int:
+    """Wait for all ranks; the status of rank 0, or else of the first rank that failed."""
+    ended: dict[int, Status] = {}
+    deadline = float("inf")
+    while len(ended) < len(ranks) and time.monotonic() < deadline:
+        while signals:
+            ranks[0].actor.send_signal.remote(signals.pop(0))
+        for rank, each in enumerate(ranks):
+            if rank in ended:
+                continue
+            status = each.status()
+            sys.stderr.buffer.write(status.output)
+            sys.stderr.flush()
+            if status.ended is None:
+                continue
+            ended[rank] = status
+            if status.exit_status != 0 and deadline == float("inf"):
+                lost = status.exit_status is None or status.exit_status > 128  # killed
+                deadline = time.monotonic() + (GRACE_AFTER_KILL if lost else GRACE)
+                if lost:
+                    say(f"rank {rank} on {status.node or 'a node'} is lost: {status.ended}; all ranks stop")
+        if samplers is not None and not ended:
+            samplers.update()
+        time.sleep(POLL_SECONDS)
+    failed = [1 if each.exit_status is None else each.exit_status for each in ended.values() if each.exit_status != 0]
+    if not failed and len(ended) == len(ranks):
+        return 0
+    first = ended[0].exit_status if 0 in ended else None
+    return first or (failed[0] if failed else 1)
+
+
+@contextmanager
+def received_signals() -> Iterator[list[int]]:
+    """Signals are noted and passed on to rank 0, which finishes its step and saves."""
+    received: list[int] = []
+    before = {each: signal.signal(each, lambda number, frame: received.append(number)) for each in SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

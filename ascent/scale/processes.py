@@ -1,0 +1,162 @@
+"""What an actor holds: one process of ours on its node, which ends with the actor. Ray itself is not needed here.
+
+An actor only starts its process and reports on it. Tokens, weights and gradients never pass through Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ascent.engines import supervise
+from ascent.engines.server_process import (
+    OF_RANKS,
+    START_SECONDS,
+    ServerCommand,
+    ServerProcess,
+    ascent_command,
+    free_port,
+)
+from ascent.http_client import Client, RetryPolicy, ServerFailed
+from ascent.runs.sampler_files import WantedServers
+
+HEALTH_PERIOD, HEALTH_TIMEOUT, HEALTH_TRIES = 5.0, 30.0, 3  # of a server: seconds, seconds, failures in a row
+
+
+@dataclass(frozen=True)
+class Status:
+    """Of a process: `url` once a server answers, `ended` with the reason, `output` since it was last asked."""
+
+    node: str = ""
+    url: str | None = None
+    ended: str | None = None
+    exit_status: int | None = None
+    output: bytes = b""
+
+
+def node_address() -> str:
+    """The address of this node, as other nodes know it."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())
+
+
+class RankProcess:
+    """A rank of the trainer. It is started in two steps, because all ranks need the address of the first."""
+
+    def __init__(self, host: str | None = None) -> None:
+        self._host = host or node_address()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output, self._lock = bytearray(), threading.Lock()
+
+    def address(self) -> tuple[str, int]:
+        """A free port of this node, where the ranks meet."""
+        return self._host, free_port(self._host)
+
+    def start(self, words: list[str], environment: Mapping[str, str], folder: str) -> None:
+        """`ascent WORDS...` in `folder`, which must be on this node, too."""
+        if not Path(folder).is_dir():
+            raise ValueError(
+                f"the folder {folder} is not on the node {self._host}; start the run from a folder that all nodes see"
+            )
+        command = [sys.executable, "-m", "ascent", *words]
+        self._process = subprocess.Popen(
+            [sys.executable, supervise.__file__, "--forward", str(os.getpid()), *command], cwd=folder,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=os.environ | dict(environment), start_new_session=True,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True, name="output of a rank")
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        while chunk := os.read(process.stdout.fileno(), 1 << 16):
+            with self._lock:
+                self._output += chunk
+
+    def status(self) -> Status:
+        assert self._process is not None, "it is started before it is asked"
+        code = self._process.poll()
+        if code is not None:
+            self._reader.join(5.0)  # the last words
+        with self._lock:
+            output, self._output = bytes(self._output), bytearray()
+        return Status(self._host, None, None if code is None else f"it ended with status {code}", code, output)
+
+    def send_signal(self, number: int) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def close(self) -> None:
+        """End it, by force if it does not end by itself."""
+        if self._process is None:
+            return
+        self.send_signal(signal.SIGHUP)
+        try:
+            self._process.wait(2 * supervise.TERMINATE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class SamplerServer:
+    """An `ascent serve` on this node. A thread waits until it answers, then asks after its health."""
+
+    def __init__(self, wanted: WantedServers, key: str, log: str, threads: int, host: str | None = None) -> None:
+        for name in OF_RANKS:
+            os.environ.pop(name, None)
+        self._host = host or node_address()
+        self._folder = Path(tempfile.mkdtemp(prefix="ascent-sampler-"))
+        self._ready, self._failure = False, ""
+        key_file, port = self._folder / "key", free_port(self._host)
+        with open(key_file, "w", opener=partial(os.open, mode=0o600), encoding="ascii") as handle:
+            handle.write(key)
+
+        def command() -> ServerCommand:
+            made = ascent_command(
+                wanted.model, port, key_file, dtype=wanted.dtype, max_model_len=wanted.max_model_len, host=self._host
+            )
+            return ServerCommand(made.words, {"OMP_NUM_THREADS": str(threads)})
+
+        self._process = ServerProcess(command, port, key, Path(log), self._host)
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, daemon=True, name="health of a sampler").start()
+
+    def _watch(self) -> None:
+        try:
+            self._process.wait(START_SECONDS)
+        except (RuntimeError, OSError) as error:
+            self._failure = str(error)
+            return
+        self._ready = True
+        client = Client(
+            self._process.url.removesuffix("/v1"), token=self._process.key,
+            retry=RetryPolicy(timeout=HEALTH_TIMEOUT, tries=1, trip=0),
+        )  # fmt: skip
+        failures = 0
+        while not self._closed.wait(HEALTH_PERIOD) and failures < HEALTH_TRIES:
+            try:
+                client.get("/health", lambda reply: None)
+                failures = 0
+            except ServerFailed:
+                failures += 1
+        if not self._closed.is_set():
+            self._failure = f"it did not answer {HEALTH_TRIES} times in a row"
+
+    def status(self) -> Status:
+        ended = self._failure or ("its server ended" if self._process.ended else None)
+        return Status(self._host, self._process.url if self._ready and not ended else None, ended or None)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._process.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
