@@ -79,9 +79,10 @@ class RankProcess:
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
-        while chunk := os.read(process.stdout.fileno(), 1 << 16):
-            with self._lock:
-                self._output += chunk
+        with process.stdout:
+            while chunk := os.read(process.stdout.fileno(), 1 << 16):
+                with self._lock:
+                    self._output += chunk
 
     def status(self) -> Status:
         assert self._process is not None, "it is started before it is asked"

@@ -1,0 +1,156 @@
+"""Runs on a local Ray cluster: the bits of the run in one process, whatever dies; no process is left behind.
+
+Minutes on a CPU. Skipped where Ray is not installed (extra `ray`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ascent.runs.folder import read_run
+from tests.end_to_end.test_overlap import recipe
+from tests.end_to_end.test_remote_rollouts import nested, wait_for
+from tests.setup.runs import weights_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra ray)"),
+]
+MINUTES = 60.0
+OTHERS = {"RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}  # a cluster of its own, whatever runs on this machine
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Iterator[str]:
+    """A variable of the environment that every process of a run has, Ray's own among them."""
+    mark = f"ASCENT_TEST_MARK={tmp_path.name}-{os.getpid()}"
+    yield mark
+    for pid in processes_with(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+def start(folder: Path, mark: str, name: str, *options: str, **keys: Any) -> subprocess.Popen[bytes]:
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(nested(recipe(folder, **keys))))
+    words = ["train", f"{name}.yaml", "--run", name, "--no-progress", *options]
+    key, _, value = mark.partition("=")
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "ascent", *words], cwd=folder, start_new_session=True, stdout=log,
+            stderr=subprocess.STDOUT, env=os.environ | OTHERS | {key: value},
+        )  # fmt: skip
+
+
+def finish(driver: subprocess.Popen[bytes], folder: Path, name: str) -> str:
+    status = driver.wait(8 * MINUTES)
+    text = (folder / f"{name}.log").read_text()
+    assert status == 0, text
+    return text
+
+
+def processes_with(mark: str) -> list[int]:
+    """Those that have the variable in their environment, and are no zombies."""
+    found = []
+    for each in Path("/proc").iterdir():
+        try:
+            if each.name.isdecimal() and mark.encode() in (each / "environ").read_bytes().split(b"\0"):
+                found.append(int(each.name))
+        except OSError:  # it has ended, or is not ours
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def samplers_of(mark: str) -> dict[int, str]:
+    """The actors that hold a server, by their process."""
+    found = {}
+    for pid in processes_with(mark):
+        try:
+            name = Path(f"/proc/{pid}/cmdline").read_bytes().decode().replace("\0", " ")
+        except OSError:
+            continue
+        if name.startswith("ray::SamplerServer"):
+            found[pid] = name
+    return found
+
+
+def urls_of(run: Path) -> list[str]:
+    try:
+        return list(json.loads((run / "samplers" / "servers.json").read_text())["urls"])
+    except (OSError, ValueError):
+        return []
+
+
+def steps_of(run: Path) -> int:
+    try:
+        return len((run / "metrics.jsonl").read_text().splitlines())
+    except OSError:
+        return 0
+
+
+def want_samplers(folder: Path, count: int) -> None:
+    subprocess.run([sys.executable, "-m", "ascent", "samplers", "ray", str(count)], cwd=folder, check=True)
+
+
+def test_two_samplers_learn_and_a_killed_one_changes_nothing(tmp_path: Path, marked: str) -> None:
+    keys: dict[str, Any] = {"run.steps": 8, "run.save_every": 8, "update.learning_rate": 3e-3}
+    finish(start(tmp_path, marked, "native", **keys), tmp_path, "native")
+    driver = start(tmp_path, marked, "ray", "--ray", "--samplers", "2", **keys)
+    run = tmp_path / "ray"
+    wait_for(lambda: driver.poll() is not None or (steps_of(run) >= 2 and len(urls_of(run)) == 2), 4 * MINUTES)
+    first = sorted(samplers_of(marked))
+    assert len(first) == 2
+    os.kill(first[0], signal.SIGKILL)
+    said = finish(driver, tmp_path, "ray")
+    assert "failed: its actor is gone" in said and "another is started" in said
+    assert weights_of(run, 8) == weights_of(tmp_path / "native", 8)
+    rewards = [each["reward/mean"] for each in read_run(run).metrics if each.get("step", 0) > 0]
+    assert sum(rewards[-2:]) > sum(rewards[:2])
+    wait_for(lambda: not processes_with(marked), MINUTES)
+
+
+def test_killing_the_driver_leaves_no_process(tmp_path: Path, marked: str) -> None:
+    driver = start(tmp_path, marked, "ray", "--ray", "--samplers", "1", "--processes", "2", **{"run.steps": 100_000})
+    wait_for(lambda: driver.poll() is not None or steps_of(tmp_path / "ray") >= 2, 4 * MINUTES)
+    assert driver.poll() is None and len(processes_with(marked)) > 8  # Ray's, two ranks, a sampler, their actors
+    driver.kill()
+    driver.wait()
+    wait_for(lambda: not processes_with(marked), MINUTES)
+
+
+def test_two_ranks_with_samplers_whose_number_changes(tmp_path: Path, marked: str) -> None:
+    keys: dict[str, Any] = {"run.steps": 30, "run.save_every": 30}
+    finish(start(tmp_path, marked, "plain", "--processes", "2", **keys), tmp_path, "plain")
+    driver = start(tmp_path, marked, "ray", "--ray", "--samplers", "1", "--processes", "2", **keys)
+    run = tmp_path / "ray"
+    wait_for(lambda: driver.poll() is not None or (steps_of(run) and len(urls_of(run)) == 1), 4 * MINUTES)
+    want_samplers(tmp_path, 2)
+    wait_for(lambda: driver.poll() is not None or len(urls_of(run)) == 2, 2 * MINUTES)
+    want_samplers(tmp_path, 1)
+    wait_for(lambda: driver.poll() is not None or len(urls_of(run)) == 1, MINUTES)
+    assert driver.poll() is None
+    said = finish(driver, tmp_path, "ray")
+    assert "sampler 2 on" in said and "sampler 2 is ended: 1 are wanted" in said
+    assert weights_of(run, 30) == weights_of(tmp_path / "plain", 30)
+
+
+def test_ctrl_c_saves_and_the_run_is_resumed_without_ray(tmp_path: Path, marked: str) -> None:
+    keys: dict[str, Any] = {"run.steps": 8, "run.save_every": 8}
+    finish(start(tmp_path, marked, "native", **keys), tmp_path, "native")
+    driver = start(tmp_path, marked, "ray", "--ray", "--samplers", "1", **keys)
+    wait_for(lambda: driver.poll() is not None or steps_of(tmp_path / "ray") >= 1, 4 * MINUTES)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(2 * MINUTES) == 130, (tmp_path / "ray.log").read_text()
+    wait_for(lambda: not processes_with(marked), MINUTES)
+    resumed = [sys.executable, "-m", "ascent", "resume", "ray", "--no-progress"]
+    subprocess.run(resumed, cwd=tmp_path, env=os.environ | OTHERS, check=True, timeout=4 * MINUTES)
+    assert weights_of(tmp_path / "ray", 8) == weights_of(tmp_path / "native", 8)
