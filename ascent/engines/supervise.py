@@ -25,7 +25,7 @@ SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 def supervise(parent: int, command: list[str], *, forward: bool = False) -> int:
     received: list[int] = []
     for number in SIGNALS:
-        signal.signal(number, lambda number, _: received.append(number))
+        signal.signal(number, lambda which, _: received.append(which))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # Ray's workers block SIGINT, and a mask is inherited
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_this_process
@@ -33,9 +33,9 @@ def supervise(parent: int, command: list[str], *, forward: bool = False) -> int:
     stopping = False
     while process.poll() is None and os.getppid() == parent and not stopping:
         while received:
-            number = received.pop(0)
-            if forward and number != signal.SIGHUP:
-                process.send_signal(number)
+            which = received.pop(0)
+            if forward and which != signal.SIGHUP:
+                process.send_signal(which)
             else:
                 stopping = True
         time.sleep(POLL_SECONDS)
