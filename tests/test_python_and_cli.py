@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import ascent
 from ascent.api.label import label
+from ascent.api.launch import set_samplers
 from ascent.api.quickstart import quickstart
 from ascent.api.serve import serve, serve_reward
 from ascent.cli.main import app
@@ -37,6 +38,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "quickstart": quickstart,
     "serve": serve,
     "serve-reward": serve_reward,
+    "samplers": set_samplers,
     "label": label,
     "view": view,
 }

@@ -110,7 +110,7 @@ def refuse_idle_samplers(plan: Plan, samplers: int) -> None:
 
 
 def set_samplers(run: str | Path, count: int, *, say: Say = print) -> None:
-    """Change the number of samplers of a run on a Ray cluster, while it goes on.
+    """Change how many samplers a run on Ray has, while it goes on.
 
     run: the run folder of a run that was started with --ray and --samplers.
     count: how many samplers there should be, at least 1.
@@ -124,13 +124,16 @@ def set_samplers(run: str | Path, count: int, *, say: Say = print) -> None:
     say(f"{count} samplers are wanted{was}; {Path(run) / FOLDER} says which answer")
 
 
-def refuse_objects(processes: int, recipe: Any, given: Mapping[str, Any], tokenizer: Any, callbacks: Any) -> None:
+def refuse_objects(
+    processes: int, recipe: Any, given: Mapping[str, Any], tokenizer: Any, callbacks: Any, *, ray: bool = False
+) -> None:
     """ValueError where something that only this process has would have to be in the others."""
     own = [key for key, value in given.items() if value is not None and not isinstance(value, str)]
     own += ["tokenizer"] * (tokenizer is not None) + ["callbacks"] * bool(callbacks)
     if own or not isinstance(recipe, str | Path):
+        what = "ray=True" if ray else f"processes={processes}"
         raise ValueError(
-            f"processes={processes} starts new processes, which get names only, not Python objects "
+            f"{what} starts new processes, which get names only, not Python objects "
             f"({', '.join(own) or 'the recipe'}); start this script with torchrun --nproc-per-node {processes} instead"
         )
 

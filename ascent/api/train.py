@@ -110,13 +110,20 @@ def train(
     given = as_keys(model=model, data=data, eval_data=eval_data, rewards=rewards, env=env)
     options = ray_options(ray, processes, samplers, cpus, gpus)
     if processes != 1 or options is not None:
-        refuse_objects(processes, recipe, given, tokenizer, callbacks)
+        refuse_objects(processes, recipe, given, tokenizer, callbacks, ray=ray)
         words = [*override_strings(overrides), *override_strings(nest_keys(given))]
         more: dict[str, Any] = {"run": run, "layout": layout, "progress": progress, "say": say}
         if options is not None:
             return train_on_ray(str(recipe), words, options, **more)
         return train_in_processes(str(recipe), words, processes, **more)
-    plan, called = plan_of(recipe, overrides, given=given, tokenizer=tokenizer), Callbacks(callbacks)
+    plan = plan_of(recipe, overrides, given=given, tokenizer=tokenizer)
+    return _train_here(plan, recipe, Callbacks(callbacks), run, layout=layout, progress=progress, say=say)
+
+
+def _train_here(
+    plan: Plan, recipe: Recipe, called: Callbacks, run: str | Path | None, *, layout: Layout, progress: bool, say: Say
+) -> Run:
+    """In this process, alone or as a rank."""
     origin, name = (recipe, Path(recipe).stem) if isinstance(recipe, str | Path) else ("Python", plan.row.name)
     header = f"# Resolved by ascent {__version__} from {origin}; itself a recipe.\n"
     with process_group(layout=layout) as ranks:
@@ -165,7 +172,7 @@ def resume(
     called = Callbacks(callbacks)
     options = ray_options(ray, processes, samplers, cpus, gpus)
     if processes != 1 or options is not None:
-        refuse_objects(processes, "", given, None, callbacks)
+        refuse_objects(processes, "", given, None, callbacks, ray=ray)
         more: dict[str, Any] = {"accept_changes": accept_changes, "layout": layout, "progress": progress, "say": say}
         if options is not None:
             return resume_on_ray(Path(run), options, **more)

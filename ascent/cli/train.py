@@ -91,7 +91,7 @@ def resume(
 
 
 def samplers(run: Run, count: Annotated[int, typer.Argument(metavar="N", help="How many there should be.")]) -> None:
-    """Change the number of samplers of a run on a Ray cluster, while it goes on."""
+    """Change how many samplers a run on Ray has, while it goes on."""
     with plain_errors():
         from ascent.api.launch import set_samplers
 

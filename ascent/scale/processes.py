@@ -154,7 +154,7 @@ class SamplerServer:
             self._failure = f"it did not answer {HEALTH_TRIES} times in a row"
 
     def status(self) -> Status:
-        ended = self._failure or ("its server ended" if self._process.ended else None)
+        ended = self._failure or (f"its server ended; {self._process.log_tail()}" if self._process.ended else None)
         return Status(self._host, self._process.url if self._ready and not ended else None, ended or None)
 
     def close(self) -> None:
