@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +113,8 @@ def train(
     if processes != 1 or options is not None:
         refuse_objects(processes, recipe, given, tokenizer, callbacks, ray=ray)
         words = [*override_strings(overrides), *override_strings(nest_keys(given))]
-        more: dict[str, Any] = {"run": run, "layout": layout, "progress": progress, "say": say}
-        if options is not None:
-            return train_on_ray(str(recipe), words, options, **more)
-        return train_in_processes(str(recipe), words, processes, **more)
+        start = partial(train_on_ray if options else train_in_processes, str(recipe), words, options or processes)
+        return start(run=run, layout=layout, progress=progress, say=say)
     plan = plan_of(recipe, overrides, given=given, tokenizer=tokenizer)
     return _train_here(plan, recipe, Callbacks(callbacks), run, layout=layout, progress=progress, say=say)
 
