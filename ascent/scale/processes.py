@@ -18,14 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from ascent.engines import supervise
-from ascent.engines.server_process import (
-    OF_RANKS,
-    START_SECONDS,
-    ServerCommand,
-    ServerProcess,
-    ascent_command,
-    free_port,
-)
+from ascent.engines.server_process import START_SECONDS, ServerCommand, ServerProcess, ascent_command, free_port
 from ascent.http_client import Client, RetryPolicy, ServerFailed
 from ascent.runs.sampler_files import WantedServers
 
@@ -113,8 +106,6 @@ class SamplerServer:
     """An `ascent serve` on this node. A thread waits until it answers, then asks after its health."""
 
     def __init__(self, wanted: WantedServers, key: str, log: str, threads: int, host: str | None = None) -> None:
-        for name in OF_RANKS:
-            os.environ.pop(name, None)
         self._host = host or node_address()
         self._folder = Path(tempfile.mkdtemp(prefix="ascent-sampler-"))
         self._ready, self._failure = False, ""
@@ -138,6 +129,8 @@ class SamplerServer:
         except (RuntimeError, OSError) as error:
             self._failure = str(error)
             return
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)  # the server has read its key; this actor may be killed
         self._ready = True
         client = Client(
             self._process.url.removesuffix("/v1"), token=self._process.key,
