@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +112,8 @@ def train(
     if processes != 1 or options is not None:
         refuse_objects(processes, recipe, given, tokenizer, callbacks, ray=ray)
         words = [*override_strings(overrides), *override_strings(nest_keys(given))]
-        start = partial(train_on_ray if options else train_in_processes, str(recipe), words, options or processes)
-        return start(run=run, layout=layout, progress=progress, say=say)
+        start: Any = train_in_processes if options is None else train_on_ray
+        return start(str(recipe), words, options or processes, run=run, layout=layout, progress=progress, say=say)
     plan = plan_of(recipe, overrides, given=given, tokenizer=tokenizer)
     return _train_here(plan, recipe, Callbacks(callbacks), run, layout=layout, progress=progress, say=say)
 

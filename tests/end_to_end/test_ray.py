@@ -127,20 +127,44 @@ def test_killing_the_driver_leaves_no_process(tmp_path: Path, marked: str) -> No
     wait_for(lambda: not processes_with(marked), MINUTES)
 
 
+GATED = """
+import itertools, pathlib, time
+calls, here = itertools.count(), pathlib.Path(__file__).parent
+
+def digits(rollout):
+    number = next(calls)
+    for gate in ("two", "one")[: number // 12]:
+        while not (here / gate).exists():
+            time.sleep(0.05)
+    return sum(each.isdigit() for each in rollout.text) / max(len(rollout.text), 1)
+"""
+
+
 def test_two_ranks_with_samplers_whose_number_changes(tmp_path: Path, marked: str) -> None:
-    keys: dict[str, Any] = {"run.steps": 30, "run.save_every": 30}
+    """The reward waits for the test, so that steps are sampled by one, by two and again by one, on any machine."""
+    (tmp_path / "gated.py").write_text(GATED)
+    keys: dict[str, Any] = {
+        "run.steps": 8, "run.save_every": 8, "rewards": [{"use": f"{tmp_path}/gated.py:digits", "timeout": 600}],
+    }  # fmt: skip
+    gates = [tmp_path / "two", tmp_path / "one"]
+    for each in gates:
+        each.touch()
     finish(start(tmp_path, marked, "plain", "--processes", "2", **keys), tmp_path, "plain")
+    for each in gates:
+        each.unlink()
     driver = start(tmp_path, marked, "ray", "--ray", "--samplers", "1", "--processes", "2", **keys)
     run = tmp_path / "ray"
     wait_for(lambda: driver.poll() is not None or (steps_of(run) and len(urls_of(run)) == 1), 4 * MINUTES)
     want_samplers(tmp_path, 2)
-    wait_for(lambda: driver.poll() is not None or len(urls_of(run)) == 2, 2 * MINUTES)
+    wait_for(lambda: driver.poll() is not None or len(urls_of(run)) == 2, 4 * MINUTES)
+    gates[0].touch()
     want_samplers(tmp_path, 1)
-    wait_for(lambda: driver.poll() is not None or len(urls_of(run)) == 1, MINUTES)
+    wait_for(lambda: driver.poll() is not None or len(urls_of(run)) == 1, 2 * MINUTES)
     assert driver.poll() is None
+    gates[1].touch()
     said = finish(driver, tmp_path, "ray")
     assert "sampler 2 on" in said and "sampler 2 is ended: 1 are wanted" in said
-    assert weights_of(run, 30) == weights_of(tmp_path / "plain", 30)
+    assert weights_of(run, 8) == weights_of(tmp_path / "plain", 8)
 
 
 def test_ctrl_c_saves_and_the_run_is_resumed_without_ray(tmp_path: Path, marked: str) -> None:
