@@ -17,6 +17,7 @@ from ascent.scale.processes import RankProcess, SamplerServer, Status
 HEALTH_SECONDS = 60.0  # in which an actor that has answered before must answer again
 WAITING_SECONDS = 15.0  # until it is said that the cluster has no room
 CLOSE_SECONDS = 40.0  # for a process to end by itself
+LOCAL_SPARE_CPUS = 4  # of a local cluster, for samplers that are added later; Ray only counts them
 LOCAL_STORE_BYTES = 100 << 20  # of a local cluster, whose object store holds next to nothing
 
 
@@ -172,7 +173,7 @@ def connect(options: RayOptions, say: Callable[[str], None]) -> Iterator[Cluster
                 local = True
         if local:
             ray.init(
-                address="local", num_cpus=max(os.cpu_count() or 1, options.total_cpus), include_dashboard=False,
+                address="local", num_cpus=max(os.cpu_count() or 1, options.total_cpus + LOCAL_SPARE_CPUS), include_dashboard=False,
                 object_store_memory=LOCAL_STORE_BYTES, **quiet,
             )  # fmt: skip
     except (ConnectionError, RuntimeError, ValueError) as error:
