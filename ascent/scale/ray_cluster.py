@@ -173,7 +173,8 @@ def connect(options: RayOptions, say: Callable[[str], None]) -> Iterator[Cluster
                 local = True
         if local:
             ray.init(
-                address="local", num_cpus=max(os.cpu_count() or 1, options.total_cpus + LOCAL_SPARE_CPUS), include_dashboard=False,
+                address="local", num_cpus=max(os.cpu_count() or 1, options.total_cpus + LOCAL_SPARE_CPUS),
+                include_dashboard=False,
                 object_store_memory=LOCAL_STORE_BYTES, **quiet,
             )  # fmt: skip
     except (ConnectionError, RuntimeError, ValueError) as error:
