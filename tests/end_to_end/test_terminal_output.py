@@ -154,12 +154,13 @@ def test_words_of_users_stay_what_they_are_on_80_columns(name: str, world: None,
 
 def test_every_command_is_here() -> None:
     """quickstart has a test of its own; iterate, bisect, forecast and serve-reward print what train, replay, check,
-    collect and compare print; view, label and serve print an address; classic takes no words."""
+    collect and compare print; view, label and serve print an address; samplers needs a run on Ray; classic takes no
+    words."""
     group: Any = typer.main.get_command(main.app)
     known = {name for name, each in group.commands.items() if not each.hidden}
     tried = {arguments[0] for arguments in (*COMMANDS.values(), *PLAIN.values())}
     servers = {"view", "label", "serve", "serve-reward"}
-    assert known - tried == {"quickstart", "iterate", "bisect", "forecast", "classic", *servers}
+    assert known - tried == {"quickstart", "iterate", "bisect", "forecast", "classic", "samplers", *servers}
 
 
 @pytest.mark.parametrize("name", PLAIN)
