@@ -194,7 +194,7 @@ def test_hostile_and_long_text_and_damaged_lines_do_no_harm(tmp_path: Path, open
         started = time.monotonic()
         page.click("text=Show 19,780 more tokens")
         wait_for(page, "document.querySelectorAll('.token').length > 20000")
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 20
         for tab, ready in (
             ("diagnosis", ".warning"), ("settings", "table.settings"), ("log", "table.log"), ("heldout", ".message"),
             ("curves", ".panel canvas"),
