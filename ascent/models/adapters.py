@@ -89,6 +89,7 @@ def attach(module: PreTrainedModel, folder: Path) -> Any:
     if kind != "LORA":
         raise ValueError(f"{folder} is an adapter of type {kind}; only LoRA can be merged into its base")
     try:
+        import torch.distributed.tensor  # peft reads it and does not import it
         from peft import PeftConfig, get_peft_model
     except ImportError as error:
         raise ImportError(

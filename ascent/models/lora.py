@@ -38,6 +38,7 @@ def attach(
     of the same policy differ between forwards.
     """
     try:
+        import torch.distributed.tensor  # peft reads it and does not import it
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise ImportError(f"LoRA needs the package peft; install it with: {install_hint('lora')}") from error
