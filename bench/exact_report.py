@@ -99,6 +99,7 @@ def draw(arms: Rows, picture: Path) -> None:
         if axis.get_lines():
             axis.legend(frameon=False, fontsize=7)
     figure.savefig(picture, format="png", dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
 
 
 def plot_curves(axis: Any, rows: list[dict[str, Any]], name: str, label: str, style: dict[str, Any]) -> None:

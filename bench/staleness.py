@@ -64,6 +64,7 @@ def draw(arms: dict[str, dict[int, dict[str, Any]]]) -> None:
     axes.set(xlabel="step", ylabel="correct, of sampled answers")
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(PICTURE, format="png", dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
 
 
 def smooth(curve: list[float], window: int = 5) -> list[float]:

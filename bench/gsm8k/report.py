@@ -89,6 +89,7 @@ def plot(found: dict[str, Any], folder: Path) -> None:
     by_step.legend()
     figure.tight_layout()
     figure.savefig(folder / "gsm8k.png", dpi=120)
+    pyplot.close(figure)
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
     for axis, stage in zip(axes, ("sft", "dpo"), strict=True):
         for name, label in ((stage, "ours"), (f"trl_{stage}", "TRL")):
@@ -98,6 +99,7 @@ def plot(found: dict[str, Any], folder: Path) -> None:
         axis.legend()
     figure.tight_layout()
     figure.savefig(folder / "gsm8k-losses.png", dpi=120)
+    pyplot.close(figure)
 
 
 def main() -> None:

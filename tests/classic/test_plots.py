@@ -62,10 +62,11 @@ def test_spreads_names_every_estimator():
 # The others repeat these paths with more samples; `maze-large` is the largest file of all.
 @pytest.mark.parametrize("name", ["maze-best", "maze-large", "clip", "control-variate"])
 def test_figures_are_small_files(name, tmp_path):
+    open_before = pyplot.get_fignums()
     path = draw(name, tmp_path)
     assert path == tmp_path / f"{name}.png" and path.stat().st_size < 60_000
     assert imread(path).shape[0] > 100
-    assert not pyplot.get_fignums()
+    assert pyplot.get_fignums() == open_before
 
 
 def test_an_unknown_figure_and_a_wrong_ending(tmp_path):
