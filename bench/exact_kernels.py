@@ -2,11 +2,11 @@
 
     python bench/exact_kernels.py [--seconds 165]
 
-First the bits: a linear layer over tiles, rows and segments; attention packed, decoded from a cache and with shared
-prompts; the head that samples and the head that trains. Then microseconds, in the shapes of Qwen2.5-1.5B and 0.5B: the
-head against a product and a sampling kernel, attention against the kernels of fast arithmetic, every tile of a linear
-layer against cuBLAS. Calls are repeated in a CUDA graph, so caches are warm and launches cost nothing. A measurement
-that fails is printed, and the next one follows; none begins after `--seconds`.
+First the bits: a linear layer over tiles and rows, by Triton and by cuBLAS; attention packed, decoded from a cache and
+with shared prompts; the head that samples and the head that trains. Then microseconds, in the shapes of Qwen2.5-1.5B
+and 0.5B: the head, attention against the kernels of fast arithmetic, every tile of a linear layer against cuBLAS, which
+exact arithmetic uses where the bits are equal. Calls are repeated in a CUDA graph, so caches are warm and launches cost
+nothing. A measurement that fails is printed, and the next one follows; none begins after `--seconds`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LAYERS = {
     "1.5B": ((2048, 1536), (1536, 1536), (17920, 1536), (1536, 8960)),
     "0.5B": ((1152, 896), (9728, 896), (896, 4864)),
 }
-ROWS = (512, 64, 16384, 1, 256, 128, 16)  # of linear layers; the most important first
+ROWS = (512, 64, 16384, 1, 256, 300, 16)  # of linear layers; the most important first
 
 
 class Section(NamedTuple):
@@ -52,10 +52,10 @@ def sections() -> list[Section]:
         Section("bits of decode attention, alone and with a shared prompt, to packed", decode_bits, blocks),
         Section("bits of the gradient of attention, twice", gradient_bits, ATTENTIONS),
         Section("bits of the head, sampled to trained; largest difference to float32", head_bits, [(512,)]),
-        Section("us of the head: sampling in one kernel | product, then sampling", head_time, batches),
+        Section("us of the head: product and sampling; training: product and reduction", head_time, batches),
         Section("us of decode attention, 450 tokens: exact | fast; with a shared prompt: both", decode_time, batches),
         Section("us of packed attention, rows of a tile x stages: exact | flash attention", packed_time, [(23, 711)]),
-        Section("us of linear layers: cuBLAS | exact, its tile, ratio | the best tile", linear_time, layers),
+        Section("us of linear layers: cuBLAS | exact, ratio | Triton, its tile | the best tile", linear_time, layers),
     ]
 
 
@@ -96,21 +96,12 @@ def linear_bits(columns: int, depth: int) -> str:
         f"{rows} rows": torch.equal(linear.forward(x[:rows], weight, bias), found[:rows])
         for rows in (1, 2, 16, 64, 65, 256, 257, 512)
     }
-    for tile in tiles(600, depth):
-        again = linear.multiply(x, weight, bias, torch.bfloat16, tile)
+    for tile in linear.TILES:
+        again = linear.triton_product(x, weight, bias, torch.empty_like(found), tile)
         checks[f"tile {tile.rows} x {tile.columns}"] = torch.equal(again, found)
     expected = F.linear(x.double(), weight.double(), bias.double())
     errors = [float((each.double() - expected).norm() / expected.norm()) for each in (found, F.linear(x, weight, bias))]
     return f"N {columns} K {depth}: {verdict(checks)}; error {errors[0]:.2e}, of cuBLAS {errors[1]:.2e}"
-
-
-def tiles(rows: int, depth: int) -> list[Any]:
-    """Those that fit into the registers, without the ones that are hopeless for many rows."""
-    from ascent.models import exact_linear_cuda as linear
-
-    two_sums = linear.num_segments(depth) > 1 and rows > linear.SPLIT_ROWS
-    least = 128 if rows > 4096 else 0
-    return [tile for tile in linear.TILES if tile.columns >= least and not (two_sums and tile.columns == 256)]
 
 
 def packed_inputs(lengths: Iterable[int], heads: int, kv_heads: int, size: int) -> tuple[Tensor, ...]:
@@ -186,32 +177,40 @@ def gradient_bits(heads: int, kv_heads: int, size: int) -> str:
     return f"heads {heads} of {size}: {verdict({name: torch.equal(one, two) for name, one, two in pairs})}"
 
 
-def noise(rows: int) -> Any:
-    from ascent.engines.counter_rng import OFFSET0, OFFSET1
-    from ascent.models.exact_head_cuda import Noise
+def sampling_state(rows: int) -> Any:
+    from ascent.engines.native.batch_state import SamplingState
 
     index = torch.arange(rows, dtype=torch.int32, device=DEVICE)
-    return Noise(torch.zeros_like(index), index * 7919 + 1, index * 104729 + 3, index, (OFFSET0, OFFSET1))
+    ones, none = torch.ones(rows, device=DEVICE), torch.zeros_like(index)
+    return SamplingState(
+        *(ones, none, index * 7919 + 1, index * 104729 + 3, index), min_output_len_B=none, top_k_B=none, top_p_B=ones,
+        min_p_B=torch.zeros_like(ones), stop_ids_BS=torch.full_like(index, -1)[:, None],
+    )  # fmt: skip
 
 
-def head_inputs(rows: int) -> tuple[Tensor, Any, Tensor]:
-    """Hidden states, the head, and temperatures of 1."""
+def head_inputs(rows: int) -> tuple[Tensor, Any]:
+    """Hidden states and the head."""
     from ascent.models.head import Head
     from ascent.models.layer_patching import EXACT
 
-    head = Head(normal(VOCAB, HIDDEN, scale=HIDDEN**-0.5), kernels=EXACT)
-    return normal(rows, HIDDEN), head, torch.ones(rows, device=DEVICE)
+    return normal(rows, HIDDEN), Head(normal(VOCAB, HIDDEN, scale=HIDDEN**-0.5), kernels=EXACT)
+
+
+def head_config(head: Any) -> Any:
+    from ascent.models.head import TileConfig
+
+    return TileConfig(1.0, None, 1.0, entropy=True, collision=False, tile=(0, 0), kernels=head.kernels)
 
 
 def head_bits(rows: int) -> str:
+    from ascent.engines.native.sampling_triton import sample_full_vocab_cuda
     from ascent.models import exact_head_cuda as exact
-    from ascent.models.head import TileConfig
+    from ascent.models.fused_logprobs import head_logits
 
-    hidden, head, ones = head_inputs(rows)
-    tokens, logprobs = exact.sample(hidden, head, ones, noise(rows))
-    tokens = tokens.long()
-    config = TileConfig(1.0, None, 1.0, entropy=True, collision=False, tile=(0, 0), kernels=head.kernels)
-    lse, _, logits, _ = exact.reduce_logits(hidden, head.weight_VD, None, tokens, config)
+    hidden, head = head_inputs(rows)
+    tokens, logprobs = sample_full_vocab_cuda(head_logits(hidden, head), sampling_state(rows))
+    tokens, ones = tokens.long(), torch.ones(rows, device=DEVICE)
+    lse, _, logits, _ = exact.reduce_logits(hidden, head.weight_VD, None, tokens, head_config(head))
     alone = exact.token_logprobs(hidden[5:6], head, tokens[5:6], ones[:1])
     checks = {"trained": torch.equal(logits - lse, logprobs), "one row": torch.equal(alone, logprobs[5:6])}
     wide = (hidden.float() @ head.weight_VD.float().T).log_softmax(1).gather(1, tokens[:, None])[:, 0]
@@ -219,21 +218,20 @@ def head_bits(rows: int) -> str:
 
 
 def head_time(rows: int) -> str:
-    from ascent.engines.native.batch_state import SamplingState
     from ascent.engines.native.sampling_triton import sample_full_vocab_cuda
-    from ascent.models.exact_head_cuda import sample
-    from ascent.models.layer_patching import wide_product
+    from ascent.models import exact_head_cuda as exact
+    from ascent.models import head_cuda
+    from ascent.models.fused_logprobs import head_logits
 
-    hidden, head, ones = head_inputs(rows)
-    keys = noise(rows)
-    none, no_stop_ids = torch.zeros_like(keys.greedy_N), torch.full_like(keys.greedy_N, -1)[:, None]
-    params = SamplingState(
-        *(ones, keys.greedy_N, keys.key0_N, keys.key1_N, keys.position_N),
-        min_output_len_B=none, top_k_B=none, top_p_B=ones, min_p_B=torch.zeros_like(ones), stop_ids_BS=no_stop_ids,
-    )  # fmt: skip
-    one = microseconds(lambda: sample(hidden, head, ones, keys))
-    two = microseconds(lambda: sample_full_vocab_cuda(wide_product(hidden, head.weight_VD.T), params))
-    return f"{rows:5} rows {one:8.1f} | {two:8.1f}"
+    hidden, head = head_inputs(rows)
+    state, config, logits = sampling_state(rows), head_config(head), head_logits(hidden, head)
+    inputs = (hidden, head.weight_VD, None, state.position_B.long(), config)
+    product, sampling = (
+        microseconds(lambda: head_logits(hidden, head)),
+        microseconds(lambda: sample_full_vocab_cuda(logits, state)),
+    )
+    training = [microseconds(partial(each, *inputs)) for each in (exact.reduce_logits, head_cuda.reduce_logits)]
+    return f"{rows:5} rows {product:8.1f} + {sampling:8.1f}; training {training[0]:8.1f}, fast {training[1]:8.1f}"
 
 
 def decode_time(rows: int) -> str:
@@ -288,20 +286,23 @@ def linear_time(size: str, rows: int, columns: int, depth: int) -> str:
     from ascent.models import exact_linear_cuda as linear
 
     x, weight = normal(rows, depth), normal(columns, depth, scale=depth**-0.5)
+    out = torch.empty(rows, columns, dtype=torch.bfloat16, device=DEVICE)
     stock = microseconds(lambda: F.linear(x, weight))
+    linear.forward(x, weight)  # compares
     exact = microseconds(lambda: linear.forward(x, weight))
-    chosen = linear.choose_tile(rows, columns, depth)
+    ours = microseconds(lambda: linear.triton_product(x, weight, None, out))
+    chosen = linear.choose_tile(rows, columns)
     found, failed = {}, ""
-    for tile in tiles(rows, depth):
+    for tile in linear.TILES if rows <= 1024 else ():
         name = f"{tile.rows} x {tile.columns}"
         try:
-            found[name] = microseconds(partial(linear.multiply, x, weight, None, torch.bfloat16, tile))
+            found[name] = microseconds(partial(linear.triton_product, x, weight, None, out, tile))
         except Exception as problem:
             failed += f"; {name} failed ({reason(problem)})"
-    best = min(found, key=lambda name: found[name])
-    ours = f"{exact:8.1f} {chosen.rows} x {chosen.columns} {exact / stock:.2f}"
+    every = ", ".join(f"{name} {taken:.1f}" for name, taken in found.items())
+    own = f"{ours:8.1f} {chosen.rows} x {chosen.columns}"
     shape = f"{size} M {rows:5} N {columns:5} K {depth:4}"
-    return f"{shape} {stock:8.1f} | {ours} | {found[best]:8.1f} {best}{failed}"
+    return f"{shape} {stock:8.1f} | {exact:8.1f} {exact / stock:.2f} | {own} | {every}{failed}"
 
 
 def main() -> None:

@@ -97,6 +97,7 @@ OUTSIDE_OF_FILES = {
     "models/paged_attention_cuda.py": {"triton"},
     "models/rotary_cuda.py": {"triton"},
     "models/sampling_noise_cuda.py": {"triton"},
+    "models/softmax_sums_cuda.py": {"triton"},
     "models/segment_sum_cuda.py": {"triton"},
     "rewards/checker.py": {"math_verify"},
     "tasks/reasoning.py": {"reasoning_gym"},

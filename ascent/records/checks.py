@@ -25,8 +25,10 @@ def one_per_token(owner: str, name: str, length: int, tokens: int) -> None:
 
 
 def valid_logprobs(owner: str, name: str, values: tuple[float, ...]) -> None:
-    if any(map(ROUNDING.__lt__, values)) or -math.inf in values:  # loops in C: there are many tokens
-        bad = next(value for value in values if value > ROUNDING or value == -math.inf)
+    # Loops in C, because there are many tokens. A NaN is allowed; where it comes first, both are NaN.
+    if not values or (min(values) > -math.inf and max(values) <= ROUNDING):
+        return
+    if (bad := next((value for value in values if value > ROUNDING or value == -math.inf), None)) is not None:
         raise ValueError(f"{owner}.{name} holds {bad}; the log of a probability above 0 is finite and at most 0")
 
 

@@ -15,6 +15,7 @@ from ascent.records.checks import finite_or_nan, not_empty, one_of, one_per_toke
 
 Role = Literal["system", "user", "assistant", "tool"]
 Stop = Literal["eos", "stop", "length", "abort"]
+STOPS = get_args(Stop)
 Ended = Literal["over", "turns", "tokens", "cut", "raised", "timeout"]
 
 
@@ -142,7 +143,7 @@ class Completion:
 
     def __post_init__(self) -> None:
         owner = f"Completion {self.prompt_id!r}/{self.sample}"
-        one_of(f"{owner}.stop", self.stop, get_args(Stop))
+        one_of(f"{owner}.stop", self.stop, STOPS)
         if self.stop != "abort":
             not_empty(f"{owner}.tokens", self.tokens, "keep the token that ended it, or set stop='abort'")
         one_per_token(owner, "logprobs", len(self.logprobs), len(self.tokens))

@@ -96,7 +96,7 @@ def test_samples_of_a_prompt_read_it_together(tmp_path: Path, family: str) -> No
     for prompt, samples in enumerate((8, 8, 1, 8, 3, 8, 8, 20)):
         text = tuple(int(t) for t in generator.integers(3, 250, size=130 + 20 * prompt))
         for sample in range(samples):
-            requests.append(Request(f"p{prompt}", sample, text, int(generator.integers(4, 60)), 3))
+            requests.append(Request(f"p{prompt}", sample, text, int(generator.integers(4, 120)), 3))
     engine = NativeEngine(model, {1}, max_num_seqs=48, max_model_len=400)
     done = run(engine, requests)
     assert engine._runner is not None and {grouped for *_, grouped in engine._runner._cuda_graphs} == {True, False}

@@ -26,11 +26,16 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from triton.runtime import interpreter
 
-from ascent.engines.counter_rng import OFFSET0, OFFSET1, exponentials
+from ascent.engines.counter_rng import exponentials
+from ascent.engines.native.batch_state import SamplingState
+from ascent.engines.native.runner import padded_size
+from ascent.engines.native.sampling_triton import sample_full_vocab_cuda
 from ascent.models import exact_attention_cuda, exact_head_cuda, exact_linear_cuda
+from ascent.models.fused_logprobs import head_logits
 from ascent.models.head import Head, TileConfig
 from ascent.models.layer_patching import EXACT
 from ascent.models.prefix_groups import MEMBERS, PrefixGroups
+from ascent.models.softmax_sums_cuda import LANES
 
 
 def _values(handle: Any) -> Any:
@@ -60,8 +65,14 @@ def bf16(*shape: int, scale: float = 1.0) -> Tensor:
     return (torch.randn(*shape) * scale).bfloat16()
 
 
-@pytest.mark.parametrize("depth", [96, exact_linear_cuda.LONG + 200])
-def test_rows_of_a_linear_layer(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_stock_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_linear_cuda, "stock_rows", lambda rows: 0)
+
+
+@pytest.mark.usefixtures("no_stock_product")
+@pytest.mark.parametrize("depth", [96, 1000])
+def test_rows_of_a_linear_layer(depth: int) -> None:
     torch.manual_seed(0)
     x, weight, bias = bf16(70, depth), bf16(40, depth, scale=depth**-0.5), bf16(40)
     found = exact_linear_cuda.forward(x, weight, bias)
@@ -70,21 +81,52 @@ def test_rows_of_a_linear_layer(depth: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(exact_linear_cuda.forward(x[5:6], weight, bias), found[5:6])
     assert torch.equal(exact_linear_cuda.forward(x, weight[8:16], bias[8:16]), found[:, 8:16])
     for tile in exact_linear_cuda.TILES[2:5]:
-        assert torch.equal(exact_linear_cuda.multiply(x, weight, bias, torch.bfloat16, tile), found)
-    monkeypatch.setattr(exact_linear_cuda, "SPLIT_ROWS", 0)  # segments inside one program, as in training
-    inside = exact_linear_cuda.multiply(x, weight, bias, torch.bfloat16, exact_linear_cuda.TILES[2])
-    assert torch.equal(inside, found)
+        again = exact_linear_cuda.triton_product(x, weight, bias, torch.empty_like(found), tile)
+        assert torch.equal(again, found)
 
 
+@pytest.mark.usefixtures("no_stock_product")
 def test_the_order_of_a_linear_layer_can_be_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other segments give other bits: the test above can fail."""
+    """Other steps of K give other bits: the test above can fail."""
     torch.manual_seed(0)
-    x, weight = bf16(8, 5000), bf16(40, 5000)
+    x, weight = bf16(8, 1000), bf16(40, 1000)
     found = exact_linear_cuda.multiply(x, weight, None, torch.float32)
-    monkeypatch.setattr(exact_linear_cuda, "SEGMENT", 1280)
+    monkeypatch.setattr(exact_linear_cuda, "DEPTH", 32)
     assert not torch.equal(exact_linear_cuda.multiply(x, weight, None, torch.float32), found)
 
 
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_product_of_the_library_is_used_for_whole_blocks_of_rows_if_it_has_the_same_bits(
+    equal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    x, weight, bias, asked = bf16(25, 96), bf16(40, 96), bf16(40), []
+    found = exact_linear_cuda.triton_product(x, weight, bias, torch.empty(25, 40).bfloat16())
+
+    def stock(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, dtype: torch.dtype, out_MN: Any = None) -> Tensor:
+        asked.append(len(x_MK))
+        out_MN = torch.empty(len(x_MK), len(weight_NK), dtype=dtype) if out_MN is None else out_MN
+        exact_linear_cuda.triton_product(x_MK, weight_NK, bias_N, out_MN)
+        return out_MN if equal else out_MN.neg_()
+
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(exact_linear_cuda, "stock_product", stock)
+    monkeypatch.setattr(exact_linear_cuda, "STOCK_ROWS", 8)
+    monkeypatch.setattr(exact_linear_cuda, "COMPARED", 2000)
+    monkeypatch.setattr(exact_linear_cuda, "_compared", {})
+    assert torch.equal(exact_linear_cuda.multiply(x, weight, bias, torch.bfloat16), found)
+    assert asked == ([24] * 4 if equal else [24])  # three comparisons of 960 outputs, then the rows of the batch
+
+
+def test_rows_that_the_library_may_get() -> None:
+    """Every size of a decode step, and few others."""
+    assert [exact_linear_cuda.stock_rows(n) for n in (511, 512, 1000, 1024, 16400)] == [0, 512, 512, 1024, 16384]
+    sizes = {padded_size(n) for n in range(1, 513)}
+    assert all(exact_linear_cuda.stock_rows(n) == n for n in sizes)
+    assert len({exact_linear_cuda.stock_rows(n) for n in range(1, 512)}) < 50
+
+
+@pytest.mark.usefixtures("no_stock_product")
 def test_wide_products_and_gradients() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(5, 10, requires_grad=True), torch.randn(3, 10, requires_grad=True)
@@ -143,18 +185,19 @@ def test_decode_has_the_bits_of_packed_attention(block_size: int) -> None:
     assert torch.equal(exact_attention_cuda.decode_attention(*inputs, **options, prefixes=groups), out[positions])
 
 
-def test_sampled_log_probs_are_those_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_stock_product")
+def test_sampled_log_probs_are_those_of_training() -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr(exact_head_cuda, "SPLITS", 6)  # 128 would take the interpreter long
-    rows, vocab, size = 5, 1000, 96
-    hidden, head = bf16(rows, size), Head(bf16(vocab, size, scale=0.3))
+    rows, vocab, size = 5, 3000, 96
+    hidden, head = bf16(rows, size), Head(bf16(vocab, size, scale=0.3), kernels=EXACT)
     temperature = torch.tensor([1.0, 0.7, 1.0, 0.7, 2.0])
     logits = hidden.double() @ head.weight_VD.double().T / temperature[:, None].double()
     keys = torch.randint(0, 2**31 - 1, (rows, 2), dtype=torch.int32)
     position, greedy = torch.tensor([0, 3, 9, 2, 5]).int(), torch.tensor([0, 0, 1, 0, 0]).int()
+    none, ones = torch.zeros(rows).int(), torch.ones(rows)
     words = (keys[:, 0].contiguous(), keys[:, 1].contiguous(), position)
-    noise = exact_head_cuda.Noise(greedy, *words, (OFFSET0, OFFSET1))
-    tokens, logprobs = exact_head_cuda.sample(hidden, head, temperature, noise)
+    params = SamplingState(temperature, greedy, *words, none, none, ones, none.float(), none[:, None])
+    tokens, logprobs = sample_full_vocab_cuda(head_logits(hidden, head), params)
     drawn = exponentials(keys.numpy().astype(np.uint32), position.numpy(), vocab).double()
     assert tokens.tolist() == torch.where(greedy.bool(), logits.argmax(1), (logits - drawn.log()).argmax(1)).tolist()
     expected = logits.log_softmax(1)
@@ -169,3 +212,20 @@ def test_sampled_log_probs_are_those_of_training(monkeypatch: pytest.MonkeyPatch
     entropy = -(expected[2].exp() * expected[2]).sum()
     assert abs(float(lse - mean - entropy)) < 1e-5
     assert abs(float(collision - (2 * expected[2]).logsumexp(0))) < 1e-5
+
+
+def test_lanes_have_the_order_that_is_promised() -> None:
+    """Lane l sums the logits l, l + LANES, and so on."""
+    torch.manual_seed(0)
+    logits = torch.randn(1, 3000) * 3
+    found, masses, largest = torch.zeros(4, 1), torch.zeros(1, LANES), torch.zeros(1)
+    exact_head_cuda._reduce[(1,)](
+        logits, torch.zeros(1, dtype=torch.int64), torch.ones(1), largest, masses, found, 3000, 3000, 1,
+        ENTROPY=False, COLLISION=False, LANES=LANES,
+    )  # fmt: skip
+    lanes = np.full((2, LANES), -np.inf, np.float32)
+    lanes.reshape(-1)[:3000] = logits.numpy()[0]
+    top = lanes.max(0)
+    mass = np.float32(1) + np.where(lanes[1] > -np.inf, np.exp(-np.abs(lanes[0] - lanes[1]), dtype=np.float32), 0)
+    assert float(largest) == float(top.max())
+    assert masses[0].tolist() == (mass * np.exp(top - top.max(), dtype=np.float32)).tolist()

@@ -97,11 +97,16 @@ def test_preemption_changes_no_bit(tmp_path: Path) -> None:
     assert torch.equal(trained(model, sampled), recorded(sampled))
 
 
-def test_long_sums_are_segments_in_both(tmp_path: Path) -> None:
-    """An intermediate size beyond LONG: decode runs the segments as programs, training inside one."""
+def test_products_that_cublas_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sums 5,120 inputs in one piece for many rows and in several for few: there our own product runs."""
+    from ascent.models import exact_linear_cuda  # triton exists on CUDA machines only
+
+    monkeypatch.setattr(exact_linear_cuda, "_compared", {})
     model = make(tmp_path, "llama", intermediate=5120)
     sampled, _ = sample(model, requests(prompts=3))
     assert torch.equal(trained(model, sampled), recorded(sampled))
+    found = {(shape.depth, equal) for (shape, _), equal in exact_linear_cuda._compared.items()}
+    assert (5120, False) in found and (256, True) in found
 
 
 @pytest.mark.parametrize("changes", [{"temperature": 0.7}, {"top_p": 0.9}, {"greedy": True}])
@@ -172,7 +177,7 @@ def _break_attention(model: LanguageModel, patch: pytest.MonkeyPatch) -> None:
 
 
 def _break_head(model: LanguageModel, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("ascent.models.exact_head_cuda.SPLITS", 2)
+    patch.setattr("ascent.models.exact_head_cuda.LANES", 512)
 
 
 def _swap(model: LanguageModel, kernels: layer_patching.KernelSet) -> None:

@@ -114,7 +114,7 @@ def test_twelve_bytes_a_weight_are_on_the_host() -> None:
     count = sum(math.prod(size) for size in SIZES)
     staging = 3 * 3 * 4 * 2**18
     assert used(AdamW) == pytest.approx(12 * count, rel=0.02)  # the allocator rounds up
-    assert used(OffloadedAdamW, bucket_size=2**18) == pytest.approx(staging, rel=0.02)
+    assert staging <= used(OffloadedAdamW, bucket_size=2**18) <= staging + 2**21  # the allocator rounds to 2 MB
 
 
 def test_host_memory_is_pinned_without_rounding_and_unpinned_at_the_end() -> None:

@@ -13,7 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_server = multiprocessing.get_context("forkserver")
+import torch
+
+# CUDA cannot be used in a fork of a process that has used it.
+_server = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "forkserver")
 _server.set_forkserver_preload(["tests.end_to_end.warm"])
 
 

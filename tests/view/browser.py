@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
 
-from ascent.view.server import link, listen
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 NO_BROWSER = "NO BROWSER: install Debian's package chromium, or name one in ASCENT_BROWSER; the pages were not tested"
 WIDTHS = (1440, 1024, 390)
@@ -80,6 +79,10 @@ def _leaves(url: str, own: str) -> bool:
 @contextmanager
 def serving(app: Starlette, *, token: str | None = None) -> Iterator[str]:
     """Serve an application in a thread, on a free port; gives its address."""
+    import uvicorn  # this file is a plugin: other tests run where the extra view is not installed
+
+    from ascent.view.server import link, listen
+
     sock = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)

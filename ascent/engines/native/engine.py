@@ -35,7 +35,9 @@ PREFILL_AHEAD = 256  # tokens: on a CPU a few short prompts take hardly longer t
 MEMORY_FRACTION = 0.5  # of the free memory, for the KV cache
 DEFAULT_MAX_LEN = 32768  # tokens of a sequence if the model's config has no limit
 STEPS_PER_SYNC = 16
-MIN_GROUPED_ROWS, MIN_SAVED_FRAC = 32, 0.5  # of the tokens that attention reads: below, groups do not pay
+LONGER_SYNC = 2  # times as many steps on CUDA, where the host's share counts, if nothing waits for a row to end
+# Of the tokens that attention reads, how many groups must save to pay, by the number of rows (H200, Qwen2.5-1.5B).
+MIN_SAVED_FRACS = ((256, 0.3), (32, 0.5))
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class NativeEngine:
     `max_num_seqs` sequences run at once (512 on CUDA; elsewhere 64, or 256 for a small model). The KV cache has
     `num_blocks` blocks of `block_size` tokens (64 on CUDA, elsewhere 16); by default it is sized once, from
     `memory_fraction` of the free memory, for at most `max_num_seqs` sequences of `max_model_len` tokens. The host reads
-    the device every `steps_per_sync` decode steps; on a CPU earlier, once waiting requests could start.
+    the device every `steps_per_sync` decode steps; on a CPU earlier, once waiting requests could start, and on CUDA
+    later, while none wait.
     """
 
     def __init__(
@@ -169,16 +172,17 @@ class NativeEngine:
             first = np.ones(len(scheduler.running), dtype=np.int64)
             first[old:] = 0
             cached_lens = runner.state.host("cached_len").tolist()
-            if preempted := scheduler.allocate_decode_blocks(cached_lens, self.steps_per_sync):
+            has_stop_text = any(each.request.stop for each in scheduler.running)  # which only the host checks
+            steps = self._num_steps(runner, wait=not has_stop_text and not scheduler.waiting)
+            if preempted := scheduler.allocate_decode_blocks(cached_lens, steps):
                 first = self._preempt(runner, preempted, first)
             runner.kv_cache.grow(self._blocks.highest + 1)
             self._update_block_table(runner)
             if scheduler.running:
                 truncates = any(each.request.truncates for each in scheduler.running)
-                has_stop_text = any(each.request.stop for each in scheduler.running)  # which only the host checks
                 min_running = len(scheduler.running) if has_stop_text else scheduler.min_running
                 runner.decode(
-                    len(scheduler.running), truncates=truncates, min_running=min_running, grouped=self._grouped
+                    len(scheduler.running), steps, truncates=truncates, min_running=min_running, grouped=self._grouped
                 )
             self._peak_used = max(self._peak_used, self._blocks.num_used)
             completions = self._collect(runner, first)
@@ -186,6 +190,16 @@ class NativeEngine:
             self._shrink(runner)
         self._seconds += time.perf_counter() - start
         return completions
+
+    def _num_steps(self, runner: Runner, *, wait: bool) -> int:
+        """Decode steps until the next host sync, which can `wait`; on CUDA no more than the longest budget needs."""
+        steps, count = self.steps_per_sync, len(self._scheduler.running)
+        if self.model.device.type != "cuda" or not count:
+            return steps
+        if wait and self._blocks.num_free >= count * self._blocks.blocks_needed(LONGER_SYNC * steps):
+            steps *= LONGER_SYNC
+        ahead_B = runner.state.host("max_output_len")[:count] - runner.state.host("output_len")[:count]
+        return min(steps, max(1, int(ahead_B.max())))
 
     def set_weights(self, version: int, tensors: Weights) -> None:
         """The tensors are the model's own. Cached prompts were computed with the old ones and are dropped."""
@@ -223,7 +237,7 @@ class NativeEngine:
             )
             max_rows = max(self.max_num_seqs, MIN_BATCH)
             state = BatchState(max_rows, blocks.blocks_needed(self.max_model_len), device)
-            self._runner = Runner(self.model, kv_cache, state, self.steps_per_sync)
+            self._runner = Runner(self.model, kv_cache, state, LONGER_SYNC * self.steps_per_sync)
         return self._runner
 
     def _start(self, runner: Runner, admission: Admission, old: int) -> None:
@@ -266,7 +280,7 @@ class NativeEngine:
         state, count = runner.state, len(self._scheduler.running)
         ahead_B = (state.host("max_output_len") - state.host("output_len"))[:count] / 2  # on average, at most
         read = (state.host("cached_len")[:count] + ahead_B).sum()
-        self._grouped = count >= MIN_GROUPED_ROWS and bool(saved > MIN_SAVED_FRAC * read)
+        self._grouped = any(count >= rows and saved > frac * read for rows, frac in MIN_SAVED_FRACS)
         runner.state.set_prefix_groups(groups if self._grouped else ())
 
     def _update_block_table(self, runner: Runner) -> None:

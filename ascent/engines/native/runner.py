@@ -61,9 +61,9 @@ class PrefillOutput(NamedTuple):
 class Runner:
     """Runs `model` over `kv_cache`. Sampled tokens go to `tokens_KB` and its companions; step 0 holds first tokens."""
 
-    def __init__(self, model: LanguageModel, kv_cache: KVCache, state: BatchState, steps: int) -> None:
-        self.model, self.kv_cache, self.state, self.steps = model, kv_cache, state, steps
-        shape, device = (steps + 1, state.max_rows), model.device
+    def __init__(self, model: LanguageModel, kv_cache: KVCache, state: BatchState, max_steps: int) -> None:
+        self.model, self.kv_cache, self.state = model, kv_cache, state
+        shape, device = (max_steps + 1, state.max_rows), model.device
         self.tokens_KB = torch.zeros(shape, dtype=torch.int32, device=device)
         self.logprobs_KB = torch.zeros(shape, device=device)
         self.log_mass_KB = torch.zeros(shape, device=device)
@@ -111,7 +111,7 @@ class Runner:
         sampled = sample_hidden(hidden_BD, self._head, self.state.sampling(padded_B), truncates=truncates)
         self._advance(sampled, slice(rows.start, rows.stop), count, stores=False)
 
-    def decode(self, count: int, *, truncates: bool, min_running: int, grouped: bool = False) -> None:
+    def decode(self, count: int, steps: int, *, truncates: bool, min_running: int, grouped: bool = False) -> None:
         """Sample `steps` tokens for the first `count` rows; rows that finish stop.
 
         On CUDA, if `grouped`, the rows of a group read their common prompt together.
@@ -123,13 +123,13 @@ class Runner:
         if self._cpu_step is None:
             self._step_index.fill_(1)
             step = self._step_function(size, truncates, grouped)
-            for _ in range(self.steps):
+            for _ in range(steps):
                 step()
-            self.computed_tokens += size * self.steps
+            self.computed_tokens += size * steps
             return
         self._cpu_step.begin(size)
         outputs = self.outputs()
-        for n in range(1, self.steps + 1):
+        for n in range(1, steps + 1):
             tokens_B, positions_B, context = self._cpu_step.inputs(size)
             with attention_context(context):
                 forward = self._cpu_graph(size) if self._use_cpu_graphs else self._eager

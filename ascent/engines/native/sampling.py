@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ascent.c_extension import library
-from ascent.engines.counter_rng import OFFSET0, OFFSET1, exponentials
+from ascent.engines.counter_rng import exponentials
 from ascent.engines.native.batch_state import SamplingState
 from ascent.models.fused_logprobs import head_logits
 from ascent.models.head import Head
@@ -51,18 +51,13 @@ def sample(logits_BV: Tensor, params: SamplingState, *, truncates: bool) -> Samp
 
 def sample_hidden(hidden_BD: Tensor, head: Head, params: SamplingState, *, truncates: bool) -> SamplerOutput:
     """One token per row from its hidden state, on CUDA. In exact arithmetic its log-prob is the trainer's."""
-    if not head.kernels.exact:
-        return sample(head_logits(hidden_BD, head), params, truncates=truncates)
-    from ascent.models import exact_head_cuda  # triton exists on CUDA machines only
+    sampled = sample(head_logits(hidden_BD, head), params, truncates=truncates)
+    if not (truncates and head.kernels.exact):
+        return sampled
+    from ascent.models.exact_head_cuda import token_logprobs  # triton exists on CUDA machines only
 
-    if not truncates:
-        noise = exact_head_cuda.Noise(
-            params.greedy_B, params.key0_B, params.key1_B, params.position_B, (OFFSET0, OFFSET1)
-        )
-        return SamplerOutput(*exact_head_cuda.sample(hidden_BD, head, params.temperature_B, noise), None)
-    chosen = sample(head_logits(hidden_BD, head), params, truncates=True)  # cutting a distribution needs all logits
-    logprobs_B = exact_head_cuda.token_logprobs(hidden_BD, head, chosen.tokens_B, params.temperature_B)
-    return chosen._replace(logprobs_B=logprobs_B)
+    logprobs_B = token_logprobs(hidden_BD, head, sampled.tokens_B, params.temperature_B)
+    return sampled._replace(logprobs_B=logprobs_B)
 
 
 def sample_full_vocab(logits_BV: Tensor, keys_B2: Any, position_B: Any, temperature_B: Any | None) -> tuple[Any, Any]:

@@ -1,6 +1,7 @@
 """Sampling on CUDA, in Triton: noise, argmax, log-sum-exp and log-probability in one pass over a row's logits.
 
-The integers of the noise equal those of `counter_rng.exponentials`; the floats agree to rounding.
+The integers of the noise equal those of `counter_rng.exponentials`; the floats agree to rounding. From equal logits,
+log-probs equal those of `exact_head_cuda` bit for bit.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ from torch import Tensor
 from ascent.engines.counter_rng import OFFSET0, OFFSET1
 from ascent.engines.native.batch_state import SamplingState
 from ascent.models.sampling_noise_cuda import exponential, stream_keys
+from ascent.models.softmax_sums_cuda import LANES, WARPS, add_lanes, add_mass
 
-BLOCK = 2048  # tokens of a row per iteration
+BLOCK = 2048  # numbers of a program that only fills
 
 
 def sample_full_vocab_cuda(logits_BV: Tensor, params: SamplingState) -> tuple[Tensor, Tensor]:
     """Tokens and log-probabilities of rows without truncation."""
     rows, size = logits_BV.shape
     tokens_B = torch.empty(rows, dtype=torch.int32, device=logits_BV.device)
-    logprobs_B = torch.empty(rows, dtype=torch.float32, device=logits_BV.device)
+    top_B, logit_B = torch.empty(2, rows, dtype=torch.float32, device=logits_BV.device)
+    mass_BL = torch.empty(rows, LANES, dtype=torch.float32, device=logits_BV.device)
     keys = (params.key0_B, params.key1_B, params.position_B)
     _sample[(rows,)](
-        logits_BV, params.temperature_B, params.greedy_B, *keys, tokens_B, logprobs_B, size, logits_BV.stride(0),
-        OFFSET0=OFFSET0, OFFSET1=OFFSET1, BLOCK=BLOCK, num_warps=16,
+        logits_BV, params.temperature_B, params.greedy_B, *keys, tokens_B, top_B, mass_BL, logit_B, size,
+        logits_BV.stride(0),
+        OFFSET0=OFFSET0, OFFSET1=OFFSET1, LANES=LANES, num_warps=WARPS, enable_fp_fusion=False,
     )  # fmt: skip
-    return tokens_B, logprobs_B
+    return tokens_B, add_lanes(top_B, mass_BL, logit_B)[1]
 
 
 def exponentials_cuda(params: SamplingState, size: int) -> Tensor:
@@ -50,41 +54,38 @@ def exponentials_cuda(params: SamplingState, size: int) -> Tensor:
 
 @triton.jit
 def _sample(
-    logits, temperatures, greedy, key0, key1, positions, tokens, logprobs, size, stride,
-    OFFSET0: tl.constexpr, OFFSET1: tl.constexpr, BLOCK: tl.constexpr,
+    logits, temperatures, greedy, key0, key1, positions, tokens, tops, masses, token_logits, size, stride,
+    OFFSET0: tl.constexpr, OFFSET1: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     first, second = stream_keys(key0, key1, positions, row, OFFSET0, OFFSET1)
     temperature = tl.load(temperatures + row)
     is_greedy = tl.load(greedy + row) != 0
     row_logits = logits + row.to(tl.int64) * stride
-    lanes = tl.arange(0, BLOCK)
+    lanes_L = tl.arange(0, LANES)
     # Every lane keeps its own sums and best token; they are reduced once, at the end.
-    top_L = tl.full([BLOCK], -float("inf"), tl.float32)
-    mass_L = tl.zeros([BLOCK], tl.float32)
-    best_L = tl.full([BLOCK], -float("inf"), tl.float32)
-    logit_L = tl.zeros([BLOCK], tl.float32)
-    token_L = lanes
-    for start in range(0, size, BLOCK):
-        tokens_L = start + lanes
+    top_L = tl.full([LANES], -float("inf"), tl.float32)
+    mass_L = tl.zeros([LANES], tl.float32)
+    best_L, logit_L = top_L, mass_L
+    token_L = lanes_L
+    for start in range(0, size, LANES):
+        tokens_L = start + lanes_L
         valid_L = tokens_L < size
         z_L = tl.load(row_logits + tokens_L, mask=valid_L, other=-float("inf")) / temperature
-        step_L = tl.exp(-tl.abs(z_L - top_L))
-        grown_L = tl.where(z_L > top_L, mass_L * step_L + 1, mass_L + step_L)
-        mass_L = tl.where(valid_L, grown_L, mass_L)
-        top_L = tl.maximum(top_L, z_L)
+        _, top_L, mass_L = add_mass(z_L, valid_L, top_L, mass_L)
         score_L = tl.where(is_greedy, z_L, z_L - tl.log(exponential(tokens_L, first, second)))
         better_L = (score_L > best_L) & valid_L
         best_L = tl.where(better_L, score_L, best_L)
         logit_L = tl.where(better_L, z_L, logit_L)
         token_L = tl.where(better_L, tokens_L, token_L)
     top = tl.max(top_L, 0)
-    mass = tl.sum(mass_L * tl.exp(top_L - top), 0)
     best = tl.max(best_L, 0)
     token = tl.min(tl.where(best_L == best, token_L, size), 0)  # the first of equals, like argmax
     logit = tl.max(tl.where(token_L == token, logit_L, -float("inf")), 0)
     tl.store(tokens + row, token)
-    tl.store(logprobs + row, logit - top - tl.log(mass))
+    tl.store(tops + row, top)
+    tl.store(token_logits + row, logit)
+    tl.store(masses + row.to(tl.int64) * LANES + lanes_L, mass_L * tl.exp(top_L - top))
 
 
 @triton.jit
