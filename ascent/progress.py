@@ -1,10 +1,13 @@
 """Progress inside a step. Whoever works says so with `phase`; the terminal reads `current`.
 
-Counting is all that the work pays for: a display reads the numbers at its own pace, from another thread.
+Counting is all that the work pays for: a display reads the numbers at its own pace, from another thread. Whoever waits
+for something outside this process says so with `WaitingNotes`.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +16,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _phases: list[Phase] = []  # the innermost last
+_receivers: list[Callable[[str], None]] = []  # of notes; the last one gets them
+FIRST_NOTE, SECOND_NOTE = 10.0, 60.0  # seconds of waiting; each later note comes after twice the time
 
 
 @dataclass
@@ -74,3 +79,52 @@ def current() -> tuple[str, Phase] | None:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def note(text: str) -> None:
+    """A line for the person who watches, above the bars of a terminal or in the log."""
+    if _receivers:
+        _receivers[-1](text)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def notes_to(receiver: Callable[[str], None]) -> Iterator[None]:
+    """`receiver` gets the notes inside; without one they go to standard error."""
+    _receivers.append(receiver)
+    try:
+        yield
+    finally:
+        _receivers.remove(receiver)
+
+
+class WaitingNotes:
+    """What is waited for and why: first after FIRST_NOTE seconds, then seldom. Any thread may call it."""
+
+    def __init__(self, say: Callable[[str], None] = note, clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock, self._lock = say, clock, threading.Lock()
+        self._began: float | None = None
+        self._since, self._next = "", FIRST_NOTE
+
+    def waiting(self, describe: Callable[[str], str]) -> None:
+        """Called again and again while something is missing; `describe` gets `12 s, since 14:03:07`."""
+        with self._lock:
+            now = self._clock()
+            if self._began is None:
+                self._began, self._since, self._next = now, time.strftime("%H:%M:%S"), FIRST_NOTE
+            seconds = now - self._began
+            if seconds < self._next:
+                return
+            self._next, since = max(2 * seconds, SECOND_NOTE), self._since
+        self._say(describe(f"{seconds:.0f} s, since {since}"))
+
+    def over(self, text: str = "") -> None:
+        """It is there; said only if there is a text and the waiting was said."""
+        with self._lock:
+            if self._began is None:
+                return
+            seconds, said = self._clock() - self._began, self._next > FIRST_NOTE
+            self._began = None
+        if said and text:
+            self._say(f"{text} after {seconds:.0f} s")

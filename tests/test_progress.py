@@ -1,10 +1,13 @@
 """Phases: what is going on, how much of it is done, and that every part of a step has one."""
 
+import re
+
 import pytest
 
+import ascent
 from ascent import progress
 from ascent.api.check import check
-from ascent.progress import add_tokens, current, phase, track
+from ascent.progress import WaitingNotes, add_tokens, current, note, notes_to, phase, track
 from tests.end_to_end import rewarded
 
 
@@ -62,3 +65,48 @@ def test_check_says_what_it_does_and_every_part_of_a_step_counts_its_work(monkey
         found = [each for each in phases.ended if each.name == name]
         assert len(found) >= 2 and all(each.progress() == each.total > 0 for each in found), name
         assert name == "scoring" or all(each.tokens > 0 for each in found), name
+
+
+def test_waiting_is_said_after_ten_seconds_then_seldom_and_once_at_its_end() -> None:
+    said: list[tuple[int, str]] = []
+    now = 0
+    notes = WaitingNotes(lambda text: said.append((now, text)), clock=lambda: now)
+    for now in range(600):  # noqa: B007 - the clock
+        notes.waiting(lambda since: f"no server for {since}: refused")
+    assert [at for at, _ in said] == [10, 60, 120, 240, 480]
+    assert re.fullmatch(r"no server for 10 s, since \d\d:\d\d:\d\d: refused", said[0][1])
+    notes.over("it is back")
+    notes.over("it is back")
+    assert said[5:] == [(599, "it is back after 599 s")]
+    notes.waiting(str)
+    now += 9
+    notes.waiting(str)
+    notes.over("it is back")  # nothing was said of this one
+    assert len(said) == 6
+
+
+def test_notes_go_to_the_innermost_receiver_or_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    outer, inner = [], []
+    with notes_to(outer.append):
+        with notes_to(inner.append):
+            note("one")
+        note("two")
+    note("three")
+    assert (inner, outer, capsys.readouterr().err) == (["one"], ["two"], "three\n")
+
+
+def test_notes_of_a_run_are_said_with_and_without_bars(tmp_path, capsys) -> None:
+    (tmp_path / "reward.py").write_text(
+        "from ascent.progress import note\n\ndef noted(rollout):\n    note('a note')\n    return len(rollout.text)\n"
+    )
+    recipe = {
+        "algorithm": "grpo", "model": "tiny:llama", "data": "arithmetic:8", "run.steps": 1,
+        "rewards": [{"use": f"{tmp_path}/reward.py:noted"}], "rollouts.prompts_per_step": 2,
+        "rollouts.group_size": 2, "rollouts.max_new_tokens": 4,
+    }  # fmt: skip
+    said: list[str] = []
+    ascent.train(recipe, run=tmp_path / "plain", progress=False, say=said.append)
+    assert said.count("a note") == 4
+    capsys.readouterr()
+    ascent.train(recipe, run=tmp_path / "bars", say=said.append)
+    assert said.count("a note") == 4 and capsys.readouterr().err.count("a note") >= 4

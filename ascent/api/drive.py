@@ -15,6 +15,7 @@ from ascent.checkpoints.save import RetentionPolicy, best, save
 from ascent.metrics import larger_is_better
 from ascent.parallel.ranks import Ranks
 from ascent.plan.resolve import Plan
+from ascent.progress import notes_to
 from ascent.protocols import Tracker
 from ascent.runs.folder import Outcome, RunFolder, UnwrittenFolder
 from ascent.runs.jsonl import numbers
@@ -81,7 +82,7 @@ def drive(
             outside = trackers_of(plan, run, training, resumed_at=done if found else None)
             for each in chain(outside, _recorders(plan, training, run, terminal.note if terminal else say)):
                 tracker.add(each)
-        with GracefulStop() as stop:
+        with notes_to(terminal.note if terminal else say), GracefulStop() as stop:
             if training.evaluate is not None and done == 0:  # the baseline; no checkpoint is ranked by it
                 baseline = training.evaluate(0)
                 tracker.log(0, baseline)

@@ -13,13 +13,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascent.engines.remote import RemoteError, RemoteSampler
 from ascent.engines.weight_updates import Pushed, ServedModel, WeightUpdates
 from ascent.http_client import RequestGroup, ServerFailed
+from ascent.progress import WaitingNotes, phase
 from ascent.protocols import Weights
 from ascent.records import Completion, Request
 
@@ -27,6 +28,8 @@ MAX_FAILURES = 20  # of one request, before it is the request that is at fault
 PATIENCE_SECONDS = 300.0  # without any server
 PAUSE_SECONDS = 2.0  # before a server that failed is tried again
 WAIT_SECONDS = 0.1
+NOTE_SECONDS = 1.0  # between two looks at how long new weights take
+SHOWN_SERVERS = 3  # in a note
 REFRESH_SECONDS = 1.0  # between two looks at which servers there are, where they come and go
 BASE = "base"  # beside the folders of versions
 
@@ -111,6 +114,8 @@ class ServerFleet:
     _current: Path | None = None  # the folder of the current weights
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _groups: list[RequestGroup] = field(default_factory=list)
+    _without_any: WaitingNotes = field(default_factory=WaitingNotes)
+    _without_some: WaitingNotes = field(default_factory=WaitingNotes)
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """Yield completions as they finish."""
@@ -154,8 +159,16 @@ class ServerFleet:
             self._servers = tuple(self.connect())
         self._refresh()
         waiting = [each for each in self._servers if each.stamp is None]
-        with ThreadPoolExecutor(max(len(waiting), 1), thread_name_prefix="weights") as threads:
-            list(threads.map(self._update, waiting))
+        with (
+            phase("sending weights", len(waiting), "servers") as sending,
+            ThreadPoolExecutor(max(len(waiting), 1), thread_name_prefix="weights") as threads,
+        ):
+            pushes = [threads.submit(self._update, each) for each in waiting]
+            while left := wait(pushes, NOTE_SECONDS).not_done:
+                sending.done = len(pushes) - len(left)
+                self._note_missing()
+            for each in pushes:
+                each.result()
 
     def _refresh(self) -> None:
         """See which servers there are. One thread does, while others go on."""
@@ -209,6 +222,7 @@ class ServerFleet:
                 if group.cancelled.is_set():
                     raise RemoteError(f"{owner}: cancelled")
                 ready = [each for each in self._servers if each.stamp is not None]
+                self._note_missing()
                 now = time.monotonic()
                 for each in self._servers:
                     if each.stamp is None and not each.busy and each.retry_at <= now:
@@ -228,6 +242,31 @@ class ServerFleet:
                     self._changed.wait(WAIT_SECONDS)
             if retry is not None:
                 self._update(retry)
+
+    def _note_missing(self) -> None:
+        """Say which servers are waited for, and why."""
+        missing = [each for each in self._servers if each.stamp is None]
+        names = ", ".join(each.url for each in self._servers[:SHOWN_SERVERS])
+        if len(missing) == len(self._servers):
+            self._without_some.over()
+            self._without_any.waiting(
+                lambda since: (
+                    f"no server to sample with for {since}: {_reasons(missing)}; the step waits, and the run "
+                    f"ends after {self.patience:g} s without any"
+                )
+            )
+            return
+        self._without_any.over(f"sampling goes on with {names}")
+        if missing:
+            count = len(self._servers) - len(missing)
+            self._without_some.waiting(
+                lambda since: (
+                    f"{len(missing)} of {len(self._servers)} servers missing for {since}: "
+                    f"{_reasons(missing)}; {count} sample{'s' * (count == 1)} on"
+                )
+            )
+        else:
+            self._without_some.over(f"all {len(self._servers)} servers sample again")
 
     def _release(self, server: FleetServer) -> None:
         with self._changed:
@@ -263,6 +302,13 @@ class ServerFleet:
                 server.sampler.model = server.sampler.model if pushed is None else pushed.model
                 server.error, server.retry_at = error, time.monotonic() + PAUSE_SECONDS
                 self._changed.notify_all()
+
+
+def _reasons(servers: Sequence[FleetServer]) -> str:
+    """Why servers are missing, the first of them by name."""
+    shown = [f"{each.url}: {each.error or 'it is being sent the weights'}" for each in servers[:SHOWN_SERVERS]]
+    more = [f"{len(servers) - SHOWN_SERVERS} more"] * (len(servers) > SHOWN_SERVERS)
+    return "; ".join([*shown, *more]) or "none is listed yet, as the launcher's messages say"
 
 
 def _has_weights(server: FleetServer, stamp: str | None) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ascent.engines import supervise
 from ascent.http_client import Client, RetryPolicy, ServerFailed
+from ascent.progress import WaitingNotes
 
 VLLM_PYTHON = "ASCENT_VLLM_PYTHON"  # the Python of an environment with vLLM, where this one has none
 OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # a server is no rank
@@ -116,11 +117,18 @@ class ServerProcess:
     def wait(self, seconds: float = START_SECONDS) -> None:
         """RuntimeError with the end of its log if it ends or takes too long."""
         client = Client(self.url, token=self.key, retry=RetryPolicy(timeout=10, tries=1))
-        until = time.monotonic() + seconds
+        until, notes = time.monotonic() + seconds, WaitingNotes()
         while True:
             try:
-                return client.get("/models", lambda reply: None)
+                client.get("/models", lambda reply: None)
+                return notes.over(f"the server {self.url} answers")
             except ServerFailed:
+                notes.waiting(
+                    lambda since: (
+                        f"waiting for the server {self.url} to start for {since}, at most {seconds:g} s; its "
+                        f"log is {self.log}"
+                    )
+                )
                 ended = self.ended
                 if ended or time.monotonic() > until:
                     what = "ended" if ended else f"did not answer in {seconds:g} s"

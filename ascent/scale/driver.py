@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ascent.parallel.launch import GRACE, GRACE_AFTER_KILL
@@ -19,7 +20,7 @@ from ascent.runs.sampler_files import LAUNCH, PlacedServers, SamplerFiles
 from ascent.scale.options import SERVER_KEY, RayOptions, rank_environment
 from ascent.scale.processes import Status
 from ascent.scale.ray_cluster import Cluster, RayProcess, connect
-from ascent.scale.sampler_pool import SamplerPool
+from ascent.scale.server_pool import ServerPool
 
 POLL_SECONDS = 0.25
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -58,7 +59,8 @@ class Samplers:
         launch, self._key = secrets.token_hex(8), secrets.token_urlsafe(24)
         self.environment = {LAUNCH: launch, SERVER_KEY: self._key}
         self._files = SamplerFiles(folder, launch)
-        self._pool = SamplerPool(self._start, say)
+        room = partial(cluster.describe_room, "--samplers")
+        self._pool = ServerPool("sampler", self._start, say, room)
         self._placed: PlacedServers | None = None
 
     def _start(self, number: int) -> RayProcess:

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from ascent.distribution import install_hint
+from ascent.progress import WaitingNotes
 from ascent.runs.sampler_files import WantedServers
 from ascent.scale.options import RayOptions
 from ascent.scale.processes import RankProcess, SamplerServer, Status
 
 HEALTH_SECONDS = 60.0  # in which an actor that has answered before must answer again
-WAITING_SECONDS = 15.0  # until it is said that the cluster has no room
 CLOSE_SECONDS = 40.0  # for a process to end by itself
 LOCAL_SPARE_CPUS = 4  # of a local cluster, for samplers that are added later; Ray only counts them
 LOCAL_STORE_BYTES = 100 << 20  # of a local cluster, whose object store holds next to nothing
@@ -97,19 +97,33 @@ class Cluster:
         text = f"{len(nodes)} node{'s' * (len(nodes) != 1)}, {found.get('CPU', 0):g} CPUs, {found.get('GPU', 0):g} GPUs"
         return f"a Ray cluster of this process: {text}" if self.local else f"the Ray cluster: {text}"
 
+    def describe_room(self, option: str) -> str:
+        """What a process asks for, what the cluster has, and how to get room; `option` says how many are asked for."""
+        import ray
+
+        nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+        total, free = ray.cluster_resources(), ray.available_resources()
+        asked = " and ".join(f"{count:g} {name}" for name, count in self._resources.items())
+        found = ", ".join(f"{total.get(each, 0):g} {each} ({free.get(each, 0):g} free)" for each in self._resources)
+        text = f"each asks for {asked}; the cluster has {found} on {len(nodes)} node{'s' * (len(nodes) != 1)}"
+        if not any(all(node.get(name, 0) >= count for name, count in self._resources.items()) for node in nodes):
+            return f"{text}, none of which is large enough; lower --cpus or --gpus, or add a larger node"
+        if all(free.get(name, 0) >= count for name, count in self._resources.items()):
+            text += ", but perhaps not on one node, or the node is slow to start it"
+        return f"{text}; wait for other runs, add a node (ray start --address HEAD:PORT), or lower {option} or --cpus"
+
     def place_ranks(self, count: int, stopped: Callable[[], bool]) -> list[RayProcess]:
         """Actors for the ranks, all at once or none, on as few nodes as possible. Empty if `stopped` before."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self._group = ray.util.placement_group([self._resources] * count, strategy="PACK")
-        began, told = time.monotonic(), False
+        notes = WaitingNotes(self._say)
         while not self._group.wait(timeout_seconds=0.5):
             if stopped():
                 return []
-            if not told and time.monotonic() - began > WAITING_SECONDS:
-                told = True
-                self._say(f"waiting for room for {count} ranks with {self._resources} each; {self.describe()}")
+            notes.waiting(lambda since: f"no room for {count} ranks for {since}; {self.describe_room('--processes')}")
+        notes.over("the ranks have nodes")
         kind = ray.remote(RankProcess)
         return [
             RayProcess(

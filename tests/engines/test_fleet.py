@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ascent import progress
 from ascent.checkpoints.manifest import CheckpointError
 from ascent.data.render import Renderer
 from ascent.engines import fleet as fleets
@@ -182,6 +184,41 @@ def test_without_any_server_the_step_waits_and_then_fails_with_the_reasons(
         list(sampler.sample(REQUESTS))
     two[0].start(port)
     assert by_key(sampler.sample(REQUESTS)) == expected  # and is not lost for good
+
+
+def test_what_a_step_waits_for_is_said(
+    two: list[Served],
+    folders: Path,
+    expected: dict[tuple[str, int], Completion],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_NOTE", 0.0)
+    monkeypatch.setattr(progress, "SECOND_NOTE", 3600.0)
+    sampler = fleet(two, folders, tmp_path)
+    said: list[str] = []
+    ports = [each.port for each in two]
+    stopped(two[0])
+    with progress.notes_to(said.append):
+        assert by_key(sampler.sample(REQUESTS)) == expected
+        one = f"1 of 2 servers missing for 0 s, since [0-9:]+: {two[0].url}: .*Connection refused; 1 samples on"
+        assert [bool(re.fullmatch(one, each)) for each in said] == [True], said
+        stopped(two[1])
+
+        def back(text: str) -> None:  # the servers come back once the waiting was said, on any machine
+            said.append(text)
+            if "no server to sample with" in text:
+                for each, port in zip(two, ports, strict=True):
+                    each.start(port)
+
+        with progress.notes_to(back):
+            assert by_key(sampler.sample(REQUESTS)) == expected
+            sampler.set_weights(4, {})
+            by_key(sampler.sample(REQUESTS))
+    none = f"no server to sample with for 0 s, since [0-9:]+: {two[0].url}: .*; {two[1].url}: .*; the step waits, and"
+    assert re.match(none, said[1]) and said[1].endswith("the run ends after 300 s without any"), said
+    assert re.match(f"sampling goes on with {two[0].url}, {two[1].url} after", said[2]), said
+    sampler.close()
 
 
 def test_a_full_disk_is_said_before_anything_is_sampled_and_can_be_repaired(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ascent import progress
 from ascent.engines import fleet as fleets
 from ascent.engines import placed_servers
 from ascent.engines.fleet import ServerFleet
@@ -146,6 +148,29 @@ def test_one_that_does_not_answer_yet_is_tried_again(folders: Path, tmp_path: Pa
     sampler = fleet(launcher, folders, tmp_path)
     sampler.set_weights(3, {})
     assert [each.url for each in sampler._servers] == [three[0].url]
+    sampler.close()
+
+
+def test_waiting_for_the_first_sampler_is_said(
+    folders: Path, tmp_path: Path, three: list[Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_NOTE", 0.05)
+    monkeypatch.setattr(progress, "SECOND_NOTE", 0.1)
+    launcher, absent = Launcher(tmp_path), Served(folders / "old")
+    absent.stop()
+    sampler = fleet(launcher, folders, tmp_path)
+    said: list[str] = []
+
+    def listen(text: str) -> None:  # each note is the sign for the next change
+        said.append(text)
+        launcher.place(*([absent] if "lists none yet" in text else [three[0]]))
+
+    with progress.notes_to(listen):
+        sampler.set_weights(3, {})
+    first = r"waiting for the first sampler for 0 s, since [0-9:]+: "
+    assert re.fullmatch(f"{first}the launcher lists none yet; the run ends after 1800 s", said[0]), said
+    assert any(re.match(rf"{first}{absent.url}: .*Connection refused", each) for each in said), said
+    assert any(each.startswith("the first sampler answers after") for each in said), said
     sampler.close()
 
 

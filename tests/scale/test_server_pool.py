@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from ascent.scale import sampler_pool
+from ascent import progress
+from ascent.scale import server_pool
 from ascent.scale.processes import Status
-from ascent.scale.sampler_pool import SamplerPool
+from ascent.scale.server_pool import ServerPool
 
 
 class Toy:
     """A sampler that starts, answers and dies as it is told."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, placed: bool) -> None:
         self.number, self.closed = number, False
-        self.now = Status("node")
+        self.now = Status("node" if placed else "")
 
     def answer(self) -> None:
         self.now = Status("node", url=f"http://{self.number}/v1")
@@ -33,16 +36,17 @@ class World:
     def __init__(self) -> None:
         self.samplers: list[Toy] = []
         self.said: list[str] = []
-        self.pool = SamplerPool(self.start, self.said.append)
+        self.placed = True
+        self.pool = ServerPool("sampler", self.start, self.said.append, lambda: "each asks for 1 CPU")
 
     def start(self, number: int) -> Toy:
-        self.samplers.append(Toy(number))
+        self.samplers.append(Toy(number, self.placed))
         return self.samplers[-1]
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(sampler_pool, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(server_pool, "PAUSE_SECONDS", 0.0)
     return World()
 
 
@@ -95,6 +99,19 @@ def test_those_that_worked_may_die_as_often_as_they_like(world: World) -> None:
         assert world.pool.update(1).error == ""
         world.samplers[-1].die()
     assert len(world.samplers) == 20
+
+
+def test_servers_without_a_node_are_said_with_what_is_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "FIRST_NOTE", 0.0)
+    monkeypatch.setattr(progress, "SECOND_NOTE", 3600.0)
+    world.placed = False
+    for _ in range(3):
+        world.pool.update(2)
+    assert re.fullmatch(r"no room for sampler 1, 2 for 0 s, since [0-9:]+; each asks for 1 CPU", world.said[0])
+    for each in world.samplers:
+        each.now = Status("node")
+    world.pool.update(2)
+    assert [each.partition(" after")[0] for each in world.said[1:]] == ["every sampler has a node"]
 
 
 def test_closing_ends_all(world: World) -> None:
