@@ -11,9 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from ascent.cli.main import app
+from ascent.data.render import Renderer
+from ascent.engines.native.engine import NativeEngine
+from ascent.engines.remote import RemoteSampler
+from ascent.engines.weight_updates import AscentUpdates
+from ascent.http_client import RetryPolicy
+from ascent.models.load import load
+from ascent.models.lora import attach
+from ascent.records import Request
+from ascent.setup.policy_weights import write_adapter
 from tests.engines.served import tiny_folder
 
 pytestmark = pytest.mark.slow
@@ -25,7 +35,10 @@ def served_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
     model = tiny_folder(folder / "model")
     (folder / "key").write_text("a-key")
     words = [sys.executable, "-m", "ascent", "serve", str(model), "--port", "0", "--token-file", str(folder / "key")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    # As without the extra qlora: bitsandbytes imports what peft reads, and would hide that peft does not.
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['bitsandbytes'] = None\n")
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
@@ -63,6 +76,34 @@ def test_a_command_takes_the_url_of_a_server(
         written.append(re.sub(r'"time": ?[^,}]+', "", out.read_text()) if out.exists() else "")
     assert said[0] == said[1] and written[0] == written[1]
     assert command == "sample" or written[0]
+
+
+def test_the_server_attaches_an_adapter(served_url: tuple[str, Path], tmp_path: Path) -> None:
+    """The command shortens its imports, so peft misses a module of torch that it reads and does not import."""
+    url, model = served_url
+    policy = attach(load(model), rank=4)
+    with torch.no_grad():
+        for name, weight in policy.adapter.named_parameters():
+            if "lora_B" in name:  # it starts at 0, where an adapter that is missing changes nothing
+                weight.add_(0.1)
+    write_adapter(policy, str(model), tmp_path / "adapter")
+    stop_ids = Renderer(policy.tokenizer).stop_ids
+    request = Request("p", 0, (5, 6, 7), 12, seed=0, greedy=True)
+    retry = RetryPolicy(timeout=60.0, tries=1)
+    sampler = RemoteSampler(url, "model", stop_ids, key="a-key", retry=retry, exact=True)
+    updates = AscentUpdates(url, "a-key", retry)
+    sampler.model = updates.check().name
+    (plain,) = NativeEngine(load(model), stop_ids).sample([request])
+    (expected,) = NativeEngine(policy, stop_ids).sample([request])
+    assert expected.logprobs != plain.logprobs
+    try:
+        updates.push(1, tmp_path / "adapter")
+        (found,) = sampler.sample([request])
+    finally:
+        updates.push(2, model)
+    assert (found.tokens, found.logprobs) == (expected.tokens, expected.logprobs)
+    (again,) = sampler.sample([request])
+    assert (again.tokens, again.logprobs) == (plain.tokens, plain.logprobs)
 
 
 def test_compare_starts_a_server_for_each_model_and_refuses_urls(
