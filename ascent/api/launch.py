@@ -13,6 +13,7 @@ from ascent.config.yaml_text import read as read_yaml
 from ascent.parallel.launch import RanksFailed, ascent_command, launch
 from ascent.plan.load import load_config
 from ascent.plan.resolve import Plan, resolve
+from ascent.plan.unused_keys import OF_THE_TRAINER
 from ascent.runs.claim import next_folder
 from ascent.runs.folder import CONFIG, Run, read_run
 from ascent.runs.sampler_files import FOLDER, read_count, write_count
@@ -62,6 +63,7 @@ def train_on_ray(
         overrides = [*overrides, "rollouts.engine=remote"]
         plan = resolve(load_config(recipe, overrides))
     refuse_idle_samplers(plan, options.samplers)
+    refuse_idle_reward_workers(plan, options.reward_workers)
     words = ["train", recipe, *overrides, "--run", str(folder), "--layout", layout]
     return _run_on_ray(words, folder, options, progress=progress, say=say)
 
@@ -73,19 +75,26 @@ def resume_on_ray(
     folder = run.absolute()
     if (folder / CONFIG).is_file():
         config = read_yaml((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
-        refuse_idle_samplers(resolve(validate(config)), options.samplers)
+        plan = resolve(validate(config))
+        refuse_idle_samplers(plan, options.samplers)
+        refuse_idle_reward_workers(plan, options.reward_workers)
     words = ["resume", str(folder), "--layout", layout, *(["--accept-changes"] if accept_changes else [])]
     return _run_on_ray(words, folder, options, progress=progress, say=say)
 
 
-def ray_options(ray: bool, processes: int, samplers: int, cpus: float, gpus: float | None) -> RayOptions | None:
+def ray_options(
+    ray: bool, processes: int, samplers: int, cpus: float, gpus: float | None, reward_workers: int = 0
+) -> RayOptions | None:
     """None without --ray; ValueError for its options without it."""
     if ray:
         if os.environ.get("WORLD_SIZE", "1") != "1":
             raise ValueError("--ray starts ranks, but this process is one already; use either --ray or torchrun")
-        return RayOptions(processes, samplers, cpus, gpus)
-    if samplers or cpus != 1 or gpus is not None:
-        raise ValueError(f"samplers={samplers}, cpus={cpus:g}, gpus={gpus} are for runs on a Ray cluster; add --ray")
+        return RayOptions(processes, samplers, cpus, gpus, reward_workers)
+    if samplers or reward_workers or cpus != 1 or gpus is not None:
+        raise ValueError(
+            f"samplers={samplers}, reward_workers={reward_workers}, cpus={cpus:g}, gpus={gpus} are for runs on a Ray "
+            "cluster; add --ray"
+        )
     return None
 
 
@@ -107,6 +116,16 @@ def refuse_idle_samplers(plan: Plan, samplers: int) -> None:
         raise ValueError(
             f"samplers={samplers}, but rollouts.servers names servers already; remove the key, or leave out --samplers"
         )
+
+
+def refuse_idle_reward_workers(plan: Plan, workers: int) -> None:
+    """ValueError where reward workers would have nothing to do."""
+    uses = [each.use for each in plan.config.rewards]
+    if not workers or (plan.row.samples and not OF_THE_TRAINER.issuperset(uses)):
+        return
+    names = ", ".join(uses) if uses else "none, or model.reward_model"
+    what = f"the rewards ({names}) run in the trainer" if plan.row.samples else f"{plan.row.name} samples nothing"
+    raise ValueError(f"reward_workers={workers}, but {what}; leave out --reward-workers")
 
 
 def set_samplers(run: str | Path, count: int, *, say: Say = print) -> None:

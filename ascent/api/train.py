@@ -74,6 +74,7 @@ def train(
     samplers: int = 0,
     cpus: float = 1.0,
     gpus: float | None = None,
+    reward_workers: int = 0,
     progress: bool = True,
     say: Say = print,
 ) -> Run:
@@ -90,11 +91,10 @@ def train(
     rewards: a list of names, functions, (function, weight) or dicts with `use`; functions may have the signature of TRL
         or verl.
     env: the environment: a name, a class, a function of a prompt, or a dict with `use`.
-    callbacks: functions of (step, metrics), or objects with on_step, on_evaluate, on_end. Returning True or a reason
-        stops the run.
+    callbacks: functions of (step, metrics), or objects with on_step, on_evaluate, on_end; True or a reason ends it.
     processes: how many processes of this machine train together, one for each GPU; they get names, not objects.
     layout: "replicated" (the optimizer is divided over ranks), "sharded" (weights too, FSDP2), or "auto", what fits.
-    ray: place the processes on a Ray cluster, with so many samplers beside them; each has so many cpus and gpus.
+    ray: place the processes on a Ray cluster, with so many samplers and reward_workers; each has so many cpus and gpus.
     progress: show progress on standard error.
     say: receives notes, one line each.
 
@@ -108,7 +108,7 @@ def train(
     """
     check_arguments(recipe, overrides, run)
     given = as_keys(model=model, data=data, eval_data=eval_data, rewards=rewards, env=env)
-    options = ray_options(ray, processes, samplers, cpus, gpus)
+    options = ray_options(ray, processes, samplers, cpus, gpus, reward_workers)
     if processes != 1 or options is not None:
         refuse_objects(processes, recipe, given, tokenizer, callbacks, ray=ray)
         words = [*override_strings(overrides), *override_strings(nest_keys(given))]
@@ -147,6 +147,7 @@ def resume(
     samplers: int = 0,
     cpus: float = 1.0,
     gpus: float | None = None,
+    reward_workers: int = 0,
     progress: bool = True,
     say: Say = print,
 ) -> Run:
@@ -157,8 +158,8 @@ def resume(
         fingerprint.
     callbacks: as for `ascent.train`.
     accept_changes: continue although inputs of the run have changed; the change is recorded.
-    processes, layout, ray, samplers, cpus, gpus: as for `ascent.train`; they need not be those that the run was started
-        with.
+    processes, layout, ray, samplers, cpus, gpus, reward_workers: as for `ascent.train`; they need not be those that the
+        run was started with.
     progress: show progress on standard error.
     say: receives notes, one line each.
 
@@ -168,7 +169,7 @@ def resume(
     """
     given = as_keys(data=data, eval_data=eval_data, rewards=rewards, env=env)
     called = Callbacks(callbacks)
-    options = ray_options(ray, processes, samplers, cpus, gpus)
+    options = ray_options(ray, processes, samplers, cpus, gpus, reward_workers)
     if processes != 1 or options is not None:
         refuse_objects(processes, "", given, None, callbacks, ray=ray)
         more: dict[str, Any] = {"accept_changes": accept_changes, "layout": layout, "progress": progress, "say": say}

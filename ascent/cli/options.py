@@ -52,7 +52,10 @@ Ray = Annotated[
     typer.Option("--ray", help="Place ranks and samplers on a Ray cluster: RAY_ADDRESS, a running or a local one."),
 ]
 Samplers = Annotated[int, typer.Option(help="With --ray: servers that sample the rollouts (ascent serve).")]
-Cpus = Annotated[float, typer.Option(help="With --ray: CPUs of each rank and each sampler.")]
+RewardWorkers = Annotated[
+    int, typer.Option(help="With --ray: processes that call the rewards; without any the ranks do.")
+]
+Cpus = Annotated[float, typer.Option(help="With --ray: CPUs of each rank, sampler and reward worker.")]
 Gpus = Annotated[
     float | None, typer.Option(help="With --ray: GPUs of each rank and each sampler; by default 1 where there are any.")
 ]

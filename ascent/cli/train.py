@@ -19,6 +19,7 @@ from ascent.cli.options import (
     Progress,
     Ray,
     Recipe,
+    RewardWorkers,
     Run,
     Samplers,
     plain_errors,
@@ -44,13 +45,14 @@ def train(
     samplers: Samplers = 0,
     cpus: Cpus = 1.0,
     gpus: Gpus = None,
+    reward_workers: RewardWorkers = 0,
     progress: Progress = True,
 ) -> None:
     """Train from a recipe into a new run folder."""
     with plain_errors():
         from ascent.api.launch import ray_options, train_in_processes, train_on_ray
 
-        options = ray_options(ray, processes, samplers, cpus, gpus)
+        options = ray_options(ray, processes, samplers, cpus, gpus, reward_workers)
         given: list[str] = overrides or []
         more: dict[str, Any] = {"run": run, "layout": layout, "progress": progress}
         if options is not None:
@@ -73,13 +75,14 @@ def resume(
     samplers: Samplers = 0,
     cpus: Cpus = 1.0,
     gpus: Gpus = None,
+    reward_workers: RewardWorkers = 0,
     progress: Progress = True,
 ) -> None:
     """Continue a run from its newest valid checkpoint, bit for bit."""
     with plain_errors():
         from ascent.api.launch import ray_options, resume_in_processes, resume_on_ray
 
-        options = ray_options(ray, processes, samplers, cpus, gpus)
+        options = ray_options(ray, processes, samplers, cpus, gpus, reward_workers)
         more: dict[str, Any] = {"accept_changes": accept_changes, "layout": layout, "progress": progress}
         if options is not None:
             return _exit_status(resume_on_ray(run, options, **more, say=say))

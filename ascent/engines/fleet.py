@@ -167,8 +167,8 @@ class ServerFleet:
             while left := wait(pushes, NOTE_SECONDS).not_done:
                 sending.done = len(pushes) - len(left)
                 self._note_missing()
-            for each in pushes:
-                each.result()
+            for push in pushes:
+                push.result()
 
     def _refresh(self) -> None:
         """See which servers there are. One thread does, while others go on."""

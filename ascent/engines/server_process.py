@@ -30,10 +30,11 @@ VLLM_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # those that it can be
 
 @dataclass(frozen=True)
 class ServerCommand:
-    """A command that serves a model on `port` of this machine, with `key`."""
+    """A command that serves on `port` of this machine, with `key`; `folder` is where it runs, if not here."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
+    folder: str | None = None
 
 
 def ascent_command(
@@ -84,13 +85,20 @@ def find_vllm() -> str:
 
 
 class ServerProcess:
-    """A started server; `wait` returns once it answers, `close` ends it. `command` is asked for whenever it starts."""
+    """A started server; `wait` returns once it answers at `ready`, `close` ends it. `command` is asked for whenever it
+    starts."""
 
     def __init__(
-        self, command: Callable[[], ServerCommand], port: int, key: str, log: Path, host: str = LOOPBACK
+        self,
+        command: Callable[[], ServerCommand],
+        port: int,
+        key: str,
+        log: Path,
+        host: str = LOOPBACK,
+        ready: str = "/models",
     ) -> None:
         self.url, self.key, self.log = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1", key, log
-        self._command = command
+        self._command, self._ready = command, ready
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -100,7 +108,7 @@ class ServerProcess:
         with self.log.open("ab") as file:
             return subprocess.Popen(
                 [sys.executable, supervise.__file__, str(os.getpid()), *command.words],
-                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                cwd=command.folder, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                 env={**inherited, **command.environment}, start_new_session=True,
             )  # fmt: skip
 
@@ -120,7 +128,7 @@ class ServerProcess:
         until, notes = time.monotonic() + seconds, WaitingNotes()
         while True:
             try:
-                client.get("/models", lambda reply: None)
+                client.get(self._ready, lambda reply: None)
                 return notes.over(f"the server {self.url} answers")
             except ServerFailed:
                 notes.waiting(

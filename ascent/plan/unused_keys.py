@@ -9,6 +9,8 @@ from ascent.algorithms import Row
 
 Values = Mapping[str, Any]
 REWARD_MODEL = "reward_model"  # the name under which the list of rewards refers to model.reward_model
+# Rewards that need what the trainer has: its models, its tasks, the episode. Others may run in other processes.
+OF_THE_TRAINER = frozenset({REWARD_MODEL, "process_reward_model", "verifier", "env"})
 
 
 class Rule(NamedTuple):

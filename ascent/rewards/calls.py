@@ -30,15 +30,8 @@ from ascent.rewards.outcome import (
     shorten,
     with_expectation,
 )
-from ascent.rewards.registry import (
-    MAX_COROUTINES,
-    MAX_THREADS,
-    Batch,
-    FunctionOfColumns,
-    Reward,
-    is_async,
-    signature_taken,
-)
+from ascent.rewards.placed import PlacedReward, calls_at_once
+from ascent.rewards.registry import Batch, FunctionOfColumns, Reward, is_async, signature_taken
 from ascent.sandbox.timeouts import BackgroundCall, error_summary
 
 MAX_ABANDONED = 32
@@ -133,9 +126,7 @@ class _RewardQueue:
         self._error: BaseException | None = None
         self._jobs: queue.SimpleQueue[dict[int, Rollout] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._max_threads = MAX_COROUTINES if is_async(reward) else MAX_THREADS
-        if isinstance(reward, Batch):
-            self._max_threads = reward.concurrency
+        self._max_threads = calls_at_once(reward)
 
     def add(self, index: int, rollout: Rollout | None) -> None:
         first = index - index % self._size
@@ -170,15 +161,17 @@ class _RewardQueue:
         """Make one call after the other. None takes longer than its time-out."""
         while (job := self._jobs.get()) is not None and self._error is None:
             try:
-                outcomes = _outcomes(self.name, self.reward, list(job.values()), self.timeout)
+                outcomes = call_reward(self.name, self.reward, list(job.values()), self.timeout)
             except BaseException as error:  # raised again in finish()
                 self._error = error
                 return
             self._outcomes_by_index.update(zip(job, outcomes, strict=True))
 
 
-def _outcomes(name: str, reward: Reward, rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
+def call_reward(name: str, reward: Reward, rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
     """One call. A coroutine is awaited, whoever returns it."""
+    if isinstance(reward, PlacedReward):
+        return reward.outcomes(rollouts, timeout)
 
     def call() -> Any:
         return _await(reward.score(rollouts) if isinstance(reward, Batch) else reward(rollouts[0]), timeout)

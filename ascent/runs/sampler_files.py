@@ -39,11 +39,36 @@ class PlacedServers:
     error: str = ""
 
 
-class SamplerFiles:
-    """The files of one launch in one run folder."""
+class LaunchFiles:
+    """Files of one launch in a folder of the run."""
+
+    def __init__(self, folder: Path, launch: str) -> None:
+        self._folder, self._launch = folder, launch
+
+    def place(self, placed: PlacedServers) -> None:
+        self._write(SERVERS, {"urls": list(placed.urls), "error": placed.error})
+
+    def placed(self) -> PlacedServers:
+        found = self._read(SERVERS)
+        return PlacedServers() if found is None else PlacedServers(tuple(found["urls"]), found["error"])
+
+    def delete(self) -> None:
+        if self._read(WANTED) is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        replace_file(self._folder / name, json.dumps({"launch": self._launch, **content}))
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        found = _load(self._folder / name)
+        return found if found is not None and found.get("launch") == self._launch else None
+
+
+class SamplerFiles(LaunchFiles):
+    """Those of samplers."""
 
     def __init__(self, run: Path, launch: str) -> None:
-        self._folder, self._launch = run / FOLDER, launch
+        super().__init__(run / FOLDER, launch)
 
     def want(self, wanted: WantedServers) -> None:
         """Whoever calls this holds the run folder's lock, so files of other launches are left over."""
@@ -56,27 +81,9 @@ class SamplerFiles:
         found = self._read(WANTED)
         return None if found is None else WantedServers(found["model"], found["dtype"], found["max_model_len"])
 
-    def place(self, placed: PlacedServers) -> None:
-        self._write(SERVERS, {"urls": list(placed.urls), "error": placed.error})
-
-    def placed(self) -> PlacedServers:
-        found = self._read(SERVERS)
-        return PlacedServers() if found is None else PlacedServers(tuple(found["urls"]), found["error"])
-
     def count(self) -> int | None:
         """How many samplers somebody asked for since the run began."""
         return read_count(self._folder.parent)
-
-    def delete(self) -> None:
-        if self._read(WANTED) is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _write(self, name: str, content: dict[str, Any]) -> None:
-        replace_file(self._folder / name, json.dumps({"launch": self._launch, **content}))
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        found = _load(self._folder / name)
-        return found if found is not None and found.get("launch") == self._launch else None
 
 
 def read_count(run: Path) -> int | None:

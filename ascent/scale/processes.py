@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -102,26 +102,22 @@ class RankProcess:
             self._process.wait()
 
 
-class SamplerServer:
-    """An `ascent serve` on this node. A thread waits until it answers, then asks after its health."""
+class PlacedServer:
+    """A server on this node. A thread waits until it answers, then asks after its health. `command` gets the port and
+    the file with the key."""
 
-    def __init__(self, wanted: WantedServers, key: str, log: str, threads: int, host: str | None = None) -> None:
-        self._host = host or node_address()
-        self._folder = Path(tempfile.mkdtemp(prefix="ascent-sampler-"))
+    def __init__(
+        self, command: Callable[[int, Path], ServerCommand], key: str, log: str, host: str, ready: str = "/models"
+    ) -> None:
+        self._host = host
+        self._folder = Path(tempfile.mkdtemp(prefix="ascent-server-"))
         self._ready, self._failure = False, ""
-        key_file, port = self._folder / "key", free_port(self._host)
+        key_file, port = self._folder / "key", free_port(host)
         with open(key_file, "w", opener=partial(os.open, mode=0o600), encoding="ascii") as handle:
             handle.write(key)
-
-        def command() -> ServerCommand:
-            made = ascent_command(
-                wanted.model, port, key_file, dtype=wanted.dtype, max_model_len=wanted.max_model_len, host=self._host
-            )
-            return ServerCommand(made.words, {"OMP_NUM_THREADS": str(threads)})
-
-        self._process = ServerProcess(command, port, key, Path(log), self._host)
+        self._process = ServerProcess(lambda: command(port, key_file), port, key, Path(log), host, ready)
         self._closed = threading.Event()
-        threading.Thread(target=self._watch, daemon=True, name="health of a sampler").start()
+        threading.Thread(target=self._watch, daemon=True, name="health of a server").start()
 
     def _watch(self) -> None:
         try:
@@ -154,3 +150,33 @@ class SamplerServer:
         self._closed.set()
         self._process.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class SamplerServer(PlacedServer):
+    """An `ascent serve` on this node."""
+
+    def __init__(self, wanted: WantedServers, key: str, log: str, threads: int, host: str | None = None) -> None:
+        host = host or node_address()
+
+        def command(port: int, key_file: Path) -> ServerCommand:
+            made = ascent_command(
+                wanted.model, port, key_file, dtype=wanted.dtype, max_model_len=wanted.max_model_len, host=host
+            )
+            return ServerCommand(made.words, {"OMP_NUM_THREADS": str(threads)})
+
+        super().__init__(command, key, log, host)
+
+
+class RewardServer(PlacedServer):
+    """A reward worker on this node, in the `folder` where the run was started: rewards may name files in it."""
+
+    def __init__(
+        self, wanted: str, key: str, log: str, environment: Mapping[str, str], folder: str, host: str | None = None
+    ) -> None:
+        host = host or node_address()
+
+        def command(port: int, key_file: Path) -> ServerCommand:
+            words = (sys.executable, "-m", "ascent.rewards.worker", wanted, "--host", host, "--port", str(port))
+            return ServerCommand((*words, "--token-file", str(key_file)), environment, folder)
+
+        super().__init__(command, key, log, host, "/health")

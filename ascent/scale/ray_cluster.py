@@ -13,7 +13,7 @@ from ascent.distribution import install_hint
 from ascent.progress import WaitingNotes
 from ascent.runs.sampler_files import WantedServers
 from ascent.scale.options import RayOptions
-from ascent.scale.processes import RankProcess, SamplerServer, Status
+from ascent.scale.processes import RankProcess, RewardServer, SamplerServer, Status
 
 HEALTH_SECONDS = 60.0  # in which an actor that has answered before must answer again
 CLOSE_SECONDS = 40.0  # for a process to end by itself
@@ -97,18 +97,19 @@ class Cluster:
         text = f"{len(nodes)} node{'s' * (len(nodes) != 1)}, {found.get('CPU', 0):g} CPUs, {found.get('GPU', 0):g} GPUs"
         return f"a Ray cluster of this process: {text}" if self.local else f"the Ray cluster: {text}"
 
-    def describe_room(self, option: str) -> str:
+    def describe_room(self, option: str, *, gpus: bool = True) -> str:
         """What a process asks for, what the cluster has, and how to get room; `option` says how many are asked for."""
         import ray
 
+        resources = {name: count for name, count in self._resources.items() if gpus or name != "GPU"}
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
         total, free = ray.cluster_resources(), ray.available_resources()
-        asked = " and ".join(f"{count:g} {name}" for name, count in self._resources.items())
-        found = ", ".join(f"{total.get(each, 0):g} {each} ({free.get(each, 0):g} free)" for each in self._resources)
+        asked = " and ".join(f"{count:g} {name}" for name, count in resources.items())
+        found = ", ".join(f"{total.get(each, 0):g} {each} ({free.get(each, 0):g} free)" for each in resources)
         text = f"each asks for {asked}; the cluster has {found} on {len(nodes)} node{'s' * (len(nodes) != 1)}"
-        if not any(all(node.get(name, 0) >= count for name, count in self._resources.items()) for node in nodes):
+        if not any(all(node.get(name, 0) >= count for name, count in resources.items()) for node in nodes):
             return f"{text}, none of which is large enough; lower --cpus or --gpus, or add a larger node"
-        if all(free.get(name, 0) >= count for name, count in self._resources.items()):
+        if all(free.get(name, 0) >= count for name, count in resources.items()):
             text += ", but perhaps not on one node, or the node is slow to start it"
         return f"{text}; wait for other runs, add a node (ray start --address HEAD:PORT), or lower {option} or --cpus"
 
@@ -159,6 +160,13 @@ class Cluster:
 
         kind = ray.remote(SamplerServer)
         return RayProcess(kind.options(**self._options, scheduling_strategy="SPREAD").remote(wanted, key, log, threads))
+
+    def start_reward_worker(self, wanted: str, key: str, log: str, environment: Mapping[str, str]) -> RayProcess:
+        """As a sampler, without GPUs."""
+        import ray
+
+        kind = ray.remote(RewardServer).options(**{**self._options, "num_gpus": 0}, scheduling_strategy="SPREAD")
+        return RayProcess(kind.remote(wanted, key, log, environment, os.getcwd()))
 
     def close(self) -> None:
         import ray

@@ -12,7 +12,7 @@ from ascent.config import schema
 from ascent.metrics import is_registered
 from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.plan.resolve import Plan
-from ascent.plan.unused_keys import REWARD_MODEL
+from ascent.plan.unused_keys import OF_THE_TRAINER, REWARD_MODEL
 from ascent.plugins import check_options
 from ascent.protocols import Score
 from ascent.records import Rollout
@@ -88,6 +88,18 @@ class EnvReward(Batch):
 def names_of(plan: Plan) -> list[str]:
     """What the recipe's rewards are called, in their order."""
     return [name for each in _listed(plan) for name in _called(each, _scores_steps(plan, each))]
+
+
+def rewards_for_workers(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The rewards that may run in other processes, by name, as a worker finds them."""
+    return {
+        _called(each, False)[0]: {
+            "use": each.use,
+            "options": {key: value for key, value in each.options.items() if key not in OF_A_TERM},
+        }
+        for each in _listed(plan)
+        if each.use not in OF_THE_TRAINER and each.use not in plan.objects
+    }
 
 
 def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:

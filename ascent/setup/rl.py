@@ -44,6 +44,7 @@ from ascent.setup.layout import describe_layout, divide, is_sharded
 from ascent.setup.optimal_values import add_optimal_values
 from ascent.setup.policy import adam_of, device, frozen_model, initial, load_policy, microbatch_target
 from ascent.setup.reward_trial import try_rewards
+from ascent.setup.reward_workers import use_reward_workers
 from ascent.setup.rewards import scorer_of
 from ascent.setup.samplers import REMOTE, can_overlap, check_engine, policy_sampler, reference_sampler, samples_exactly
 from ascent.setup.step_rewards import refuse_stepless
@@ -165,8 +166,7 @@ class RLSetup:
         self.failures = Tally()
         score = scorer_of(plan, self.failures, self.text, ranks=self.ranks)
         exits.callback(score.close)
-        budget = config.rollouts.max_new_tokens
-        env = config.env
+        budget, env = config.rollouts.max_new_tokens, config.env
         session = None if env is None else env_session(env.model_dump(), self.renderer, budget, plan.objects)
         if session is not None:
             exits.callback(session.close)
@@ -174,6 +174,7 @@ class RLSetup:
         train = rendered_prompts(plan, config.data.train, self.renderer, score, session)
         refuse_stepless(config, row, [each.prompt for each in train])
         tried = try_rewards(score.pipeline, train[0], self.model.tokenizer.encode) if session is None else ()
+        exits.callback(use_reward_workers(plan, score, folder, self.ranks))
         evaluate = config.data.evaluate
         heldout = rendered_prompts(plan, evaluate, self.renderer, score, session) if evaluate else []
         room = session.limits.room(budget) if session is not None else budget

@@ -8,17 +8,24 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from ascent import progress
 from ascent.runs.folder import read_run
+from ascent.runs.reward_worker_files import RewardWorkerFiles
+from ascent.scale.options import RayOptions
+from ascent.scale.ray_cluster import Cluster
+from ascent.scale.server_pool import ServerPool
 from tests.end_to_end.test_overlap import recipe
 from tests.end_to_end.test_remote_rollouts import nested, wait_for
 from tests.setup.runs import weights_of
@@ -70,7 +77,7 @@ def processes_with(mark: str) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def samplers_of(mark: str) -> dict[int, str]:
+def samplers_of(mark: str, kind: str = "SamplerServer") -> dict[int, str]:
     """The actors that hold a server, by their process."""
     found = {}
     for pid in processes_with(mark):
@@ -78,7 +85,7 @@ def samplers_of(mark: str) -> dict[int, str]:
             name = Path(f"/proc/{pid}/cmdline").read_bytes().decode().replace("\0", " ")
         except OSError:
             continue
-        if name.startswith("ray::SamplerServer"):
+        if name.startswith(f"ray::{kind}"):
             found[pid] = name
     return found
 
@@ -178,3 +185,95 @@ def test_ctrl_c_saves_and_the_run_is_resumed_without_ray(tmp_path: Path, marked:
     resumed = [sys.executable, "-m", "ascent", "resume", "ray", "--no-progress"]
     subprocess.run(resumed, cwd=tmp_path, env=os.environ | OTHERS, check=True, timeout=4 * MINUTES)
     assert weights_of(tmp_path / "ray", 8) == weights_of(tmp_path / "native", 8)
+
+
+def test_what_has_no_room_on_the_cluster_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One CPU, and two reward workers with one each."""
+    import ray
+
+    monkeypatch.setattr(progress, "FIRST_NOTE", 0.0)
+    monkeypatch.chdir(tmp_path)
+    files, said = RewardWorkerFiles(tmp_path, "launch"), list[str]()
+    files.want({"length": {"use": "length", "options": {"target": 8}}})
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+    try:
+        cluster = Cluster(RayOptions(cpus=1), local=True, say=said.append)
+        room = partial(cluster.describe_room, "--reward-workers", gpus=False)
+        pool = ServerPool(
+            "reward worker",
+            lambda number: cluster.start_reward_worker(str(files.wanted_file), "k", str(tmp_path / "log"), {}),
+            said.append, room,
+        )  # fmt: skip
+        wait_for(lambda: pool.update(2).urls, 2 * MINUTES)
+        monkeypatch.setattr(pool, "_notes", progress.WaitingNotes(said.append))
+        wait_for(lambda: pool.update(2) and "no room" in said[-1], MINUTES)
+        pool.close()
+        has = r"each asks for 1 CPU; the cluster has 1 CPU \(0 free\) on 1 node; wait for other runs, add a node "
+        fix = r"\(ray start --address HEAD:PORT\), or lower --reward-workers or --cpus"
+        assert re.fullmatch(f"no room for reward worker 2 for 0 s, since [0-9:]+; {has}{fix}", said[-1]), said
+        large = Cluster(RayOptions(cpus=4, gpus=1), local=True, say=said.append).describe_room("--samplers")
+        assert large.startswith("each asks for 4 CPU and 1 GPU; the cluster has 1 CPU (")
+        assert "1 node, none of which is large enough; lower --cpus or --gpus, or add a larger node" in large
+    finally:
+        ray.shutdown()
+
+
+FAULTY = """
+import itertools, os, pathlib, time, __main__
+from ascent.rewards import Unscored
+here, calls, in_worker = pathlib.Path(__file__).parent, itertools.count(), hasattr(__main__, "create_worker")
+
+def digits(rollout):
+    number = next(calls)
+    if in_worker and number == 4 and not (here / "killed").exists():
+        (here / f"waiting-{os.getpid()}").touch()
+        while not (here / "killed").exists():  # until the test has killed one of the workers that wait
+            time.sleep(0.05)
+    share = sum(each.isdigit() for each in rollout.text) / max(len(rollout.text), 1)
+    return {"share": share, "length": -0.01 * len(rollout.text)}
+
+def doubtful(rollout):
+    if rollout.sample == 1:
+        raise KeyError(rollout.prompt.id)
+    if rollout.sample == 2:
+        raise Unscored("no_gold", "there is none")
+    return 0.1
+
+def hanging(rollout):
+    if rollout.sample == 3 and "/0/" in rollout.prompt.id:
+        time.sleep(3600)
+    return 0.2
+"""
+
+
+def test_rewards_of_workers_give_the_same_weights_and_failures_whatever_dies(tmp_path: Path, marked: str) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    rewards = [
+        {"use": "faulty.py:digits", "timeout": 600},
+        {"use": "faulty.py:doubtful", "weight": 0.0},
+        {"use": "faulty.py:hanging", "weight": 0.0, "timeout": 5},
+    ]
+    keys: dict[str, Any] = {"run.steps": 3, "run.save_every": 3, "rewards": rewards}
+    finish(start(tmp_path, marked, "native", **keys), tmp_path, "native")
+    run = tmp_path / "ray"
+    driver = start(tmp_path, marked, "ray", "--ray", "--reward-workers", "2", **keys)
+    wait_for(lambda: driver.poll() is not None or list(tmp_path.glob("waiting-*")), 4 * MINUTES)
+    assert driver.poll() is None, (tmp_path / "ray.log").read_text()
+    (waiting, *_) = tmp_path.glob("waiting-*")
+    os.kill(int(waiting.name.partition("-")[2]), signal.SIGKILL)  # a worker, in the middle of a call
+    actors = sorted(samplers_of(marked, "RewardServer"))
+    wait_for(lambda: driver.poll() is not None or "another is started" in (tmp_path / "ray.log").read_text(), MINUTES)
+    (tmp_path / "killed").touch()
+    said = finish(driver, tmp_path, "ray")
+    assert len(actors) == 2 and "reward worker 3 on" in said
+    assert "2 reward workers call digits, doubtful, hanging" in said
+    assert weights_of(run, 3) == weights_of(tmp_path / "native", 3)
+    native, ray = (read_run(tmp_path / each) for each in ("native", "ray"))
+    for expected, found in zip(native.samples, ray.samples, strict=True):
+        assert found == expected
+    failures = [
+        [line for line in text.splitlines() if "unscored" in line]
+        for text in ((tmp_path / "native.log").read_text(), said)
+    ]
+    assert failures[0] and failures[0] == failures[1]
+    wait_for(lambda: not processes_with(marked), MINUTES)
