@@ -291,24 +291,21 @@ class _FlashAttention(torch.autograd.Function):
 
 def _sdpa(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall) -> Tensor:
     """SDPA on all sequences of one size at a time. No score between two sequences is computed."""
-    q_THD = gather(q_THD, context.sdpa_queries)
-    k_TKD, v_TKD = (gather(x, context.sdpa_keys) for x in (k_TKD, v_TKD))
+    q_THD, repeats = gather(q_THD, context.sdpa_queries), q_THD.shape[1] // k_TKD.shape[1]
+    k_THD, v_THD = (gather(x, context.sdpa_keys).repeat_interleave(repeats, 1) for x in (k_TKD, v_TKD))
     queries, keys = ([count * size[n] for count, *size in context.groups] for n in (0, 1))
-    pieces = zip(context.groups, q_THD.split(queries), k_TKD.split(keys), v_TKD.split(keys), strict=True)
+    pieces = zip(context.groups, q_THD.split(queries), k_THD.split(keys), v_THD.split(keys), strict=True)
     out_THD = torch.cat([_sdpa_group(group, q, k, v, call) for group, q, k, v in pieces])
     back = context.sdpa_queries
     return out_THD if back is None else gather(out_THD, back._replace(source_T=back.sorted_T, sorted_T=back.source_T))
 
 
 def _sdpa_group(
-    group: tuple[int, int, int], q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: AttentionCall
+    group: tuple[int, int, int], q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, call: AttentionCall
 ) -> Tensor:
     count, queries, length = group
-    heads, repeats = q_THD.shape[1], q_THD.shape[1] // k_TKD.shape[1]
     q_NHQD = q_THD.unflatten(0, (count, queries)).transpose(1, 2)
-    k_NHLD, v_NHLD = (
-        x.unflatten(0, (count, length)).transpose(1, 2).repeat_interleave(repeats, 1) for x in (k_TKD, v_TKD)
-    )
+    k_NHLD, v_NHLD = (x.unflatten(0, (count, length)).transpose(1, 2) for x in (k_THD, v_THD))
     visible_QL = None
     needs_scores = call.softcap is not None or call.sinks_H is not None
     if queries < length or needs_scores or (call.window is not None and call.window < length):
@@ -331,7 +328,7 @@ def _sdpa_group(
         scores_NHQL = (scores_NHQL / call.softcap).tanh() * call.softcap
         weights_NHQL = scores_NHQL.masked_fill(~visible_QL, -torch.inf).float().softmax(-1).to(q_THD.dtype)
         out_NHQD = F.dropout(weights_NHQL, call.dropout) @ v_NHLD
-    return out_NHQD.transpose(1, 2).reshape(count * queries, heads, -1)
+    return out_NHQD.transpose(1, 2).flatten(0, 1)
 
 
 def with_sink(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor, Tensor]:

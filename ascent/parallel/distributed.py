@@ -26,6 +26,8 @@ from ascent.parallel.watch import EXIT_STATUS, RankFailed, Watch
 
 T = TypeVar("T")
 TIMEOUT = "ASCENT_RANK_TIMEOUT"
+SIZE_BYTES = 8  # the length of what a rank sends, before it
+FIRST_BYTES = 8192  # most of what ranks exchange is no longer and takes one collective; the rest takes a second
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # torch 2.13 renamed both.
 reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -49,15 +51,23 @@ class DistributedRanks(Ranks):
 
     def gather(self, own: T, what: str) -> list[T]:
         own = _on_cpu(own)
-        data = torch.frombuffer(bytearray(dump(own)), dtype=torch.uint8)
+        data = dump(own)
+        data = len(data).to_bytes(SIZE_BYTES, "little") + data
         with self.watch.waiting(what):
-            sizes = torch.empty(self.count, dtype=torch.int64)
-            all_gather(sizes, torch.tensor([data.numel()]), group=self._objects)
-            longest = int(sizes.max())
-            found = torch.empty(self.count * longest, dtype=torch.uint8)
-            all_gather(found, torch.nn.functional.pad(data, (0, longest - data.numel())), group=self._objects)
-        pieces = enumerate(found.view(self.count, longest))
-        return [own if rank == self.rank else pickle.loads(piece[: sizes[rank]].numpy()) for rank, piece in pieces]
+            found = self._gather_bytes(data[:FIRST_BYTES], FIRST_BYTES)
+            ends = [SIZE_BYTES + int.from_bytes(each[:SIZE_BYTES], "little") for each in found]
+            if max(ends) > FIRST_BYTES:
+                more = self._gather_bytes(data[FIRST_BYTES:], max(ends) - FIRST_BYTES)
+                found = [first + rest for first, rest in zip(found, more, strict=True)]
+        pieces = [memoryview(each)[SIZE_BYTES:end] for each, end in zip(found, ends, strict=True)]
+        return [own if rank == self.rank else pickle.loads(piece) for rank, piece in enumerate(pieces)]
+
+    def _gather_bytes(self, own: bytes, size: int) -> list[bytes]:
+        """The bytes of every rank, each filled up to `size`."""
+        found = torch.empty(self.count, size, dtype=torch.uint8)
+        padded = torch.frombuffer(bytearray(own.ljust(size, b"\0")), dtype=torch.uint8)
+        all_gather(found.view(-1), padded, group=self._objects)
+        return [each.numpy().tobytes() for each in found]
 
     def reduce_scatter(self, chunks: Tensor, own: Tensor) -> None:
         with self.watch.waiting("the sum of the gradients"):

@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from random import Random
 from threading import Thread
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -27,20 +26,26 @@ from ascent.advantages import normalize, returns
 from ascent.algorithms.row import Row
 from ascent.cells import cell
 from ascent.data.sources import FileSource
-from ascent.maths.batch import PackedBatch
+from ascent.maths.batch import PackedBatch, select
 from ascent.maths.metrics import single
 from ascent.protocols import Sampler, State, Stats, Weights
 from ascent.records import Rollout
 from ascent.rollouts.buffer import RolloutBuffer
 from ascent.rollouts.collector import RolloutCollector, StepState
 from ascent.rollouts.config import Models, RolloutConfig
-from ascent.rollouts.experience import add_advantages, add_model_outputs, logprobs_under, needs_old_logprobs
+from ascent.rollouts.experience import (
+    MODEL_INPUTS,
+    add_advantages,
+    add_model_outputs,
+    logprobs_under,
+    needs_old_logprobs,
+)
 from ascent.rollouts.generate import Decode, RenderedPrompt, RolloutStream, SamplingParams
 from ascent.rollouts.kl_control import KLController, KLValues, kl_from_old, kl_to_reference
 from ascent.rollouts.metrics import staleness_metrics
 from ascent.rollouts.microbatches import Unit, minibatches, split_microbatches, token_budget, units_of
 from ascent.rollouts.token_stats import TokenProbe, TokenStats
-from ascent.rollouts.update_kl import no_signal_error, update_kl
+from ascent.rollouts.update_kl import no_signal_error, update_kl, update_kl_rows
 
 MAX_STEPS_WITHOUT_SIGNAL = 20
 CLOSE_SECONDS = 10.0
@@ -140,19 +145,8 @@ class RolloutSource(RolloutCollector):
         return {**self.current.metrics, **times, "optim/updates": single(self.current.update_count)}
 
     def refresh(self, weights: Weights) -> None:
-        batch, probe, jobs = self.current.batch, self.current.token_probe, dict[str, Callable[[], Any]]()
-        if batch is not None and self._step > self.config.critic_warmup_steps:
-            self.kl_controller.update(lambda: self._measure_kl(batch))
-            jobs["update_kl"] = partial(update_kl, batch, self.models.policy)
-        if probe is not None and probe.rows:
-            jobs["token_stats"] = probe.finish
-        # Both run the updated policy on few rollouts: each on one rank, at the same time.
-        values = self.models.ranks.map(lambda job: job(), [*jobs.values()], "the updated policy") if jobs else []
-        found = dict(zip(jobs, values, strict=True))
-        if "update_kl" in found:
-            self._last_update = self._step, found["update_kl"]
-            self.current.metrics["policy/update_kl"] = single(found["update_kl"])
-        self.current.token_stats = found.get("token_stats", self.current.token_stats)
+        if self.current.batch is not None:
+            self._measure_update(self.current.batch, self.current.token_probe)
         self.current.batch = self.current.token_probe = None
         self._finish_producing()
         self.sampler.set_weights(self._step, weights)
@@ -244,6 +238,29 @@ class RolloutSource(RolloutCollector):
         if not self.kl_controller.reads_update_kl:
             return kl_to_reference(batch)
         return kl_from_old(batch, self._policy_logprobs(batch))
+
+    def _measure_update(self, batch: PackedBatch, probe: TokenProbe | None) -> None:
+        """Run the updated policy on a few rollouts, once for all that is read of it."""
+        moved: list[int] = []
+        if self._step > self.config.critic_warmup_steps:
+            self.kl_controller.update(lambda: self._measure_kl(batch))
+            moved = update_kl_rows(batch)
+        probed = [] if probe is None else probe.rows
+        rows = sorted({*moved, *probed})
+        if not rows:
+            return
+        read = (*MODEL_INPUTS, "old_logprobs_T", "sampler_logprobs_T")
+        some = select(cast(PackedBatch, {name: batch.get(name) for name in read if name in batch}), rows)
+        some["logprobs_T"] = logprobs_under(self.models.policy, some, some["segments"].total, self.models.ranks)
+        places = {row: place for place, row in enumerate(rows)}
+        if moved:
+            first = select(some, [places[row] for row in moved])
+            kl = update_kl(first, first["logprobs_T"])
+            self._last_update = self._step, kl
+            self.current.metrics["policy/update_kl"] = single(kl)
+        if probe is not None and probed:
+            own = select(some, [places[row] for row in probed])
+            self.current.token_stats = probe.finish(own["logprobs_T"])
 
     def _policy_logprobs(self, batch: PackedBatch) -> Tensor:
         return logprobs_under(self.models.policy, batch, self.config.tokens_per_microbatch, self.models.ranks)

@@ -17,7 +17,7 @@ from torch import Tensor
 from ascent.maths.batch import PackedBatch, select
 from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.rollouts.config import FrozenModel
-from ascent.rollouts.experience import MODEL_INPUTS, logprobs_under, model_outputs
+from ascent.rollouts.experience import MODEL_INPUTS, model_outputs
 
 SHARE, MAX_TOKENS = 16, 4096  # of a step's tokens that are run again
 
@@ -31,13 +31,13 @@ class TokenStats(NamedTuple):
 
 
 class TokenProbe:
-    """The first trained rollouts of a batch, before the updates; `finish` runs them after the updates, on this rank.
+    """The first trained rollouts of a batch, before the updates; `finish` takes their log-probs after the updates.
 
     `indices` are the rollouts of the batch's rows; rollouts of an earlier step have a negative one and are left out.
     """
 
     def __init__(self, batch: PackedBatch, indices: Sequence[int], policy: FrozenModel, ranks: Ranks = SINGLE) -> None:
-        self._policy, self.rows = policy, _first_trained(batch, indices)
+        self.rows = _first_trained(batch, indices)
         self._indices = [indices[row] for row in self.rows]
         if not self.rows:
             return
@@ -46,11 +46,9 @@ class TokenProbe:
         found = model_outputs(policy, self._some, {"logprobs_T", "entropy_T"}, self._some["segments"].total, ranks)
         self._logprobs_T, self._entropy_T = found["logprobs_T"], found["entropy_T"]
 
-    def finish(self) -> dict[int, TokenStats]:
-        """The numbers by rollout index, with the policy as it is now."""
-        if not self.rows:
-            return {}
-        ratio_T = (logprobs_under(self._policy, self._some, self._some["segments"].total) - self._logprobs_T).exp()
+    def finish(self, logprobs_T: Tensor) -> dict[int, TokenStats]:
+        """The numbers by rollout index; `logprobs_T` are those of `rows` under the updated policy."""
+        ratio_T = (logprobs_T - self._logprobs_T).exp()
         columns = [self._by_rollout(each_T) for each_T in (self._logprobs_T, self._entropy_T, ratio_T)]
         return {index: TokenStats(*each) for index, *each in zip(self._indices, *columns, strict=True)}
 

@@ -6,12 +6,11 @@ A step with one update never evaluates the updated policy on its own rollouts, s
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from ascent.maths.batch import PackedBatch, select
+from ascent.maths.batch import PackedBatch
 from ascent.metrics import healthy
 from ascent.protocols import Stats
-from ascent.rollouts.config import FrozenModel
-from ascent.rollouts.experience import logprobs_under
 from ascent.rollouts.kl_control import kl_from_old
 from ascent.rollouts.microbatches import chunk_rows
 
@@ -19,12 +18,16 @@ UPDATE_KL_LIMIT = healthy("policy/update_kl")[1]
 MAX_TOKENS = 512  # run again after an update; at least one sequence
 
 
-def update_kl(batch: PackedBatch, policy: FrozenModel) -> float:
-    """KL per token from the policy that sampled to the updated one (k3), on the first MAX_TOKENS tokens."""
-    some = select(batch, chunk_rows(batch, MAX_TOKENS)[0])
-    some.setdefault("old_logprobs_T", some["sampler_logprobs_T"])
-    some["loss_mask_T"] = some["loss_mask_T"] & ~torch.isnan(some["old_logprobs_T"])  # a sampler may give no log-prob
-    return kl_from_old(some, logprobs_under(policy, some, some["segments"].total))["kl_per_token"]
+def update_kl_rows(batch: PackedBatch) -> list[int]:
+    """The rows that `update_kl` is measured on: the first MAX_TOKENS tokens."""
+    return chunk_rows(batch, MAX_TOKENS)[0]
+
+
+def update_kl(some: PackedBatch, logprobs_T: Tensor) -> float:
+    """KL per token from the policy that sampled to the updated one (k3), whose log-probs these are."""
+    old_T = some.get("old_logprobs_T", some["sampler_logprobs_T"])
+    mask_T = some["loss_mask_T"] & ~torch.isnan(old_T)  # a sampler may give no log-prob
+    return kl_from_old({**some, "old_logprobs_T": old_T, "loss_mask_T": mask_T}, logprobs_T)["kl_per_token"]
 
 
 def no_signal_error(steps: int, metrics: Stats, last_update: tuple[int, float] | None) -> ValueError:

@@ -18,7 +18,6 @@ from ascent.maths.batch import PackedBatch
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 from ascent.models.forward import plan_forward
-from ascent.parallel.ranks import Ranks
 
 
 def to_device(batch: PackedBatch, device: torch.device) -> PackedBatch:
@@ -110,14 +109,25 @@ def count_needed_tokens(parts: Iterable[NeededTokens]) -> int:
     return after + sum(prompts.values())
 
 
-def count_tokens(own: Sequence[PackedBatch], on_host: Sequence[PackedBatch], ranks: Ranks) -> dict[str, Tensor]:
-    """Tokens of an optimizer step, over all ranks. A rank gives its micro-batches, on the device and on the host."""
-    masks = [batch["loss_mask_T"] for batch in own if "loss_mask_T" in batch]
+class TokenCounts(NamedTuple):
+    """Tokens of some micro-batches of an optimizer step: those that run, are trained, and must run."""
+
+    run: int
+    trained: Tensor
+    needed: NeededTokens
+
+
+def count_tokens(batches: Sequence[PackedBatch], on_host: Sequence[PackedBatch]) -> TokenCounts:
+    """Those of micro-batches that are given twice: on the device and on the host."""
+    masks = [batch["loss_mask_T"] for batch in batches if "loss_mask_T" in batch]
     trained = torch.stack([mask_T.sum() for mask_T in masks]).sum() if masks else torch.tensor(0)
-    counted = sum(map(count_run_tokens, own)), trained, needed_tokens(on_host)
-    run, trained_R, needed = zip(*ranks.gather(counted, "the token counts"), strict=True)
+    return TokenCounts(sum(map(count_run_tokens, batches)), trained, needed_tokens(on_host))
+
+
+def token_metrics(counts: Sequence[TokenCounts]) -> dict[str, Tensor]:
+    """The tokens of an optimizer step, from those of every rank."""
     return {
-        "tokens/run": torch.tensor(float(sum(run))),
-        "tokens/needed": torch.tensor(float(count_needed_tokens(needed))),
-        "tokens/trained": torch.stack(trained_R).sum(),
+        "tokens/run": torch.tensor(float(sum(each.run for each in counts))),
+        "tokens/needed": torch.tensor(float(count_needed_tokens(each.needed for each in counts))),
+        "tokens/trained": torch.stack([each.trained for each in counts]).sum(),
     }

@@ -7,7 +7,7 @@ step. How the batch is split into micro-batches, and these over ranks, therefore
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.progress import add_tokens, track
 from ascent.protocols import State, Weights
 from ascent.update import microbatch
-from ascent.update.device import count_tokens, dummy_outputs, plan_ahead, to_device
+from ascent.update.device import TokenCounts, count_tokens, dummy_outputs, plan_ahead, to_device, token_metrics
 from ascent.update.fingerprint import add_fingerprints, fingerprint
 from ascent.update.objective import MISMATCHED, MISMATCHED_SCORE, Objective
 from ascent.update.optim import Adam, master_dtype
@@ -43,6 +43,7 @@ class Model(Protocol):
     def eval(self) -> Any: ...
 
 
+T = TypeVar("T")
 Share = tuple[PackedBatch, bool]  # a micro-batch, and whether it counts or only fills up a rank's share
 
 
@@ -108,13 +109,12 @@ class LocalLearner:
                     loss = microbatch.scaled(terms, totals, objective.weights)
                     (loss if counts else 0 * loss).backward()
                 sums.add(terms, counts=counts)
-            self.optimizer.reduce()
+            tokens = self._reduce(sums, self._count_tokens(batches, share))
             norms = self._train_auxiliary(batches, objective, totals, sums)
         finally:
             self.model.eval()
-        sums.gather(self.ranks)
         sums.check()
-        metrics = sums.metrics() | self._step_metrics(batches, share, statistics) | norms
+        metrics = sums.metrics() | self._step_metrics(tokens, statistics) | norms
         if routes_changed:
             changed = self.ranks.sum(torch.stack(routes_changed).sum(0), "the experts")
             metrics["policy/routes_changed_frac"] = Mean(*changed)
@@ -141,17 +141,24 @@ class LocalLearner:
         if auxiliary is None or not texts:
             return {}
         own = {name: grad.clone() for name, grad in self.optimizer.gradients().items()}
-        norm = self.optimizer.norm()
+        norm, extra = self.optimizer.norm(), TermSums(totals, objective.weights)
         for text, counts in self._share(texts):
             terms = auxiliary.terms({**text, **self.model.outputs(text, auxiliary.want, 1.0)})
             loss = microbatch.scaled(terms, totals, objective.weights)
             (loss if counts else 0 * loss).backward()
-            sums.add(terms, counts=counts)
-        self.optimizer.reduce()
+            extra.add(terms, counts=counts)
+        self._reduce(extra, None)
+        sums.merge(extra)
         return {
             "optim/grad_norm_rollouts": single(norm),
             f"optim/grad_norm_{auxiliary.name}": single(self.optimizer.norm(own)),
         }
+
+    def _reduce(self, sums: TermSums, beside: T) -> list[T]:
+        """Sum losses and gradients over all ranks. Returns what every rank sends `beside` them."""
+        gathered = sums.gather(self.ranks, (self.optimizer.unreduced(), beside))
+        self.optimizer.reduce({name for names, _ in gathered for name in names})
+        return [each for _, each in gathered]
 
     def _apply(self, metrics: Metrics) -> dict[str, Accumulator]:
         """Take the optimizer step, or skip it if the gradient is not finite."""
@@ -195,9 +202,9 @@ class LocalLearner:
             add_tokens(len(batch["tokens_T"]))
             terms = objective.terms({**batch, **own, **self._outputs(batch, objective.want)})
             sums.add(terms, counts=counts)
-        sums.gather(self.ranks)
+        tokens = sums.gather(self.ranks, self._count_tokens(batches, share))
         sums.check()
-        return sums.metrics() | self._step_metrics(batches, share, statistics)
+        return sums.metrics() | self._step_metrics(tokens, statistics)
 
     def logprobs(self, batch: PackedBatch) -> Tensor:
         return self.infer(batch, frozenset({"logprobs_T"}))["logprobs_T"]
@@ -271,14 +278,17 @@ class LocalLearner:
                 found.append(objective.auxiliary.terms({**text, **outputs}))
         return microbatch.total(self.ranks.gather(microbatch.denominators(found), "the denominators"), self._device)
 
-    def _step_metrics(
-        self, batches: Sequence[PackedBatch], share: Sequence[Share], statistics: Sequence[Mapping[str, Tensor]]
-    ) -> dict[str, Accumulator]:
-        """Token counts, and those of the step's statistics that are scalars."""
+    def _count_tokens(self, batches: Sequence[PackedBatch], share: Sequence[Share]) -> TokenCounts:
+        """Those of this rank's micro-batches."""
         on_host = [batch for batch, counts in self.ranks.share(batches) if counts]
-        counts = count_tokens([batch for batch, counts in share if counts], on_host, self.ranks)
+        return count_tokens([batch for batch, counts in share if counts], on_host)
+
+    def _step_metrics(
+        self, tokens: Sequence[TokenCounts], statistics: Sequence[Mapping[str, Tensor]]
+    ) -> dict[str, Accumulator]:
+        """The token counts of all ranks, and those of the step's statistics that are scalars."""
         scalars = {f"statistic/{name}": value for name, value in statistics[0].items() if value.ndim == 0}
-        return {name: single(value) for name, value in {**counts, **scalars}.items()}
+        return {name: single(value) for name, value in {**token_metrics(tokens), **scalars}.items()}
 
     def weights(self) -> Weights:
         """The live weights under the model's names, without copies. Of a divided model that samples, the whole's."""

@@ -83,8 +83,13 @@ class AdamW:
         """Whether a weight has a float32 master besides itself."""
         return self.weights[name].dtype not in FULL
 
-    def reduce(self) -> None:
-        """Sum the gradients of all ranks into the masters'. One process has nothing to do."""
+    def unreduced(self) -> set[str]:
+        """The weights of which this rank has a gradient that others must be told of."""
+        return set()
+
+    def reduce(self, names: Iterable[str]) -> None:
+        """Sum the gradients of all ranks into the masters'; `names` are what any rank's `unreduced` gave. One process
+        has nothing to do."""
 
     def clear(self) -> None:
         """Set all gradients to None."""

@@ -148,18 +148,21 @@ class ReplicatedAdamW(PiecewiseAdamW):
         self._touched.add(name)
         weight.grad = None
 
+    def unreduced(self) -> set[str]:
+        return self._touched
+
     @torch.no_grad()
-    def reduce(self) -> None:
-        touched = {name for names in self._ranks.gather(self._touched, "the gradients") for name in names}
+    def reduce(self, names: Iterable[str]) -> None:
+        touched = set(names)
         for dtype in dict.fromkeys(self.weights[name].dtype for name in self.weights if name in touched):
-            names = [name for name in self.weights if self.weights[name].dtype is dtype]
-            size, first = self._sizes[dtype], self.weights[names[0]]
+            same_type = [name for name in self.weights if self.weights[name].dtype is dtype]
+            size, first = self._sizes[dtype], self.weights[same_type[0]]
             own = torch.empty(size, dtype=master_dtype(first), device=first.device)
             chunks = self._flat.pop(dtype, None)
             if chunks is None:  # this rank had nothing to train
                 chunks = torch.zeros(size * self._ranks.count, dtype=own.dtype, device=own.device)
             self._ranks.reduce_scatter(chunks, own)
-            for name in [name for name in names if name in touched and name in self.masters]:
+            for name in [name for name in same_type if name in touched and name in self.masters]:
                 start = self._places[name] + self.ranges[name].start - size * self._ranks.rank
                 gradient, master = own[start : start + self.masters[name].numel()], self.masters[name]
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
@@ -214,7 +217,7 @@ class ShardedAdamW(PiecewiseAdamW):
         return []
 
     @torch.no_grad()
-    def reduce(self) -> None:
+    def reduce(self, names: Iterable[str]) -> None:
         """FSDP has summed the gradients."""
         for name, weight in self.weights.items():
             if weight.grad is None:

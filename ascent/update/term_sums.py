@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from ascent.losses.loss import Loss, Terms
 from ascent.maths.metrics import Accumulator, Mean, merge, single
 from ascent.parallel.ranks import Ranks
 
+T = TypeVar("T")
 # Terms that are not logged as loss/<term>.
 LOSS_NAMES = {"policy": "policy/loss", "value_loss": "critic/loss"}
 
@@ -33,12 +35,16 @@ class TermSums:
                 metrics = merge([before.metrics, loss.metrics])
                 self._terms[name] = Loss(before.numerator + numerator, before.denominator + denominator, metrics)
 
-    def gather(self, ranks: Ranks) -> None:
-        """From here on the sums are over all ranks."""
-        if ranks.count > 1:
-            gathered, self._terms = ranks.gather(self._terms, "the losses"), {}
-            for terms in gathered:
-                self.add(terms)
+    def gather(self, ranks: Ranks, beside: T) -> list[T]:
+        """From here on the sums are over all ranks. Returns what every rank sends `beside` them."""
+        gathered, self._terms = ranks.gather((self._terms, beside), "the losses"), {}
+        for terms, _ in gathered:
+            self.add(terms)
+        return [each for _, each in gathered]
+
+    def merge(self, other: TermSums) -> None:
+        """Add the sums of other terms, or of other micro-batches."""
+        self.add(other._terms)
 
     def check(self) -> None:
         """A denominator must not depend on model outputs: it is counted before they are known."""

@@ -58,17 +58,15 @@ def batch_of(lengths: list[int], untrained: tuple[int, ...] = ()) -> PackedBatch
 
 
 def test_the_ratio_is_after_to_before() -> None:
-    policy = Fixed()
-    probe = TokenProbe(batch_of([4, 3]), [7, 8], policy)
-    policy.value = -0.5
-    (found,) = probe.finish().items()
+    probe = TokenProbe(batch_of([4, 3]), [7, 8], Fixed())
+    (found,) = probe.finish(torch.full((4,), -0.5)).items()
     assert found[0] == 7 and found[1].trainer_logprobs == [-1.0] * 3
     assert found[1].ratio == pytest.approx([torch.tensor(0.5).exp().item()] * 3)
 
 
 def test_a_sixteenth_of_the_tokens_or_one_rollout() -> None:
-    assert list(TokenProbe(batch_of([10] * 64), range(64), Fixed()).finish()) == [0, 1, 2, 3]
-    assert list(TokenProbe(batch_of([10] * 3), range(3), Fixed()).finish()) == [0]
-    assert list(TokenProbe(batch_of([10] * 3, untrained=(0,)), range(3), Fixed()).finish()) == [1]
-    assert TokenProbe(batch_of([10] * 2, untrained=(0, 1)), range(2), Fixed()).finish() == {}
-    assert TokenProbe(batch_of([10] * 2), [-1, -1], Fixed()).finish() == {}  # rollouts of an earlier step
+    assert TokenProbe(batch_of([10] * 64), range(64), Fixed()).rows == [0, 1, 2, 3]
+    assert TokenProbe(batch_of([10] * 3), range(3), Fixed()).rows == [0]
+    assert TokenProbe(batch_of([10] * 3, untrained=(0,)), range(3), Fixed()).rows == [1]
+    assert TokenProbe(batch_of([10] * 2, untrained=(0, 1)), range(2), Fixed()).rows == []
+    assert TokenProbe(batch_of([10] * 2), [-1, -1], Fixed()).rows == []  # rollouts of an earlier step
