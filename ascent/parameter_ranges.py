@@ -77,7 +77,8 @@ AboveOne = Annotated[float, Range(above=1)]
 Count = Annotated[int, Range(at_least=1)]
 
 
-def number_rules(function: Callable[..., Any]) -> dict[str, tuple[type, Rule | None]]:
+@functools.cache  # every call of a cell asks for them
+def number_rules(function: Callable[..., Any]) -> Mapping[str, tuple[type, Rule | None]]:
     """For each keyword-only parameter: its plain type (float, int, bool or str) and its range, if it states one."""
     hints = get_type_hints(function, include_extras=True)
     names = [

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -61,6 +61,7 @@ class PackedContext:
     sdpa_queries: GatherIndex | None  # sorts by group; None if already sorted
     sdpa_keys: GatherIndex | None
     calls: list[AttentionCall] | None = None  # if given, filled with one call per layer (see `probe`)
+    masks: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)  # those of SDPA, for all layers
 
     @property
     def total(self) -> int:
@@ -69,6 +70,13 @@ class PackedContext:
     @property
     def max_len(self) -> int:
         return max(keys for _, _, keys in self.groups)
+
+    def mask(self, queries: int, length: int, window: int | None, device: torch.device) -> Tensor:
+        """Row q, column k: true where the last `queries` tokens of a sequence attend to its token k."""
+        key = queries, length, window
+        if key not in self.masks:
+            self.masks[key] = _visible_mask(length, window, device)[-queries:]
+        return self.masks[key]
 
     def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: AttentionCall) -> Tensor:
         if self.calls is not None:
@@ -295,13 +303,18 @@ def _sdpa(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, c
     k_THD, v_THD = (gather(x, context.sdpa_keys).repeat_interleave(repeats, 1) for x in (k_TKD, v_TKD))
     queries, keys = ([count * size[n] for count, *size in context.groups] for n in (0, 1))
     pieces = zip(context.groups, q_THD.split(queries), k_THD.split(keys), v_THD.split(keys), strict=True)
-    out_THD = torch.cat([_sdpa_group(group, q, k, v, call) for group, q, k, v in pieces])
+    out_THD = torch.cat([_sdpa_group(group, q, k, v, context, call) for group, q, k, v in pieces])
     back = context.sdpa_queries
     return out_THD if back is None else gather(out_THD, back._replace(source_T=back.sorted_T, sorted_T=back.source_T))
 
 
 def _sdpa_group(
-    group: tuple[int, int, int], q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, call: AttentionCall
+    group: tuple[int, int, int],
+    q_THD: Tensor,
+    k_THD: Tensor,
+    v_THD: Tensor,
+    context: PackedContext,
+    call: AttentionCall,
 ) -> Tensor:
     count, queries, length = group
     q_NHQD = q_THD.unflatten(0, (count, queries)).transpose(1, 2)
@@ -309,7 +322,7 @@ def _sdpa_group(
     visible_QL = None
     needs_scores = call.softcap is not None or call.sinks_H is not None
     if queries < length or needs_scores or (call.window is not None and call.window < length):
-        visible_QL = _visible_mask(length, call.window, q_THD.device)[-queries:]
+        visible_QL = context.mask(queries, length, call.window, q_THD.device)
     if call.sinks_H is not None:
         assert visible_QL is not None
         q_NHQD, k_NHLD, v_NHLD = with_sink(q_NHQD, k_NHLD, v_NHLD, call.sinks_H[:, None, None] / call.scaling)

@@ -71,7 +71,12 @@ class DistributedRanks(Ranks):
 
     def reduce_scatter(self, chunks: Tensor, own: Tensor) -> None:
         with self.watch.waiting("the sum of the gradients"):
-            reduce_scatter(own, chunks)
+            if chunks.is_cuda:
+                reduce_scatter(own, chunks)
+                return
+            received = torch.empty_like(chunks)  # gloo's reduce-scatter sends whole vectors
+            dist.all_to_all_single(received, chunks)
+        torch.sum(received.view(self.count, -1), 0, out=own)
 
     def all_gather(self, own: Tensor, chunks: Tensor) -> None:
         with self.watch.waiting("the updated weights"):
@@ -110,6 +115,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor:
             return NotImplemented
+        if value.ndim == 0:  # most are: sums and counts of metrics
+            return _load_scalar, (value.item(), value.dtype)
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         return _load_tensor, (data, value.dtype, tuple(value.shape))
 
@@ -119,6 +126,10 @@ def dump(value: Any) -> bytes:
     written = io.BytesIO()
     _Pickler(written, pickle.HIGHEST_PROTOCOL).dump(value)
     return written.getvalue()
+
+
+def _load_scalar(value: float, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(value, dtype=dtype)
 
 
 def _load_tensor(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

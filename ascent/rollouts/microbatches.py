@@ -15,6 +15,7 @@ from ascent.rollouts.config import RolloutConfig
 
 Unit = Sequence[int]  # rows that stay together
 MAX_REPEATED_FRAC = 0.04  # tokens that may run again for fewer micro-batches
+BALANCED_FRAC = 0.01  # tokens that the slowest rank may run beyond an equal share
 
 
 def units_of(batch: PackedBatch, *, whole_groups: bool) -> list[Unit]:
@@ -72,11 +73,13 @@ def split_microbatches(
     bins = [[row for piece in each for row in piece] for each in _pack(sized, max_tokens, ranks)]
     if divisible:
         needed = sum(_run_tokens(group, lengths, leaders, shared) for group in groups)
-        streamed = _stream(groups, lengths, shared, max_tokens, ranks)
-        run, packed = ([_run_tokens(each, lengths, leaders, shared) for each in way] for way in (streamed, bins))
-        few = len(streamed) < len(bins) and sum(run) <= (1 + MAX_REPEATED_FRAC) * needed
-        if few if ranks == 1 else _slowest(run, ranks) < _slowest(packed, ranks):
-            bins = streamed
+        slowest = _slowest([_run_tokens(each, lengths, leaders, shared) for each in bins], ranks)
+        if ranks == 1 or slowest > (1 + BALANCED_FRAC) * needed / ranks:
+            streamed = _stream(groups, lengths, shared, max_tokens, ranks)
+            run = [_run_tokens(each, lengths, leaders, shared) for each in streamed]
+            few = len(streamed) < len(bins) and sum(run) <= (1 + MAX_REPEATED_FRAC) * needed
+            if few if ranks == 1 else _slowest(run, ranks) < slowest:
+                bins = streamed
     return [select(batch, sorted(rows)) for rows in bins]
 
 
