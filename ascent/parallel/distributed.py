@@ -78,8 +78,8 @@ class DistributedRanks(Ranks):
             dist.all_to_all_single(received, chunks)
         torch.sum(received.view(self.count, -1), 0, out=own)
 
-    def all_gather(self, own: Tensor, chunks: Tensor) -> None:
-        with self.watch.waiting("the updated weights"):
+    def all_gather(self, own: Tensor, chunks: Tensor, what: str) -> None:
+        with self.watch.waiting(what):
             all_gather(chunks, own)
 
     @contextmanager

@@ -42,7 +42,7 @@ class Ranks:
         """`own` becomes this rank's chunk of the sum over ranks. `chunks` holds one chunk for each rank."""
         own.copy_(chunks)
 
-    def all_gather(self, own: Tensor, chunks: Tensor) -> None:
+    def all_gather(self, own: Tensor, chunks: Tensor, what: str) -> None:
         """`chunks` becomes the chunks of all ranks, in order."""
         chunks.copy_(own)
 

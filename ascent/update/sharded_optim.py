@@ -60,8 +60,9 @@ class PiecewiseAdamW(AdamW):
         own = super().norm(before)
         if self._ranks.count == 1:
             return own
-        norms = torch.stack(self._ranks.gather(own.cpu(), "the norm of the gradient"))
-        return torch.linalg.vector_norm(norms).to(own.device)
+        norms = own.new_empty(self._ranks.count)
+        self._ranks.all_gather(own.reshape(1), norms, "the norm of the gradient")
+        return torch.linalg.vector_norm(norms)
 
     def non_finite_gradients(self) -> list[str]:
         found = {name for names in self._ranks.gather(super().non_finite_gradients(), "the gradient") for name in names}
@@ -140,13 +141,17 @@ class ReplicatedAdamW(PiecewiseAdamW):
         """Add a weight's gradient to the vector as soon as a backward pass has it."""
         if weight.grad is None:
             return
-        dtype, start = weight.dtype, self._places[name]
-        if dtype not in self._flat:
-            length = self._sizes[dtype] * self._ranks.count
-            self._flat[dtype] = torch.zeros(length, dtype=master_dtype(weight), device=weight.device)
-        self._flat[dtype][start : start + weight.numel()].add_(weight.grad.reshape(-1))
+        if weight.dtype not in self._flat:
+            length = self._sizes[weight.dtype] * self._ranks.count
+            self._flat[weight.dtype] = torch.zeros(length, dtype=master_dtype(weight), device=weight.device)
+        self._view(name, self._flat[weight.dtype]).add_(weight.grad)
         self._touched.add(name)
         weight.grad = None
+
+    def _view(self, name: str, flat: Tensor) -> Tensor:
+        """A weight's part of the vector of its precision."""
+        weight, start = self.weights[name], self._places[name]
+        return flat[start : start + weight.numel()].view(weight.shape)
 
     def unreduced(self) -> set[str]:
         return self._touched
@@ -184,10 +189,9 @@ class ReplicatedAdamW(PiecewiseAdamW):
             if pieces:
                 own[: sum(piece.numel() for piece in pieces)] = torch.cat(pieces)
             whole = torch.empty(size * self._ranks.count, dtype=dtype, device=first.device)
-            self._ranks.all_gather(own, whole)
-            for name in names:
-                weight, start = self.weights[name], self._places[name]
-                weight.copy_(whole[start : start + weight.numel()].view(weight.shape))
+            self._ranks.all_gather(own, whole, "the updated weights")
+            weights = [self.weights[name] for name in names]
+            torch._foreach_copy_(weights, [self._view(name, whole) for name in names])
 
 
 class ShardedAdamW(PiecewiseAdamW):

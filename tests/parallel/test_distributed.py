@@ -25,7 +25,7 @@ def reductions() -> dict[str, Any]:
         own, chunks = torch.empty(2), torch.arange(2.0 * ranks.count) + ranks.rank
         ranks.reduce_scatter(chunks, own)
         whole = torch.empty(2 * ranks.count)
-        ranks.all_gather(own, whole)
+        ranks.all_gather(own, whole, "the chunks")
         try:
             with ranks.together("files"):
                 if ranks.rank == 1:
