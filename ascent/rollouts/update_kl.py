@@ -25,9 +25,10 @@ def update_kl_rows(batch: PackedBatch) -> list[int]:
 
 def update_kl(some: PackedBatch, logprobs_T: Tensor) -> float:
     """KL per token from the policy that sampled to the updated one (k3), whose log-probs these are."""
-    old_T = some.get("old_logprobs_T", some["sampler_logprobs_T"])
-    mask_T = some["loss_mask_T"] & ~torch.isnan(old_T)  # a sampler may give no log-prob
-    return kl_from_old({**some, "old_logprobs_T": old_T, "loss_mask_T": mask_T}, logprobs_T)["kl_per_token"]
+    sampled = some.copy()
+    sampled.setdefault("old_logprobs_T", some["sampler_logprobs_T"])
+    sampled["loss_mask_T"] = some["loss_mask_T"] & ~torch.isnan(sampled["old_logprobs_T"])  # it may give no log-prob
+    return kl_from_old(sampled, logprobs_T)["kl_per_token"]
 
 
 def no_signal_error(steps: int, metrics: Stats, last_update: tuple[int, float] | None) -> ValueError:
