@@ -38,6 +38,7 @@ def reductions() -> dict[str, Any]:
             "sum": ranks.sum(torch.tensor([1.0, ranks.rank]), "x"), "first": ranks.broadcast(ranks.rank + 7, "x"),
             "map": ranks.map(lambda item: (item, ranks.rank), [10, 11, 12], "x"),
             "concat": ranks.concat(list(ranks.part("abcde")), "x"), "whole": whole, "problem": problem,
+            "lengths": [len(each) for each in ranks.gather("x" * (8000 + 200 * ranks.rank), "x")],
         }  # fmt: skip
 
 
@@ -48,6 +49,7 @@ def test_reductions_are_over_all_ranks(tmp_path: Path) -> None:
         assert found["map"] == [(10, 0), (11, 1), (12, 0)] and found["concat"] == list("abcde")
         assert found["whole"].tolist() == [1.0, 3.0, 5.0, 7.0]
         assert found["problem"] == ("no space" if rank == 1 else "rank 1: no space")
+        assert found["lengths"] == [8000, 8200]  # one fits into the first collective, the other does not
 
 
 def test_tensors_are_sent_as_they_are() -> None:
