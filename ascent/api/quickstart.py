@@ -1,6 +1,6 @@
 """The quick start: from random weights to a policy that beats its demonstrations, in minutes on a laptop.
 
-Verifiable rewards: a tiny model imitates sorted lists of 2 to 6 digits, then learns to sort 7 to 10 from a verifier
+Verifiable rewards: a tiny model imitates sorted lists of 2 to 4 digits, then learns to sort 7 to 10 from a verifier
 alone; the control is the same model after imitating for as long again. Preferences (`rlhf`): demonstrations show one
 style, the annotator prefers the other; a reward model learns the preference, and PPO optimizes it.
 
@@ -95,7 +95,7 @@ def train_from_verifier(
     sft_plan = _plan("quickstart_sft", seed, [], overrides)
     rl_plan = _plan("quickstart_rlvr", seed, [f"model.policy={sft}"], overrides)
     control_plan = _plan("quickstart_control", seed + 1, [f"model.policy={sft}"], overrides)
-    say("1 of 2: imitate sorted lists of 2 to 6 digits, from random weights")
+    say("1 of 2: imitate sorted lists of 2 to 4 digits, from random weights")
     stage(sft_plan, sft, say, progress=progress)
     say("2 of 2: practice on lists of 7 to 10 digits; a verifier says right or wrong")
     say("  beside it a control: the same model imitates short lists for about as long")

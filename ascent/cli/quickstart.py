@@ -55,7 +55,8 @@ def print_result(result: QuickstartResult) -> None:
     echo(f"\n{len(improved)} answers of the first model changed from wrong to right; the first {EXAMPLES}:")
     for before, after in improved[:EXAMPLES]:
         question = before.prompt.messages[-1].content
-        print_text(console, Text.assemble(f"  {question} ", (before.text, "red"), " -> ", (after.text, "green")))
+        texts = ((before.text.strip(), "red"), " -> ", (after.text.strip(), "green"))
+        print_text(console, Text.assemble(f"  {question} ", *texts))
     prompt = (improved[0][0] if improved else result.models[0].answers[0]).prompt.messages[-1].content
     where = result.trained
     if result.rewards:

@@ -58,17 +58,32 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 MODEL_TYPES = {"smollm2": "llama", "gemma3": "gemma3_text"}
 
+DIGIT_TOKENS = {
+    "texts": [f"{word} {a} {b} =" for word in ("sort", "list") for a in range(10) for b in range(10)],
+    "vocabulary": BYTES + 19,
+}
 # Sizes and tokenizers for some tasks. `digits` has one token per digit; its large rope_theta generalizes to longer
-# lists.
+# lists. `digits_nope` has no position encodings, so no position is new to it in a longer list; it learns to sort faster
+# with a key-value head for every head, and with larger initial weights than the default of large models.
 NAMED: dict[str, dict[str, Any]] = {
     "digits": {
         "family": "llama",
-        "texts": [f"{word} {a} {b} =" for word in ("sort", "list") for a in range(10) for b in range(10)],
-        "vocabulary": BYTES + 19,
+        **DIGIT_TOKENS,
         "layers": 4,
         "intermediate": 128,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-    }
+    },
+    "digits_nope": {
+        "family": "smollm3",
+        **DIGIT_TOKENS,
+        "layers": 3,
+        "heads": 8,
+        "key_value_heads": 8,
+        "intermediate": 128,
+        "no_rope_layers": [0, 0, 0],
+        "tie_word_embeddings": False,
+        "initializer_range": 0.05,
+    },
 }
 
 

@@ -82,6 +82,7 @@ def attempted(root: Path, task: str, *, seed: int = 0, steps: int = 1500) -> Pat
 def imitated(folder: Path, data: str, *, seed: int, steps: int, learning_rate: float = 2e-3) -> Path:
     """The quick start's first stage on other data. Whoever comes while it is trained waits."""
     settings = {"seed": seed, "data.train": data, "run.steps": steps, "run.save_every": steps}
+    settings["model.policy"] = "tiny:digits"  # which the recorded studies have
     recipe = merge_configs(
         read_recipe("quickstart_sft"), nest_keys({**settings, "update.learning_rate": learning_rate})
     )

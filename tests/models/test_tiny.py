@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ascent.models.tiny import FAMILIES, create, tiny_model, tiny_tokenizer
+from ascent.models.tiny import FAMILIES, create, named, tiny_model, tiny_tokenizer
 
 STRANGE = "Zwölf  Boxkämpfer\n\tjagen 東京 🎉 <eo 1+1=2"
 
@@ -41,6 +41,16 @@ def test_a_folder_is_an_ordinary_folder(family, tmp_path):
     assert module.config.eos_token_id == tokenizer.eos_token_id == 1
     tied = module.get_output_embeddings().weight is module.get_input_embeddings().weight
     assert tied == (family in ("smollm2", "gemma", "gemma2", "gemma3", "cohere2", "starcoder2", "smollm3"))
+
+
+@pytest.mark.parametrize(("name", "positions_matter"), [("digits", True), ("digits_nope", False)])
+def test_digits_nope_has_no_position_encodings(name, positions_matter, tmp_path):
+    folder = named(tmp_path, name)
+    ids = AutoTokenizer.from_pretrained(folder)("sort 7 3 =", return_tensors="pt").input_ids
+    assert ids.shape[1] == 4
+    module = AutoModelForCausalLM.from_pretrained(folder)
+    first, stretched = (module(ids, position_ids=torch.arange(4)[None] * step).logits for step in (1, 9))
+    assert torch.equal(first, stretched) != positions_matter
 
 
 def test_making_a_model_leaves_the_global_generator_alone():
