@@ -11,7 +11,7 @@ from ascent.tasks.emphasis import EMPHASIS
 from ascent.tasks.maze import MAZE
 from ascent.tasks.reasoning import PREFIX, Reasoning
 from ascent.tasks.running_sum import RUNNING_SUM
-from ascent.tasks.sort_digits import SORT_DIGITS, SORT_LONG, SORT_SHORT, SORT_UP_TO_4
+from ascent.tasks.sort_digits import SORT_DIGITS, SORT_LONG, SORT_SHORT, SORT_UP_TO_FOUR
 from ascent.tasks.style import CONTRARY, STYLE
 from ascent.tasks.tagged import TAGGED
 from ascent.tasks.task import Task
@@ -19,7 +19,7 @@ from ascent.tasks.task import Task
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        *(SORT_DIGITS, SORT_SHORT, SORT_LONG, SORT_UP_TO_4, ARITHMETIC, STYLE, CONTRARY),
+        *(SORT_DIGITS, SORT_SHORT, SORT_LONG, SORT_UP_TO_FOUR, ARITHMETIC, STYLE, CONTRARY),
         *(COUNTDOWN, MAZE, RUNNING_SUM, TAGGED, EMPHASIS, DIGEST),
     )
 }

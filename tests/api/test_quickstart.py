@@ -16,8 +16,8 @@ from ascent.runs.folder import read_run
 
 SHORT = ["run.steps=2", "run.save_every=1", "update.warmup_steps=0"]
 SMALL = {
-    "quickstart_sft": [*SHORT, "data.batch_size=4", "data.train=sort_up_to_4:64"],
-    "quickstart_control": [*SHORT, "data.batch_size=4", "data.train=sort_up_to_4:64"],
+    "quickstart_sft": [*SHORT, "data.batch_size=4", "data.train=sort_up_to_four:64"],
+    "quickstart_control": [*SHORT, "data.batch_size=4", "data.train=sort_up_to_four:64"],
     "quickstart_rlvr": [*SHORT, "rollouts.prompts_per_step=2", "data.evaluate=sort_long@heldout:4"],
     "quickstart_demonstrations": [*SHORT, "data.batch_size=4", "data.train=contrary:64"],
     "quickstart_reward_model": [

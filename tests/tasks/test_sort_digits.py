@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascent.tasks.keyed_random import KeyedRandom
-from ascent.tasks.sort_digits import SORT_LONG, SORT_UP_TO_4, draw_digits, parts
+from ascent.tasks.sort_digits import SORT_LONG, SORT_UP_TO_FOUR, draw_digits, parts
 
 
 def test_a_problem_is_the_digits_and_their_order() -> None:
@@ -36,9 +36,9 @@ def test_partial_credit(text: str, correct: float, shape: float, digits: float, 
 
 def test_the_quick_start_demonstrates_lists_of_up_to_4_digits_and_practices_longer_ones() -> None:
     for prompt, example in zip(
-        SORT_UP_TO_4.prompts("train", 200), SORT_UP_TO_4.demonstrations("train", 200), strict=True
+        SORT_UP_TO_FOUR.prompts("train", 200), SORT_UP_TO_FOUR.demonstrations("train", 200), strict=True
     ):
         text = example.messages[-1].content
         assert text == f" {prompt.answer}" and 2 <= len(text.split()) <= 4
-        assert SORT_UP_TO_4.verify(prompt, text)["correct"] == 1
+        assert SORT_UP_TO_FOUR.verify(prompt, text)["correct"] == 1
     assert {len(str(prompt.answer).split()) for prompt in SORT_LONG.prompts("train", 200)} == {7, 8, 9, 10}
