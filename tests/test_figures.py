@@ -25,7 +25,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
 # Sections whose measurements left no JSON: they go once the study has been repeated.
 UNRECORDED = {
     ("README.md", "Ascent"),  # the headline of sort_numbers.md
-    ("quickstart.md", "Learning from a verifier"),  # bench/quickstart.py on two idle cores
     ("quickstart.md", "Learning from preferences"),  # bench/quickstart.py --rlhf
     ("sort_numbers.md", "SmolLM2-135M learns to sort in a minute"),  # one H200
     ("sort_numbers.md", "How an answer is parsed is part of the result"),  # the same runs

@@ -36,8 +36,8 @@ DATA = {
 }  # fmt: skip
 QUICKSTART = {
     "quickstart_sft": "sort_up_to_four:16", "quickstart_control": "sort_up_to_four:16",
-    "quickstart_rlvr": "sort_long:16", "quickstart_demonstrations": "contrary:16", "quickstart_reward_model": "contrary:16",
-    "quickstart_ppo": "contrary:16",
+    "quickstart_rlvr": "sort_long:16", "quickstart_demonstrations": "contrary:16",
+    "quickstart_reward_model": "contrary:16", "quickstart_ppo": "contrary:16",
 }  # fmt: skip
 WITH_REWARD_MODEL = ("rlhf", "tldr_ppo", "quickstart_ppo")
 OURS = tuple(DATA)
