@@ -166,7 +166,7 @@ def stock_product(
 ) -> Tensor:
     """The product by cuBLAS."""
     if dtype != x_MK.dtype:
-        return torch.mm(x_MK, weight_NK.mT, out_dtype=dtype, out=out_MN)  # type: ignore[call-overload,no-any-return]
+        return torch.mm(x_MK, weight_NK.mT, out_dtype=dtype, out=out_MN)
     if bias_N is None:
         return torch.mm(x_MK, weight_NK.mT, out=out_MN)
     return torch.addmm(bias_N, x_MK, weight_NK.mT, out=out_MN)
