@@ -186,7 +186,7 @@ def patch_layers(module: PreTrainedModel, kernels: str | None = None) -> Patched
         part.kernels, part.router_index = KERNEL_SETS[kernels], counts[kind]
         counts[kind] += 1
     if module.device.type == "cuda":
-        _merge_products(module)
+        merge_products(module)
     for source in {type(part).__module__ for part in module.modules()}:
         modeling = sys.modules[source]
         if callable(rotary := getattr(modeling, ROTARY, None)):
@@ -194,11 +194,12 @@ def patch_layers(module: PreTrainedModel, kernels: str | None = None) -> Patched
     return PatchedLayers(kernels, counts["linear"] + counts["quantized"], counts["norm"], tuple(unpatched))
 
 
-def _merge_products(module: nn.Module) -> None:
-    """Make one product of the linear layers that read the same input."""
+def merge_products(module: nn.Module, *, copies: bool = False) -> None:
+    """Make one product of the linear layers that read the same input, of weights stored together or of their copies."""
     for part in module.modules():
-        for group in shared_input.find_groups(part, lambda each: _stock_class(each) is nn.Linear):
-            group.store_adjacent()
+        for group in shared_input.find_groups(part, lambda each: _stock_class(each) is nn.Linear, copies=copies):
+            if not copies:
+                group.store_adjacent()
             for index, layer in enumerate(group.layers):
                 layer.shared_input = (group, index)  # type: ignore[assignment]
 

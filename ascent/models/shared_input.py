@@ -2,7 +2,9 @@
 
 The weights of such layers are stored next to each other, so a single matrix covers them without a copy; the parameters
 stay the modules' own. The model's code still calls the layers one by one: the first call computes all outputs, the
-calls that follow with the same input take theirs.
+calls that follow with the same input take theirs. Where the weights cannot lie next to each other, because FSDP gathers
+each into memory of its own, they are copied for every product, so that the bits are those of a model that is not
+divided.
 
 Axes: N tokens, D input size, E sum of the output sizes.
 """
@@ -23,10 +25,13 @@ GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers th
 
 
 class SharedInput:
-    """Linear layers with a common input. `weights` and `biases` are those of all layers, in order."""
+    """Linear layers with a common input. `weights` and `biases` are those of all layers, in order.
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        self.layers = tuple(layers)
+    Weights that are not adjacent are joined by a copy if `copies`; otherwise the layers run one by one.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear], *, copies: bool = False) -> None:
+        self.layers, self.copies = tuple(layers), copies
         self._call: tuple[Tensor, int, bool] | None = None  # input of the last product, its version, gradient mode
         self._outputs: dict[int, Tensor] = {}
 
@@ -60,7 +65,9 @@ class SharedInput:
             weights, biases = self.weights, self.biases
             weight, bias = adjacent(weights), adjacent(biases) if biases else None
             if weight is None or (biases and bias is None):
-                return None
+                if not self.copies:
+                    return None
+                weight = bias = None
             self._call = (x, x._version, torch.is_grad_enabled())
             self._outputs = dict(
                 enumerate(_SharedLinear.apply(x, weight, bias, self._forward, len(weights), *weights, *biases))
@@ -83,7 +90,7 @@ def to_keep(x: Tensor) -> Recompute:
     return found
 
 
-def find_groups(part: nn.Module, is_linear: Callable[[nn.Module], bool]) -> list[SharedInput]:
+def find_groups(part: nn.Module, is_linear: Callable[[nn.Module], bool], *, copies: bool = False) -> list[SharedInput]:
     """The children of a module that share an input and can be one product."""
     found = []
     for names in GROUPS:
@@ -91,7 +98,7 @@ def find_groups(part: nn.Module, is_linear: Callable[[nn.Module], bool]) -> list
         if all(isinstance(each, nn.Module) and is_linear(each) for each in layers):
             kinds = {(each.in_features, each.bias is None, each.weight.dtype, each.weight.device) for each in layers}
             if len(kinds) == 1:
-                found.append(SharedInput(layers))
+                found.append(SharedInput(layers, copies=copies))
     return found
 
 
@@ -110,24 +117,44 @@ def adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
     return first.detach().as_strided(size, first.stride())
 
 
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
 class _SharedLinear(torch.autograd.Function):
-    """x @ weight.T + bias, cut into the outputs of `count` layers, whose weights and biases get the gradients."""
+    """x @ weight.T + bias, cut into the outputs of `count` layers, whose weights and biases get the gradients.
+
+    Without `weight_ED`, weights and biases are joined here, and again in the backward pass: no copy is kept.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight_ED: Tensor, bias_E: Tensor | None, linear: LinearForward, count: int, *own: Tensor
+        ctx: Any,
+        x: Tensor,
+        weight_ED: Tensor | None,
+        bias_E: Tensor | None,
+        linear: LinearForward,
+        count: int,
+        *own: Tensor,
     ) -> tuple[Tensor, ...]:
         kept, ctx.recompute = to_keep(x)
-        ctx.save_for_backward(weight_ED, *kept)
-        ctx.sizes, ctx.has_bias = [each.shape[0] for each in own[:count]], bias_E is not None
-        return linear(x, weight_ED, bias_E).split(ctx.sizes, -1)
+        weights = own[:count] if weight_ED is None else (weight_ED,)
+        ctx.save_for_backward(*weights, *kept)
+        ctx.sizes, ctx.num_weights, ctx.has_bias = (
+            [each.shape[0] for each in own[:count]],
+            len(weights),
+            len(own) > count,
+        )
+        if weight_ED is None and ctx.has_bias:
+            bias_E = torch.cat(own[count:])
+        return linear(x, _join(weights), bias_E).split(ctx.sizes, -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *d_outs: Tensor) -> tuple[Tensor | None, ...]:
-        weight_ED, *kept = ctx.saved_tensors
+        weights, kept = ctx.saved_tensors[: ctx.num_weights], ctx.saved_tensors[ctx.num_weights :]
         d_NE = torch.cat([each.flatten(0, -2) for each in d_outs], -1)
-        d_x = (d_NE @ weight_ED).view(*d_outs[0].shape[:-1], -1) if ctx.needs_input_grad[0] else None
+        d_x = (d_NE @ _join(weights)).view(*d_outs[0].shape[:-1], -1) if ctx.needs_input_grad[0] else None
         if not any(ctx.needs_input_grad[5:]):
             return d_x, *[None] * (len(ctx.needs_input_grad) - 1)
         d_weights = (d_NE.mT @ ctx.recompute(*kept).flatten(0, -2)).split(ctx.sizes)

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from ascent.maths.batch import PackedBatch
+from ascent.models.layer_patching import merge_products
 from ascent.models.model import LanguageModel
 from ascent.parallel.ranks import Ranks
 from ascent.update.optim import FULL
@@ -47,6 +48,8 @@ def shard(model: LanguageModel, ranks: Ranks, device: torch.device) -> None:
         policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for weight in model.parameters():
             weight.data = weight.data.to(torch.float32)
+    if device.type == "cuda":  # as a model that is not divided does there
+        merge_products(model.module, copies=True)
     root = Root(model)
     layers = [each for each in root.modules() if type(each).__name__ in (model.module._no_split_modules or ())]
     for module in (*layers, root):

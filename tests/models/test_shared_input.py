@@ -25,9 +25,10 @@ def is_linear(part: nn.Module) -> bool:
     return type(part) is nn.Linear
 
 
-def shared(module: nn.Module) -> SharedInput:
-    (group,) = find_groups(module, is_linear)
-    group.store_adjacent()
+def shared(module: nn.Module, *, copies: bool = False) -> SharedInput:
+    (group,) = find_groups(module, is_linear, copies=copies)
+    if not copies:
+        group.store_adjacent()
     return group
 
 
@@ -37,11 +38,13 @@ def outputs(group: SharedInput, x: Tensor) -> list[Tensor]:
     return [each for each in found if each is not None]
 
 
+@pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("bias", [True, False])
-def test_values_and_gradients_are_those_of_single_layers(bias: bool) -> None:
+def test_values_and_gradients_are_those_of_single_layers(bias: bool, copies: bool) -> None:
     module = Attention(bias=bias)
     plain = copy.deepcopy(module)
-    group = shared(module)
+    group = shared(module, copies=copies)
+    assert (adjacent(group.weights) is None) is copies
     torch.manual_seed(1)
     x = torch.randn(1, 5, 6, dtype=torch.float64, requires_grad=True)
     other = x.detach().clone().requires_grad_()
@@ -93,6 +96,22 @@ def test_an_output_is_never_that_of_another_input() -> None:
         group.output(1, two)
     third = group.output(2, two)
     assert first is not None and first.requires_grad and third is not None and third.requires_grad
+
+
+def test_copies_have_the_bits_of_weights_stored_together_and_are_not_kept() -> None:
+    one, two, kept = Attention(dtype=torch.float32), Attention(dtype=torch.float32), list[int]()
+    x = torch.randn(7, 6)
+    found = []
+    for module, copies in ((one, False), (two, True)):
+        own = x.clone().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda each: kept.append(each.numel()) or each, lambda each: each
+        ):
+            parts = outputs(shared(module, copies=copies), own)
+        torch.autograd.backward(parts, [each.detach().sin() for each in parts])
+        found.append([*parts, own.grad, module.k_proj.weight.grad, module.v_proj.bias.grad])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert kept == [16 * 6, 7 * 6, 8 * 6, 4 * 6, 4 * 6, 7 * 6]  # the joined weights, or each of them, and the input
 
 
 def test_after_a_weight_is_replaced_layers_run_one_by_one() -> None:
