@@ -119,13 +119,14 @@ def stopped(server: Served) -> None:
     server.http.server_close()
 
 
+@wall_clock
 def test_answers_are_those_of_the_new_weights(
     two: list[Served], folders: Path, expected: dict[tuple[str, int], Completion], tmp_path: Path
 ) -> None:
     sampler = fleet(two, folders, tmp_path)
     assert by_key(sampler.sample(REQUESTS)) == expected
     assert [each.server._engine.version for each in two] == [3, 3]
-    assert all(each.server._engine.stats().requests > 10 for each in two)  # both worked
+    assert all(each.server._engine.stats().requests > 0 for each in two)  # both worked
     assert [each.name for each in (tmp_path / "weights").iterdir()] == ["3"]
     sampler.close()
     assert not (tmp_path / "weights").exists()
