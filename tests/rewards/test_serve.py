@@ -306,6 +306,7 @@ def test_an_honest_client_gets_through_while_300_connections_drip(tmp_path):
         process.stdout.close()
 
 
+@wall_clock  # the first sleep: by then the server must have read what it was sent
 def test_who_has_shown_the_token_is_not_dropped_for_strangers(monkeypatch):
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 8, raising=False)
     known = request(GOOD, "Authorization: Bearer t")
@@ -315,7 +316,9 @@ def test_who_has_shown_the_token_is_not_dropped_for_strangers(monkeypatch):
             line.sendall(known[:-5])
         time.sleep(0.2)
         strangers = [held.enter_context(socket.create_connection(serving.server_address)) for _ in range(20)]
-        time.sleep(0.2)
+        deadline = time.monotonic() + 10
+        while len(select.select(strangers, [], [], 0)[0]) < 16 and time.monotonic() < deadline:
+            time.sleep(0.02)
         assert threading.active_count() < 20 and len(select.select(strangers, [], [], 0)[0]) == 16  # the first ones
         for line in mine:
             line.sendall(known[-5:])
