@@ -18,6 +18,7 @@ from ascent.runs.folder import read_run
 from ascent.setup import rl
 from tests.end_to_end.test_overlap import quiet, recipe, timeless
 from tests.setup.runs import weights_of
+from tests.wall_clock import wall_clock
 
 pytestmark = pytest.mark.slow
 LAG = {"rollouts.max_staleness": 2}
@@ -114,6 +115,7 @@ ascent.train({"algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "
 """
 
 
+@wall_clock
 @pytest.mark.parametrize(("kind", "presses"), [("overlap", 1), ("partial", 1), ("overlap", 2)])
 def test_ctrl_c_ends_the_step_and_a_second_one_the_run(tmp_path: Path, kind: str, presses: int) -> None:
     """The first one saves the step's checkpoint. The second does not wait for what the thread is doing."""

@@ -315,6 +315,7 @@ def test_copied_weights_are_equal(tmp_path: Path) -> None:
     assert all(torch.equal(each, dict(two.module.named_parameters())[name]) for name, each in tensors.items())
 
 
+@wall_clock
 def test_closing_ends_waiting_clients(tmp_path: Path) -> None:
     server = Served(tiny_folder(tmp_path / "a"))
     found: list[Any] = []

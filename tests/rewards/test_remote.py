@@ -212,6 +212,7 @@ def test_by_policy_the_run_stops_instead():
         score_all({"r": remote(server.url)}, FOUR, timeout=30, on_error="failures")
 
 
+@wall_clock
 def test_the_circuit_opens_rests_and_closes():
     healthy = False
 

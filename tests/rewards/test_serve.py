@@ -262,6 +262,7 @@ serving.serve_forever()
 """
 
 
+@wall_clock
 def test_an_honest_client_gets_through_while_300_connections_drip(tmp_path):
     """The server may open 256 files, as is common; each connection drips a byte of its headers every 0.2 s."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -325,6 +326,7 @@ def test_who_has_shown_the_token_is_not_dropped_for_strangers(monkeypatch):
             assert line.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
+@wall_clock
 def test_when_all_are_at_work_one_more_is_told_so(monkeypatch):
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2, raising=False)
     go = threading.Event()
