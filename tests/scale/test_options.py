@@ -41,6 +41,7 @@ def test_threads_are_those_of_the_cpus_unless_set(monkeypatch: pytest.MonkeyPatc
         ({"ranks": 0}, "processes=0; it must be at least 1"),
         ({"samplers": -1}, "samplers=-1; it must be from 0"),
         ({"reward_workers": -1}, "reward_workers=-1; it must be from 0"),
+        ({"reward_workers": 2, "ranks": 2}, "reward_workers=2 with processes=2.*use one process"),
         ({"cpus": 0.0}, "cpus=0.0; it is the CPUs of each"),
         ({"cpus": float("nan")}, "cpus=nan"),
         ({"gpus": -1.0}, "gpus=-1.0; it is the GPUs of each"),
@@ -53,7 +54,7 @@ def test_numbers_out_of_range(given: dict[str, Any], message: str) -> None:
 
 def test_options_of_ray_need_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ray_options(False, 1, 0, 1.0, None) is None
-    assert ray_options(True, 2, 3, 1.0, None, 4) == RayOptions(2, 3, reward_workers=4)
+    assert ray_options(True, 1, 3, 1.0, None, 4) == RayOptions(1, 3, reward_workers=4)
     with pytest.raises(ValueError, match=r"reward_workers=1.*add --ray"):
         ray_options(False, 1, 0, 1.0, None, 1)
     with pytest.raises(ValueError, match=r"samplers=2.*add --ray"):
