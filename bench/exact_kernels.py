@@ -249,6 +249,8 @@ def decode_time(rows: int) -> str:
     shared[:, : prefix // BLOCK_SIZE] = table[members[:, 0].repeat_interleave(MEMBERS).long(), : prefix // BLOCK_SIZE]
     prefixes = PrefixGroups(members, int32(*[prefix] * rows))
     q, lengths, scaling = normal(rows, HEADS, HEAD_SIZE), int32(*[length] * rows), HEAD_SIZE**-0.5
+    new = {"new_k_BKD": keys[:rows].clone(), "new_v_BKD": values[:rows].clone()}
+    slots = table[:, -1].long() * BLOCK_SIZE + (length - 1) % BLOCK_SIZE
     share = max(1, min(64, PROGRAMS // (rows * KV_HEADS)))
     splits = 1 << (share.bit_length() - 1)  # as the engine splits
 
@@ -258,7 +260,7 @@ def decode_time(rows: int) -> str:
 
     def fast(blocks: Tensor, groups: Any = None) -> Tensor:
         options = {"block_size": BLOCK_SIZE, "splits": splits, "scaling": scaling, "window": None, "softcap": None}
-        return paged_attention(q, keys, values, blocks, lengths, **options, prefixes=groups)
+        return paged_attention(q, keys, values, blocks, lengths, **new, slots_B=slots, **options, prefixes=groups)
 
     stages = []
     for each in (2, 3, 4):

@@ -7,7 +7,8 @@ replaced by name (see `attention`), and the head's product gives float32 logits 
 can be recorded and replayed (see `routing`).
 
 On CUDA norms, rotary embeddings and gated activations run in one kernel each way, with the stock rounding, if the stock
-code is one of the known formulas, and layers that read the same input are one product (see `shared_input`).
+code is one of the known formulas, and layers that read the same input are one product (see `shared_input`). Without a
+gradient, residual sums and norms are one kernel (see `residual_norm`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ascent.models import attention, quantize, routing, shared_input
+from ascent.models import attention, quantize, residual_norm, routing, shared_input
 
 ROTARY = "apply_rotary_pos_emb"  # its name in every architecture
 GATED_MLP = ("gate_proj", "up_proj", "down_proj", "act_fn")  # the modules of a gated MLP
@@ -77,11 +78,9 @@ def fast_norm(stock: StockForward, module: nn.Module, x: Tensor) -> Tensor:
     """The stock norm; on CUDA the same in one kernel, if its formula is known."""
     if not x.is_cuda:
         return stock(module, x)
-    from ascent.models.norm_cuda import formula_of, rms_norm  # triton exists on CUDA machines only
+    from ascent.models.norm_cuda import known_formula, rms_norm  # triton exists on CUDA machines only
 
-    if not hasattr(module, "formula"):
-        module.formula = formula_of(stock, module)  # type: ignore[assignment]
-    formula: Any = module.formula
+    formula = known_formula(stock, module)
     weight: Any = module.weight
     return stock(module, x) if formula is None else rms_norm(x, weight, formula[1], formula[0])
 
@@ -172,11 +171,11 @@ def patch_layers(module: PreTrainedModel, kernels: str | None = None) -> Patched
     # never faster, and with another order of summation, so a row's bits would depend on its batch.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     module.set_attn_implementation(KERNEL_SETS[kernels].attention)
-    counts = {"linear": 0, "quantized": 0, "norm": 0, "mlp": 0, "router": 0}
+    counts = dict.fromkeys(("linear", "quantized", "norm", "mlp", "router", "decoder"), 0)
     unpatched = []
     for name, part in module.named_modules():
         kind = _kind(part)
-        if kind in (None, "mlp", "router"):
+        if kind in (None, "mlp", "router", "decoder"):
             unpatched += [
                 f"{name}.{own}" for own, weight in part.named_parameters(recurse=False) if _matrix(part, weight)
             ]
@@ -185,6 +184,7 @@ def patch_layers(module: PreTrainedModel, kernels: str | None = None) -> Patched
         part.__class__ = _patched_class(_stock_class(part), kind)  # type: ignore[arg-type]
         part.kernels, part.router_index = KERNEL_SETS[kernels], counts[kind]
         counts[kind] += 1
+    residual_norm.link_norms(module, lambda each: _kind(each) == "decoder", lambda each: _kind(each) == "norm")
     if module.device.type == "cuda":
         merge_products(module)
     for source in {type(part).__module__ for part in module.modules()}:
@@ -221,7 +221,13 @@ def _kind(part: nn.Module) -> str | None:
         return "router"
     if all(isinstance(getattr(part, name, None), nn.Module) for name in GATED_MLP):
         return "mlp"
+    if residual_norm.is_pre_norm(part) and _kind(part.mlp) == "mlp":  # type: ignore[arg-type]
+        return "decoder"
     return "norm" if stock.__name__.endswith("Norm") else None
+
+
+def _use_residual_norm(hidden_states: Tensor) -> bool:
+    return hidden_states.is_cuda and not torch.is_grad_enabled()
 
 
 def _matrix(part: nn.Module, weight: Tensor) -> bool:
@@ -243,7 +249,8 @@ def _patched_class(stock: type[nn.Module], kind: str) -> type[nn.Module]:
         return quantize.linear(self, x)
 
     def norm(self: Any, hidden_states: Tensor) -> Tensor:
-        out: Tensor = self.kernels.norm(stock.forward, self, hidden_states)
+        ahead = residual_norm.normed_ahead(self, hidden_states)
+        out: Tensor = self.kernels.norm(stock.forward, self, hidden_states) if ahead is None else ahead
         return out
 
     def mlp(self: Any, x: Tensor) -> Tensor:
@@ -253,5 +260,14 @@ def _patched_class(stock: type[nn.Module], kind: str) -> type[nn.Module]:
     def router(self: Any, *args: Any, **options: Any) -> Any:
         return routing.route(partial(stock.forward, self, *args, **options), self.router_index, stock.__name__)
 
-    forward = {"linear": linear, "quantized": quantized, "norm": norm, "mlp": mlp, "router": router}[kind]
+    def decoder(self: Any, hidden_states: Tensor, *args: Any, **options: Any) -> Tensor:
+        if not args and _use_residual_norm(hidden_states):
+            return residual_norm.forward(self, hidden_states, **options)
+        out: Tensor = stock.forward(self, hidden_states, *args, **options)
+        return out
+
+    forwards: dict[str, Callable[..., Any]] = {
+        "linear": linear, "quantized": quantized, "norm": norm, "mlp": mlp, "router": router, "decoder": decoder,
+    }  # fmt: skip
+    forward = forwards[kind]
     return type(f"Patched{stock.__name__}", (stock,), {"forward": forward, "stock": stock, "__module__": __name__})

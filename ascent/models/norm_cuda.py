@@ -1,4 +1,4 @@
-"""RMS norms in one Triton kernel each way, on CUDA.
+"""RMS norms in one Triton kernel each way, on CUDA; without a gradient, together with the residual sum before them.
 
 A stock norm runs seven kernels, and more in its backward pass. This one rounds where the stock norm rounds. A module's
 formula is found by comparing its output with both known ones; a module with another formula keeps its stock forward.
@@ -23,6 +23,14 @@ Formula = Literal["weight * rounded", "rounded (1 + weight)"]
 FORMULAS: tuple[Formula, ...] = ("weight * rounded", "rounded (1 + weight)")
 TOLERANCE = 2**-7  # one step of bfloat16
 PROGRAMS = 512  # of a backward pass; each sums the weight's gradient over its own rows
+
+
+def known_formula(stock: Any, module: nn.Module) -> tuple[Formula, float] | None:
+    """`formula_of`, computed once per module."""
+    if not hasattr(module, "formula"):
+        module.formula = formula_of(stock, module)  # type: ignore[assignment]
+    found: Any = module.formula
+    return found
 
 
 def formula_of(stock: Any, module: nn.Module) -> tuple[Formula, float] | None:
@@ -53,16 +61,32 @@ def rms_norm(x: Tensor, weight_D: Tensor, epsilon: float, formula: Formula) -> T
     return recomputable(out, (x, weight_D), lambda x, weight_D: _normalize(x, weight_D, epsilon, add_one)[0])
 
 
-def _normalize(x: Tensor, weight_D: Tensor, epsilon: float, add_one: bool) -> tuple[Tensor, Tensor]:
-    """The norm, and the scale of every row."""
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight_D: Tensor, epsilon: float, formula: Formula
+) -> tuple[Tensor, Tensor]:
+    """residual + x, and its norm. There is no gradient."""
+    total = torch.empty_like(residual, memory_format=torch.contiguous_format)
+    return total, _normalize(x, weight_D, epsilon, formula == FORMULAS[1], residual.contiguous(), total)[0]
+
+
+def _normalize(
+    x: Tensor,
+    weight_D: Tensor,
+    epsilon: float,
+    add_one: bool,
+    residual: Tensor | None = None,
+    total: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The norm of x, or of residual + x, which is then written to `total`; and the scale of every row."""
     x = x.contiguous()
     out, size = torch.empty_like(x), x.shape[-1]
     rows, padded = x.numel() // size, triton.next_power_of_2(size)
     rows_per_program = max(1, 1024 // padded)
     scale_N = torch.empty(rows, dtype=torch.float32, device=x.device)
     _forward[(triton.cdiv(rows, rows_per_program),)](
-        x, weight_D, out, scale_N, rows, epsilon,
-        SIZE=size, PADDED=padded, ROWS=rows_per_program, ADD_ONE=add_one, num_warps=4 if padded <= 2048 else 8,
+        x, x if residual is None else residual, weight_D, out, out if total is None else total, scale_N, rows, epsilon,
+        SIZE=size, PADDED=padded, ROWS=rows_per_program, ADD_ONE=add_one, RESIDUAL=residual is not None,
+        num_warps=4 if padded <= 2048 else 8,
     )  # fmt: skip
     return out, scale_N
 
@@ -93,14 +117,20 @@ class _RMSNorm(torch.autograd.Function):
 
 @triton.jit
 def _forward(
-    x, weight, out, scales, rows, epsilon,
-    SIZE: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, ADD_ONE: tl.constexpr,
+    x, residual, weight, out, total, scales, rows, epsilon,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, ADD_ONE: tl.constexpr, RESIDUAL: tl.constexpr,
 ):  # fmt: skip
     rows_N = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     dims_D = tl.arange(0, PADDED)
     there_ND = (rows_N < rows)[:, None] & (dims_D < SIZE)[None, :]
     places_ND = rows_N[:, None] * SIZE + dims_D[None, :]
     x_ND = tl.load(x + places_ND, mask=there_ND, other=0.0).to(tl.float32)
+    if RESIDUAL:  # the norm reads the sum as it is stored, rounded
+        sum_ND = (x_ND + tl.load(residual + places_ND, mask=there_ND, other=0.0).to(tl.float32)).to(
+            out.dtype.element_ty
+        )
+        tl.store(total + places_ND, sum_ND, mask=there_ND)
+        x_ND = sum_ND.to(tl.float32)
     w_D = tl.load(weight + dims_D, mask=dims_D < SIZE, other=0.0).to(tl.float32)
     scale_N = 1 / tl.sqrt(tl.sum(x_ND * x_ND, 1) / SIZE + epsilon)
     tl.store(scales + rows_N, scale_N, mask=rows_N < rows)

@@ -115,8 +115,8 @@ class CudaDecode:
         return self.slots_B.shape[0]
 
     def attend(self, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor, call: AttentionCall) -> Tensor:
-        self.kv_cache.write(call.layer, self.slots_B, k_BKD, v_BKD)
         if call.exact:
+            self.kv_cache.write(call.layer, self.slots_B, k_BKD, v_BKD)
             from ascent.models.exact_attention_cuda import decode_attention
 
             return decode_attention(
@@ -128,8 +128,9 @@ class CudaDecode:
 
         return paged_attention(
             q_BHD.contiguous(), self.kv_cache.keys[call.layer], self.kv_cache.values[call.layer], self.block_table_BP,
-            self.lengths_B, block_size=self.kv_cache.block_size, splits=self.splits, scaling=call.scaling,
-            window=call.window, softcap=call.softcap, sinks_H=call.sinks_H, prefixes=self.prefixes,
+            self.lengths_B, new_k_BKD=k_BKD, new_v_BKD=v_BKD, slots_B=self.slots_B,
+            block_size=self.kv_cache.block_size, splits=self.splits, scaling=call.scaling, window=call.window,
+            softcap=call.softcap, sinks_H=call.sinks_H, prefixes=self.prefixes,
         )  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """Decode attention on CUDA, in Triton.
 
 A program takes one row, one key/value head and one split of the row's tokens, with all query heads of the key/value
-head (so keys and values are read once), and reads its tokens in tiles, in order. A second kernel combines the splits,
-in order. A row's result does not depend on other rows. Soft caps and sliding windows are arguments of the loop; a sink
-(the score of a key whose value is 0) is the initial state of the first split.
+head (so keys and values are read once), and reads its tokens in tiles, in order. The program that reads the new token
+first writes its key and value to the cache. A second kernel combines the splits, in order. A row's result does not
+depend on other rows. Soft caps and sliding windows are arguments of the loop; a sink (the score of a key whose value is
+0) is the initial state of the first split.
 
 Rows that share the blocks of a prompt may be grouped: then a program reads these blocks once for all rows of a group,
 and the programs of the rows start behind them.
@@ -33,6 +34,9 @@ def paged_attention(
     block_table_BP: Tensor,
     lengths_B: Tensor,
     *,
+    new_k_BKD: Tensor,
+    new_v_BKD: Tensor,
+    slots_B: Tensor,
     block_size: int,
     splits: int,
     scaling: float,
@@ -41,7 +45,7 @@ def paged_attention(
     sinks_H: Tensor | None = None,
     prefixes: PrefixGroups | None = None,
 ) -> Tensor:
-    """softmax(scaling q k) v for one token per row: (B, H, D)."""
+    """softmax(scaling q k) v for one token per row: (B, H, D). Its key and value are written to the slots first."""
     rows, heads, size = q_BHD.shape
     kv_heads, value_size = values_SKD.shape[1:]
     group = heads // kv_heads
@@ -66,8 +70,9 @@ def paged_attention(
         )  # fmt: skip
     _partial_attention[(rows, kv_heads, splits)](
         q_BHD, keys_SKD, values_SKD, block_table_BP, lengths_B, lengths_B if prefixes is None else prefixes.lengths_B,
-        out_BHD, partials, scales, scales if sinks_H is None else sinks_H, block_table_BP.stride(0), scaling,
-        softcap or 0.0, **sizes, WINDOW=window or 0, SINKS=sinks_H is not None, num_warps=4, num_stages=3,
+        new_k_BKD, new_v_BKD, slots_B, out_BHD, partials, scales, scales if sinks_H is None else sinks_H,
+        *new_k_BKD.stride()[:2], *new_v_BKD.stride()[:2], block_table_BP.stride(0), scaling, softcap or 0.0,
+        **sizes, WINDOW=window or 0, SINKS=sinks_H is not None, num_warps=4, num_stages=3,
     )  # fmt: skip
     if parts > 1:
         _combine[(rows, heads)](
@@ -89,15 +94,19 @@ def write_kv(keys_SKD: Tensor, values_SKD: Tensor, slots_T: Tensor, k_TKD: Tenso
 
 
 @triton.jit
+def _copy(source, target, SIZE: tl.constexpr, PADDED: tl.constexpr):
+    dims = tl.arange(0, PADDED)
+    tl.store(target + dims, tl.load(source + dims, mask=dims < SIZE), mask=dims < SIZE)
+
+
+@triton.jit
 def _write(
     keys, values, slots, k, v, k_stride, v_stride, KEYS: tl.constexpr, VALUES: tl.constexpr, BLOCK: tl.constexpr
 ):
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
-    dims = tl.arange(0, BLOCK)
-    tl.store(keys + slot * KEYS + dims, tl.load(k + token * k_stride + dims, mask=dims < KEYS), mask=dims < KEYS)
-    values_mask = dims < VALUES
-    tl.store(values + slot * VALUES + dims, tl.load(v + token * v_stride + dims, mask=values_mask), mask=values_mask)
+    _copy(k + token * k_stride, keys + slot * KEYS, KEYS, BLOCK)
+    _copy(v + token * v_stride, values + slot * VALUES, VALUES, BLOCK)
 
 
 @triton.jit
@@ -122,8 +131,8 @@ def _initial_state(sinks_G, has_sink_G, GROUP_PADDED: tl.constexpr, SINKS: tl.co
 
 @triton.jit
 def _partial_attention(
-    q, keys, values, block_table, lengths, prefix_lengths, out, partials, scales, sinks, block_table_stride, scaling,
-    softcap,
+    q, keys, values, block_table, lengths, prefix_lengths, new_k, new_v, slots, out, partials, scales, sinks,
+    new_k_row, new_k_head, new_v_row, new_v_head, block_table_stride, scaling, softcap,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr,
     SIZE: tl.constexpr, SIZE_PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
     SPLITS: tl.constexpr, PARTS: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
@@ -140,10 +149,13 @@ def _partial_attention(
     tiles_per_split = tl.cdiv(tiles, SPLITS)
     start = (first_tile + split * tiles_per_split) * TILE
     stop = tl.minimum((first_tile + (split + 1) * tiles_per_split) * TILE, length)
-    heads_G = tl.arange(0, GROUP_PADDED)
-    dims_D = tl.arange(0, SIZE_PADDED)
-    dims_E = tl.arange(0, VALUE_PADDED)
+    heads_G, dims_D, dims_E = tl.arange(0, GROUP_PADDED), tl.arange(0, SIZE_PADDED), tl.arange(0, VALUE_PADDED)
     in_group = heads_G < GROUP
+    if (start < length) & (stop == length):  # this program reads the new token
+        slot = tl.load(slots + row).to(tl.int64) * KV_HEADS + kv_head
+        _copy(new_k + row * new_k_row + kv_head * new_k_head, keys + slot * SIZE, SIZE, SIZE_PADDED)
+        _copy(new_v + row * new_v_row + kv_head * new_v_head, values + slot * VALUE, VALUE, VALUE_PADDED)
+        tl.debug_barrier()  # all warps of the program see both
     row_blocks = block_table + row * block_table_stride
     query_rows = row * HEADS + kv_head * GROUP + heads_G
     q_GD = tl.load(
@@ -168,11 +180,8 @@ def _partial_attention(
         shrink_G = tl.exp2(top_G - new_G)
         p_GN = tl.exp2(scores_GN - new_G[:, None])
         mass_G = mass_G * shrink_G + tl.sum(p_GN, 1)
-        v_NE = tl.load(
-            values + slots_N[:, None] * VALUE + dims_E[None, :],
-            mask=seen_N[:, None] & (dims_E < VALUE)[None, :],
-            other=0.0,
-        )
+        there_NE = seen_N[:, None] & (dims_E < VALUE)[None, :]
+        v_NE = tl.load(values + slots_N[:, None] * VALUE + dims_E[None, :], mask=there_NE, other=0.0)
         sum_GE = sum_GE * shrink_G[:, None] + tl.dot(p_GN.to(v_NE.dtype), v_NE)
         top_G = new_G
     if PARTS == 1:

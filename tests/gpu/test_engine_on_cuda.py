@@ -63,8 +63,10 @@ def test_sinks_take_weight_and_give_nothing(splits: int, window: int | None) -> 
     q, keys, values = (torch.randn(shape, generator=generator) for shape in ((3, 8, 32), (320, 2, 32), (320, 2, 16)))
     sinks, lengths = torch.linspace(-4, 6, 8), torch.tensor([1, 70, 300], dtype=torch.int32)
     table = torch.arange(20, dtype=torch.int32).expand(3, -1).contiguous()
+    newest = lengths.long() - 1  # of rows that read the same slots
     out = paged_attention(
         *(each.cuda() for each in (q, keys, values, table, lengths)),
+        new_k_BKD=keys[newest].cuda(), new_v_BKD=values[newest].cuda(), slots_B=newest.cuda(),
         block_size=16, splits=splits, scaling=0.2, window=window, softcap=None, sinks_H=sinks.cuda(),
     ).cpu()  # fmt: skip
     for row, length in enumerate(lengths.tolist()):

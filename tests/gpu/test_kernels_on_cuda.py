@@ -125,6 +125,21 @@ def test_rotary_embeddings_have_the_bits_of_the_stock_function_and_its_gradient(
 
 
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # the first product of torch's backward thread
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("add_one", [False, True])
+@pytest.mark.parametrize(("rows", "size"), [(1, 1536), (513, 1536), (7, 64), (33, 3584), (256, 896), (5, 5120)])
+def test_a_sum_and_its_norm_have_the_bits_of_two_kernels(
+    rows: int, size: int, add_one: bool, dtype: torch.dtype
+) -> None:
+    from ascent.models.norm_cuda import FORMULAS, add_rms_norm, rms_norm
+
+    x, residual = (torch.randn(1, rows, size, device="cuda").to(dtype) for _ in range(2))
+    weight = torch.randn(size, device="cuda").to(dtype)
+    total, normed = add_rms_norm(x, residual, weight, 1e-6, FORMULAS[add_one])
+    assert torch.equal(total, residual + x)
+    assert torch.equal(normed, rms_norm(residual + x, weight, 1e-6, FORMULAS[add_one]))
+
+
 @pytest.mark.parametrize("adjacent", [False, True])
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_gated_mlps_and_their_gradients(activation: str, adjacent: bool) -> None:
@@ -190,6 +205,7 @@ def test_keys_and_values_are_written_from_views() -> None:
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(12, 2, 128), (6, 6, 48), (14, 2, 64)])
 def test_rows_that_read_a_prompt_together(heads: int, kv_heads: int, size: int, splits: int) -> None:
     """Groups of 8, 3 and 2 rows and one row alone, against attention over every row's own tokens in float64."""
+    from ascent.models.paged_attention import slot_mapping
     from ascent.models.paged_attention_cuda import paged_attention
     from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 
@@ -210,13 +226,16 @@ def test_rows_that_read_a_prompt_together(heads: int, kv_heads: int, size: int, 
             used += 1
     keys, values = (torch.randn(used * block_size, kv_heads, size, device="cuda").bfloat16() for _ in range(2))
     q = torch.randn(rows, heads, size, device="cuda").bfloat16()
-    options: dict[str, Any] = {"block_size": block_size, "splits": splits, "scaling": size**-0.5, "window": None}
+    newest = slot_mapping(table, lengths - 1, block_size).cuda()
+    new_k, new_v = keys[newest], values[newest]
+    expected = keys.clone(), values.clone()
+    keys[newest] = values[newest] = float("nan")  # until the kernel writes them
     found = paged_attention(
         *(q, keys, values, table.cuda(), lengths.cuda()),
-        **options,
-        softcap=None,
-        prefixes=PrefixGroups(members.cuda(), shared.cuda()),
-    )
+        new_k_BKD=new_k, new_v_BKD=new_v, slots_B=newest, block_size=block_size, splits=splits, scaling=size**-0.5,
+        window=None, softcap=None, prefixes=PrefixGroups(members.cuda(), shared.cuda()),
+    )  # fmt: skip
+    assert torch.equal(keys, expected[0]) and torch.equal(values, expected[1])
     for row in range(rows):
         places = torch.arange(int(lengths[row]))
         slots = (table[row, places // block_size].long() * block_size + places % block_size).cuda()
