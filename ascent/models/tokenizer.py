@@ -6,13 +6,13 @@ padding, so with padding equal to the end token it would score the token before 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ascent.maths.to_bytes import to_bytes
 from ascent.models.hf_logging import quiet_transformers
 
 # Padding and reserved tokens of common models; used only if they are not the end token.
@@ -68,5 +68,5 @@ def decode(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
     """The text of these tokens, without special ones. As a tensor: transformers looks at each token of a list."""
     if not tokens:
         return ""
-    ids = torch.frombuffer(array("q", tokens), dtype=torch.int64)  # torch.tensor takes longer than decoding
+    ids = torch.frombuffer(bytearray(to_bytes("q", tokens)), dtype=torch.int64)
     return str(tokenizer.decode(ids, skip_special_tokens=True))

@@ -7,9 +7,7 @@ Axes: T flat tokens, B sequences, K reward components, L layers, C chosen expert
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Sequence
-from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -18,6 +16,7 @@ from ascent.maths import batch as batches
 from ascent.maths.batch import PackedBatch
 from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
+from ascent.maths.to_bytes import to_bytes
 from ascent.parallel.ranks import Ranks
 from ascent.records import Rollout
 
@@ -35,15 +34,12 @@ def pack_over_ranks(rollouts: Sequence[Rollout], ranks: Ranks) -> PackedBatch:
 def pack_rollouts(rollouts: Sequence[Rollout]) -> PackedBatch:
     """Everything that the rollouts hold. Unscored is NaN."""
     segments = Segments.from_lengths([_length(each) for each in rollouts])
-    tokens, versions, logprobs, sampled = array("q"), array("q"), array("f"), bytearray()
+    tokens, versions, logprobs, sampled = bytearray(), bytearray(), bytearray(), bytearray()
     for turn in (turn for each in rollouts for turn in each.turns):
         before, completion = len(turn.observed), turn.completion
-        tokens.extend(turn.observed)
-        tokens.extend(completion.tokens)
-        versions.extend(repeat(0, before))
-        versions.extend(completion.versions)
-        logprobs.extend(repeat(0.0, before))
-        logprobs.extend(completion.logprobs)
+        tokens += to_bytes("q", turn.observed) + to_bytes("q", completion.tokens)
+        versions += bytes(8 * before) + to_bytes("q", completion.versions)
+        logprobs += bytes(4 * before) + to_bytes("f", completion.logprobs)
         sampled += bytes(before) + b"\1" * len(completion.tokens)
     batch: PackedBatch = {
         "tokens_T": torch.frombuffer(tokens, dtype=torch.int64),

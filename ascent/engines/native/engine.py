@@ -142,9 +142,9 @@ class NativeEngine:
                 f"{self._blocks.num_usable}; give more memory, or lower max_new_tokens"
             )
         vocabulary = embedding_rows(self.model.module)
-        unknown = [token for token in request.tokens if not 0 <= token < vocabulary]
-        if unknown:
-            raise ValueError(f"{owner}: token {unknown[0]} in a vocabulary of {vocabulary}; render with this model")
+        for token in (min(request.tokens, default=0), max(request.tokens, default=0)):
+            if not 0 <= token < vocabulary:
+                raise ValueError(f"{owner}: token {token} in a vocabulary of {vocabulary}; render with this model")
         stops = len(self.stop_ids.union(request.stop_ids))
         if stops > MAX_STOP_IDS:
             raise ValueError(f"{owner}: {stops} stop ids, but at most {MAX_STOP_IDS} are supported; use stop texts")
