@@ -148,8 +148,8 @@ def decode_bits(heads: int, kv_heads: int, size: int, block_size: int) -> str:
     rows = torch.tensor([699, 640, 639, 400, 128], device=DEVICE)
     table = blocks.int().expand(len(rows), -1).contiguous()
     decode = partial(
-        attention.decode_attention, q[rows], keys, values, table, (rows + 1).int(),
-        block_size=block_size, scaling=scaling,
+        attention.decode_attention, q[rows], keys, values, table, (rows + 1).int(), new_k_BKD=k[rows],
+        new_v_BKD=v[rows], slots_B=slots[rows], block_size=block_size, scaling=scaling,
     )  # fmt: skip
     members = int32(*range(len(rows)), *[-1] * (2 * MEMBERS - len(rows))).view(2, MEMBERS)
     prefixes = PrefixGroups(members, int32(*[128] * len(rows)))
@@ -251,12 +251,11 @@ def decode_time(rows: int) -> str:
     q, lengths, scaling = normal(rows, HEADS, HEAD_SIZE), int32(*[length] * rows), HEAD_SIZE**-0.5
     new = {"new_k_BKD": keys[:rows].clone(), "new_v_BKD": values[:rows].clone()}
     slots = table[:, -1].long() * BLOCK_SIZE + (length - 1) % BLOCK_SIZE
-    share = max(1, min(64, PROGRAMS // (rows * KV_HEADS)))
-    splits = 1 << (share.bit_length() - 1)  # as the engine splits
+    splits = max(1, min(64, PROGRAMS // (rows * KV_HEADS)))  # as the engine splits
 
     def exact(blocks: Tensor, groups: Any = None) -> Tensor:
         options = {"block_size": BLOCK_SIZE, "scaling": scaling, "prefixes": groups}
-        return attention.decode_attention(q, keys, values, blocks, lengths, **options)
+        return attention.decode_attention(q, keys, values, blocks, lengths, **new, slots_B=slots, **options)
 
     def fast(blocks: Tensor, groups: Any = None) -> Tensor:
         options = {"block_size": BLOCK_SIZE, "splits": splits, "scaling": scaling, "window": None, "softcap": None}

@@ -29,6 +29,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ascent.models.paged_attention_cuda import copy_vector
 from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 
 CHUNK = 64  # keys; never changes with the shape
@@ -66,9 +67,10 @@ def packed_forward(
 
 def decode_attention(
     q_BHD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, block_table_BP: Tensor, lengths_B: Tensor,
-    *, block_size: int, scaling: float, prefixes: PrefixGroups | None = None,
+    *, new_k_BKD: Tensor, new_v_BKD: Tensor, slots_B: Tensor, block_size: int, scaling: float,
+    prefixes: PrefixGroups | None = None,
 ) -> Tensor:  # fmt: skip
-    """One query per row against its cached tokens: (B, H, D)."""
+    """One query per row against its cached tokens: (B, H, D). Its key and value are written to the slots first."""
     rows, heads, size = q_BHD.shape
     kv_heads = keys_SKD.shape[1]
     group = heads // kv_heads
@@ -92,9 +94,9 @@ def decode_attention(
         )  # fmt: skip
     queries = max(ROWS, triton.next_power_of_2(group))
     _decode[(rows, kv_heads)](
-        *tensors, lengths_B, shared, state, out_BHD, block_table_BP.stride(0), scaling * LOG2_E, **sizes,
-        CONTINUES=prefixes is not None, ROWS=queries, num_warps=queries // 16, num_stages=DECODE_STAGES,
-        enable_fp_fusion=False,
+        *tensors, lengths_B, shared, state, new_k_BKD, new_v_BKD, slots_B, out_BHD, *new_k_BKD.stride()[:2],
+        *new_v_BKD.stride()[:2], block_table_BP.stride(0), scaling * LOG2_E, **sizes, CONTINUES=prefixes is not None,
+        ROWS=queries, num_warps=queries // 16, num_stages=DECODE_STAGES, enable_fp_fusion=False,
     )  # fmt: skip
     return out_BHD
 
@@ -219,12 +221,17 @@ def _load_paged(
 
 @triton.jit
 def _decode(
-    q, keys, values, block_table, lengths, shared, state, out, block_table_stride, scale,
+    q, keys, values, block_table, lengths, shared, state, new_k, new_v, slots, out, new_k_row, new_k_head, new_v_row,
+    new_v_head, block_table_stride, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, CHUNK: tl.constexpr, CONTINUES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row, kv_head = tl.program_id(0), tl.program_id(1)
     length = tl.load(lengths + row)
+    slot = (tl.load(slots + row).to(tl.int64) * KV_HEADS + kv_head) * SIZE
+    copy_vector(new_k + row * new_k_row + kv_head * new_k_head, keys + slot, SIZE, PADDED)
+    copy_vector(new_v + row * new_v_row + kv_head * new_v_head, values + slot, SIZE, PADDED)
+    tl.debug_barrier()  # all warps of the program see both
     heads_Q, dims_D = tl.arange(0, ROWS), tl.arange(0, PADDED)
     there_Q = heads_Q < GROUP
     there_QD = there_Q[:, None] & (dims_D < SIZE)[None, :]

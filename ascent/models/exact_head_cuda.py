@@ -56,7 +56,7 @@ def _reduce_rows(
     return found_4N
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _reduce(
     logits, tokens, temperatures, tops, masses, found, size, stride, rows,
     ENTROPY: tl.constexpr, COLLISION: tl.constexpr, LANES: tl.constexpr,

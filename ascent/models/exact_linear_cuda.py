@@ -236,7 +236,7 @@ class _WideLinear(torch.autograd.Function):
         return d_x, d_weight
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _linear(
     x, weight, bias, out, rows, columns, depth,
     HAS_BIAS: tl.constexpr, LARGE: tl.constexpr, WIDE: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,

@@ -111,7 +111,7 @@ def _tile(
     return x_NC / temperature
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _reduce(
     hidden, weight, bias, tokens, parts, logits, rows, vocab, depth, per_split, scale, softcap, temperature,
     HAS_BIAS: tl.constexpr, SOFTCAP: tl.constexpr, ENTROPY: tl.constexpr, COLLISION: tl.constexpr,
@@ -153,7 +153,7 @@ def _reduce(
     tl.store(logits + rows_N, logit_N, mask=there_N & (token_N >= first) & (token_N < last))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _gradient(
     hidden, weight, bias, tokens, d_logprobs, d_entropy, lse, mean, out, rows, columns, depth, scale, softcap,
     temperature,

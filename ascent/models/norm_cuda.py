@@ -115,7 +115,9 @@ class _RMSNorm(torch.autograd.Function):
         return d_x, d_weight_PD.sum(0).to(weight_D.dtype), None, None
 
 
-@triton.jit
+# Numbers of rows are not specialized, here and in other kernels: one kernel for multiples of 16 and one for the rest
+# would be compiled, the second of them in the middle of a run.
+@triton.jit(do_not_specialize=["rows"])
 def _forward(
     x, residual, weight, out, total, scales, rows, epsilon,
     SIZE: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, ADD_ONE: tl.constexpr, RESIDUAL: tl.constexpr,
@@ -142,7 +144,7 @@ def _forward(
     tl.store(out + places_ND, scaled_ND.to(out.dtype.element_ty), mask=there_ND)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "rows_per_program"])
 def _backward(
     d_out, x, weight, scales, d_x, d_weight, rows, rows_per_program,
     SIZE: tl.constexpr, PADDED: tl.constexpr, ADD_ONE: tl.constexpr,

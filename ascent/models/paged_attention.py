@@ -116,13 +116,12 @@ class CudaDecode:
 
     def attend(self, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor, call: AttentionCall) -> Tensor:
         if call.exact:
-            self.kv_cache.write(call.layer, self.slots_B, k_BKD, v_BKD)
             from ascent.models.exact_attention_cuda import decode_attention
 
             return decode_attention(
                 q_BHD.contiguous(), self.kv_cache.keys[call.layer], self.kv_cache.values[call.layer],
-                self.block_table_BP, self.lengths_B, block_size=self.kv_cache.block_size, scaling=call.scaling,
-                prefixes=self.prefixes,
+                self.block_table_BP, self.lengths_B, new_k_BKD=k_BKD, new_v_BKD=v_BKD, slots_B=self.slots_B,
+                block_size=self.kv_cache.block_size, scaling=call.scaling, prefixes=self.prefixes,
             )  # fmt: skip
         from ascent.models.paged_attention_cuda import paged_attention
 

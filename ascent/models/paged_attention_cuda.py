@@ -25,6 +25,7 @@ from torch import Tensor
 from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 
 TILE = 64  # tokens per iteration
+PADDED_PARTS = (4, 16, 128)  # a kernel for each; the number of splits itself is no reason to compile another one
 
 
 def paged_attention(
@@ -58,13 +59,13 @@ def paged_attention(
     sizes: dict[str, Any] = {
         "HEADS": heads, "KV_HEADS": kv_heads, "GROUP": group, "GROUP_PADDED": max(16, triton.next_power_of_2(group)),
         "SIZE": size, "SIZE_PADDED": triton.next_power_of_2(size),
-        "VALUE": value_size, "VALUE_PADDED": triton.next_power_of_2(value_size), "SPLITS": splits,
-        "PARTS": parts, "BLOCK_SIZE": block_size, "TILE": TILE, "CAPPED": softcap is not None,
+        "VALUE": value_size, "VALUE_PADDED": triton.next_power_of_2(value_size), "BLOCK_SIZE": block_size,
+        "TILE": TILE, "CAPPED": softcap is not None,
     }  # fmt: skip
     if prefixes is not None:
         _prefix_attention[(prefixes.members_GM.shape[0], kv_heads)](
             q_BHD, keys_SKD, values_SKD, block_table_BP, prefixes.members_GM, prefixes.lengths_B, partials, scales,
-            block_table_BP.stride(0), scaling, softcap or 0.0,
+            block_table_BP.stride(0), scaling, softcap or 0.0, splits,
             **sizes, MEMBERS=MEMBERS, QUERIES=max(16, triton.next_power_of_2(MEMBERS * group)),
             num_warps=4, num_stages=3,
         )  # fmt: skip
@@ -72,13 +73,14 @@ def paged_attention(
         q_BHD, keys_SKD, values_SKD, block_table_BP, lengths_B, lengths_B if prefixes is None else prefixes.lengths_B,
         new_k_BKD, new_v_BKD, slots_B, out_BHD, partials, scales, scales if sinks_H is None else sinks_H,
         *new_k_BKD.stride()[:2], *new_v_BKD.stride()[:2], block_table_BP.stride(0), scaling, softcap or 0.0,
-        **sizes, WINDOW=window or 0, SINKS=sinks_H is not None, num_warps=4, num_stages=3,
+        splits, **sizes, GROUPED=prefixes is not None, WHOLE=parts == 1, WINDOW=window or 0, SINKS=sinks_H is not None,
+        num_warps=4, num_stages=3,
     )  # fmt: skip
     if parts > 1:
         _combine[(rows, heads)](
-            partials, scales, lengths_B if prefixes is None else prefixes.lengths_B, out_BHD,
-            HEADS=heads, VALUE=value_size, VALUE_PADDED=sizes["VALUE_PADDED"], SPLITS=splits, PARTS=parts,
-            PARTS_PADDED=triton.next_power_of_2(parts), num_warps=4,
+            partials, scales, lengths_B if prefixes is None else prefixes.lengths_B, out_BHD, splits,
+            HEADS=heads, VALUE=value_size, VALUE_PADDED=sizes["VALUE_PADDED"], GROUPED=prefixes is not None,
+            PARTS_PADDED=next(size for size in PADDED_PARTS if size >= parts), num_warps=4,
         )  # fmt: skip
     return out_BHD
 
@@ -94,7 +96,7 @@ def write_kv(keys_SKD: Tensor, values_SKD: Tensor, slots_T: Tensor, k_TKD: Tenso
 
 
 @triton.jit
-def _copy(source, target, SIZE: tl.constexpr, PADDED: tl.constexpr):
+def copy_vector(source, target, SIZE: tl.constexpr, PADDED: tl.constexpr):
     dims = tl.arange(0, PADDED)
     tl.store(target + dims, tl.load(source + dims, mask=dims < SIZE), mask=dims < SIZE)
 
@@ -105,8 +107,8 @@ def _write(
 ):
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
-    _copy(k + token * k_stride, keys + slot * KEYS, KEYS, BLOCK)
-    _copy(v + token * v_stride, values + slot * VALUES, VALUES, BLOCK)
+    copy_vector(k + token * k_stride, keys + slot * KEYS, KEYS, BLOCK)
+    copy_vector(v + token * v_stride, values + slot * VALUES, VALUES, BLOCK)
 
 
 @triton.jit
@@ -129,32 +131,32 @@ def _initial_state(sinks_G, has_sink_G, GROUP_PADDED: tl.constexpr, SINKS: tl.co
     return top_G, mass_G
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _partial_attention(
     q, keys, values, block_table, lengths, prefix_lengths, new_k, new_v, slots, out, partials, scales, sinks,
-    new_k_row, new_k_head, new_v_row, new_v_head, block_table_stride, scaling, softcap,
+    new_k_row, new_k_head, new_v_row, new_v_head, block_table_stride, scaling, softcap, splits,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr,
     SIZE: tl.constexpr, SIZE_PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    SPLITS: tl.constexpr, PARTS: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
-    CAPPED: tl.constexpr, SINKS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, CAPPED: tl.constexpr, GROUPED: tl.constexpr, WHOLE: tl.constexpr,
+    WINDOW: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
     begin = tl.maximum(length - WINDOW, 0) if WINDOW > 0 else 0
-    if PARTS > SPLITS:
+    if GROUPED:
         begin = tl.load(prefix_lengths + row)
     # Splits are whole tiles, counted from the row's first token: the same tiles for any number of splits.
     first_tile = begin // TILE
     tiles = tl.cdiv(length, TILE) - first_tile
-    tiles_per_split = tl.cdiv(tiles, SPLITS)
+    tiles_per_split = tl.cdiv(tiles, splits)
     start = (first_tile + split * tiles_per_split) * TILE
     stop = tl.minimum((first_tile + (split + 1) * tiles_per_split) * TILE, length)
     heads_G, dims_D, dims_E = tl.arange(0, GROUP_PADDED), tl.arange(0, SIZE_PADDED), tl.arange(0, VALUE_PADDED)
     in_group = heads_G < GROUP
     if (start < length) & (stop == length):  # this program reads the new token
         slot = tl.load(slots + row).to(tl.int64) * KV_HEADS + kv_head
-        _copy(new_k + row * new_k_row + kv_head * new_k_head, keys + slot * SIZE, SIZE, SIZE_PADDED)
-        _copy(new_v + row * new_v_row + kv_head * new_v_head, values + slot * VALUE, VALUE, VALUE_PADDED)
+        copy_vector(new_k + row * new_k_row + kv_head * new_k_head, keys + slot * SIZE, SIZE, SIZE_PADDED)
+        copy_vector(new_v + row * new_v_row + kv_head * new_v_head, values + slot * VALUE, VALUE, VALUE_PADDED)
         tl.debug_barrier()  # all warps of the program see both
     row_blocks = block_table + row * block_table_stride
     query_rows = row * HEADS + kv_head * GROUP + heads_G
@@ -184,12 +186,22 @@ def _partial_attention(
         v_NE = tl.load(values + slots_N[:, None] * VALUE + dims_E[None, :], mask=there_NE, other=0.0)
         sum_GE = sum_GE * shrink_G[:, None] + tl.dot(p_GN.to(v_NE.dtype), v_NE)
         top_G = new_G
-    if PARTS == 1:
+    if WHOLE:
         valid_GE = in_group[:, None] & (dims_E < VALUE)[None, :]
         own_GE = out + query_rows[:, None] * VALUE + dims_E[None, :]
         tl.store(own_GE, (sum_GE / mass_G[:, None]).to(out.dtype.element_ty), mask=valid_GE)
     else:
-        _store_part(partials, scales, query_rows * PARTS + split, in_group, top_G, mass_G, sum_GE, VALUE, VALUE_PADDED)
+        _store_part(
+            partials,
+            scales,
+            query_rows * (splits + GROUPED) + split,
+            in_group,
+            top_G,
+            mass_G,
+            sum_GE,
+            VALUE,
+            VALUE_PADDED,
+        )
 
 
 @triton.jit
@@ -203,13 +215,13 @@ def _store_part(
     tl.store(scales + index_G * 2 + 1, mass_G, mask=valid_G)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _prefix_attention(
     q, keys, values, block_table, members, prefix_lengths, partials, scales, block_table_stride, scaling, softcap,
+    splits,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr,
     SIZE: tl.constexpr, SIZE_PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    SPLITS: tl.constexpr, PARTS: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, CAPPED: tl.constexpr,
-    MEMBERS: tl.constexpr, QUERIES: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, CAPPED: tl.constexpr, MEMBERS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
     """The last part of every row of a group: the tokens of their common blocks."""
     group, kv_head = tl.program_id(0), tl.program_id(1)
@@ -244,22 +256,23 @@ def _prefix_attention(
             )
             sum_NE = sum_NE * shrink_N[:, None] + tl.dot(p_NT.to(v_TE.dtype), v_TE)
             top_N = new_N
-        _store_part(partials, scales, query_rows * PARTS + SPLITS, valid_N, top_N, mass_N, sum_NE, VALUE, VALUE_PADDED)
+        part_N = query_rows * (splits + 1) + splits
+        _store_part(partials, scales, part_N, valid_N, top_N, mass_N, sum_NE, VALUE, VALUE_PADDED)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _combine(
-    partials, scales, prefix_lengths, out,
+    partials, scales, prefix_lengths, out, splits,
     HEADS: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    SPLITS: tl.constexpr, PARTS: tl.constexpr, PARTS_PADDED: tl.constexpr,
+    GROUPED: tl.constexpr, PARTS_PADDED: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
-    index = (row * HEADS + head) * PARTS
+    index = (row * HEADS + head) * (splits + GROUPED)
     parts_C = tl.arange(0, PARTS_PADDED)
     dims_E = tl.arange(0, VALUE_PADDED)
-    valid_C = parts_C < SPLITS
-    if PARTS > SPLITS:  # the part of the prefix, if this row is in a group
-        valid_C = valid_C | ((parts_C < PARTS) & (tl.load(prefix_lengths + row) > 0))
+    valid_C = parts_C < splits
+    if GROUPED:  # the part of the prefix, if this row is in a group
+        valid_C = valid_C | ((parts_C == splits) & (tl.load(prefix_lengths + row) > 0))
     top_C = tl.load(scales + (index + parts_C) * 2, mask=valid_C, other=-float("inf"))
     mass_C = tl.load(scales + (index + parts_C) * 2 + 1, mask=valid_C, other=0.0)
     weight_C = tl.exp2(top_C - tl.max(top_C, 0))

@@ -177,7 +177,9 @@ def test_decode_has_the_bits_of_packed_attention(block_size: int) -> None:
     table = order.int().expand(len(positions), -1).contiguous()
     lengths = torch.tensor(positions, dtype=torch.int32) + 1
     inputs = (q[positions].contiguous(), keys, values, table, lengths)
-    options: dict[str, Any] = {"block_size": block_size, "scaling": SIZE**-0.5}
+    options: dict[str, Any] = {"block_size": block_size, "scaling": SIZE**-0.5, "slots_B": slots[positions]}
+    options |= {"new_k_BKD": k[positions], "new_v_BKD": v[positions]}
+    keys[slots[149]] = values[slots[149]] = torch.nan  # the newest of all tokens, until its row writes it
     assert torch.equal(exact_attention_cuda.decode_attention(*inputs, **options), out[positions])
     members = torch.full((2, MEMBERS), -1, dtype=torch.int32)
     members[0, :3] = torch.tensor([0, 1, 3])

@@ -188,8 +188,7 @@ class Runner:
         cached_B = torch.where(alive_B, state["cached_len"][:size], 0)
         block_table_BP = state.block_table_BP[:size]
         slots_B = torch.where(alive_B, slot_mapping(block_table_BP, cached_B, self.kv_cache.block_size), 0)
-        share = max(1, min(64, PROGRAMS // (size * self.kv_cache.keys[0].shape[1])))
-        splits = 1 << (share.bit_length() - 1)  # a power of two: few kernels to compile
+        splits = max(1, min(64, PROGRAMS // (size * self.kv_cache.keys[0].shape[1])))
         prefixes = state.prefix_groups(size) if grouped else None
         context = CudaDecode(self.kv_cache, slots_B, cached_B + 1, block_table_BP, splits, prefixes)
         with attention_context(context):
