@@ -57,10 +57,10 @@ def link_norms(
 ) -> None:
     """Tell every layer which norm reads its output."""
     for part in module.modules():
-        layers, last = getattr(part, "layers", None), getattr(part, LAST_NORM, None)
+        layers: Any = getattr(part, "layers", None)
         for index, layer in enumerate(layers if isinstance(layers, nn.ModuleList) else ()):
-            is_last = index + 1 == len(layers)
-            norm = last if is_last else getattr(layers[index + 1], "input_layernorm", None)
+            last = index + 1 == len(layers)
+            norm = getattr(part, LAST_NORM, None) if last else getattr(layers[index + 1], "input_layernorm", None)
             if is_decoder(layer):
                 known = isinstance(norm, nn.Module) and is_norm(norm)
                 layer.next_norm = (norm,) if known else ()  # type: ignore[assignment]  # in a tuple: it is no child
