@@ -12,7 +12,7 @@ from evaluate import Evaluator, peak_gb
 from settings import Study
 
 import ascent
-from ascent.runs.folder import Run
+from ascent.runs.folder import Run, read_run, state_of
 
 REWARD = f"{Path(__file__).with_name('reward.py')}:correct"
 # What makes the rows equal where the study does not compare them: no KL, one update on all rollouts, no further
@@ -29,7 +29,9 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
 
 
 def train(recipe: Mapping[str, Any], folder: Path) -> Run:
-    """A new run, or the rest of one that was stopped."""
+    """A new run, the rest of one that was stopped, or one that had finished when its stage was stopped."""
+    if state_of(folder) == "finished":
+        return read_run(folder)
     if (folder / "config.yaml").exists():
         return ascent.resume(folder, progress=False)
     return ascent.train(dict(recipe), run=folder, progress=False)

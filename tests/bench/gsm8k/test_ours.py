@@ -58,3 +58,10 @@ def test_seconds_to_an_accuracy(study: Any) -> None:
     seconds_to = study("report").seconds_to
     points = [{"seconds": s, "eval/reward/mean": a} for s, a in ((0, 0.0), (10, 0.1), (20, 0.3))]
     assert seconds_to(points, 0.2) == pytest.approx(15) and seconds_to(points, 0.4) is None
+
+
+def test_a_stage_that_was_stopped_after_its_run_takes_it_as_it_is(study: Any, tmp_path: Path) -> None:
+    recipe = {"algorithm": "sft", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "data.batch_size": 4}
+    train = study("ours").train
+    run = train({**recipe, "run.steps": 2}, tmp_path / "run")
+    assert train(recipe, tmp_path / "run").metrics == run.metrics
