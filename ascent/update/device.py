@@ -23,8 +23,8 @@ from ascent.models.forward import plan_forward
 def to_device(batch: PackedBatch, device: torch.device) -> PackedBatch:
     """The batch on a device, batches inside it included. Tensors that are there already are not copied.
 
-    The plan of its forward is made from the tensors of now, when it is first needed: while the device still runs the
-    micro-batch before.
+    Nothing here waits for the device. The plan of its forward is made from the tensors of now, when it is first needed:
+    while the device still runs the micro-batch before.
     """
     moved = cast(PackedBatch, {name: _moved(value, device) for name, value in batch.items()})
     if "positions_T" in batch and "plan" not in batch and device.type != "meta":
@@ -46,6 +46,8 @@ def plan_ahead(batches: Sequence[PackedBatch]) -> None:
 
 def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
+        if device.type == "cuda" and value.device.type == "cpu":
+            return value.pin_memory().to(device, non_blocking=True)  # an ordinary copy waits for all work before it
         return value.to(device)
     if isinstance(value, Segments):
         return Segments(_moved(value.lengths_B, device), _moved(value.ids_T, device))
