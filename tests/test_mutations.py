@@ -6,6 +6,7 @@ is copied, one line is changed, and the named tests must FAIL on the copy: not c
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PARTS = 2  # so that two workers share the work
 
 
 @dataclass(frozen=True)
@@ -219,38 +221,70 @@ MUTATIONS = (
 )  # fmt: skip
 
 
-def copy_with(mutation: Mutation | None, folder: Path) -> Path:
-    shutil.copytree(ROOT / "ascent", folder / "ascent", ignore=shutil.ignore_patterns("__pycache__"))
-    if mutation is not None:
-        target = folder / "ascent" / mutation.file
-        text = target.read_text()
-        assert text.count(mutation.was) == 1, f"{mutation.file} holds {text.count(mutation.was)} times: {mutation.was}"
-        target.write_text(text.replace(mutation.was, mutation.becomes))
+def compiled_copy(folder: Path) -> Path:
+    """The package as it is, with the bytecode of all its files."""
+    shutil.copytree(ROOT / "ascent", folder / "ascent")
+    assert compileall.compile_dir(folder / "ascent", quiet=1)
     return folder
 
 
-# Importing torch costs more than the tests do, so one process imports it and forks a child for every copy.
+def copy_with(mutation: Mutation, unbroken: Path, folder: Path) -> Path:
+    """Links to the files of `unbroken`, but the mutated one is a file of its own."""
+    shutil.copytree(unbroken / "ascent", folder / "ascent", copy_function=os.link)
+    target = folder / "ascent" / mutation.file
+    text = target.read_text()
+    assert text.count(mutation.was) == 1, f"{mutation.file} holds {text.count(mutation.was)} times: {mutation.was}"
+    for stale in (target, *target.parent.glob(f"__pycache__/{target.stem}.*")):
+        stale.unlink()
+    target.write_text(text.replace(mutation.was, mutation.becomes))
+    return folder
+
+
+# Importing torch and transformers costs more than the tests do, so one process imports what the package imports from
+# them, and forks a child for every copy. The list is made by a first child: the process itself must not know `ascent`.
 DRIVER = """
-import json, os, sys
-import pytest, torch  # what every child would import again
+import importlib, json, os, sys, traceback
+import pytest, torch
 root, jobs = sys.argv[1], json.loads(sys.stdin.read())
-codes = []
-for package, targets in jobs:
+
+def forked(work):
     child = os.fork()
     if child == 0:
-        code, output = 98, open(os.path.join(package, "output"), "w")
+        code = 98
         try:
-            os.dup2(output.fileno(), 1), os.dup2(output.fileno(), 2)
-            # The project's own settings put the checkout first on the path; here the copy must come before it.
-            path = ["-c", root + "/pyproject.toml", "--rootdir", root, "-o", "pythonpath=" + package + " " + root]
-            result = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *path, *targets])
-            import ascent
-            code = int(result) if ascent.__file__.startswith(package) else 99
+            code = work()
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(code)
-    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-print(json.dumps(codes))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def list_modules():
+    sys.path.insert(0, root)
+    import ascent.api.train
+    shared = ("torch", "transformers", "numpy", "sympy", "tokenizers", "matplotlib")
+    print(*(name for name in list(sys.modules) if name.partition(".")[0] in shared), file=open(listed, "w"))
+    return 0
+
+def test(package, targets):
+    output = open(os.path.join(package, "output"), "w")
+    os.dup2(output.fileno(), 1), os.dup2(output.fileno(), 2)
+    # The project's own settings put the checkout first on the path; here the copy must come before it.
+    path = ["-c", root + "/pyproject.toml", "--rootdir", root, "-o", "pythonpath=" + package + " " + root]
+    plain = ["-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    result = pytest.main(["-q", "-x", *plain, *path, *targets])
+    import ascent
+    return int(result) if ascent.__file__.startswith(package) else 99
+
+listed = os.path.join(jobs[0][0], "modules")
+assert forked(list_modules) == 0
+for name in open(listed).read().split():
+    try:
+        importlib.import_module(name)
+    except ImportError:  # a name that another module put there
+        pass
+print(json.dumps([forked(lambda: test(*job)) for job in jobs]))
 """
 
 
@@ -266,12 +300,14 @@ def exit_codes(jobs: list[tuple[Path, list[str]]]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_the_suite_notices_every_mutation_and_passes_without_one(tmp_path: Path) -> None:
-    copies = [copy_with(m, tmp_path / str(n)) for n, m in enumerate((None, *MUTATIONS))]
-    everything = sorted({mutation.caught_by for mutation in MUTATIONS})
-    jobs = [(copies[0], everything)]
-    jobs += [(copy, [mutation.caught_by]) for copy, mutation in zip(copies[1:], MUTATIONS, strict=True)]
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_suite_notices_every_mutation_and_passes_without_one(part: int, tmp_path: Path) -> None:
+    mutations = MUTATIONS[part::PARTS]
+    unbroken = compiled_copy(tmp_path / "unbroken")
+    copies = [copy_with(mutation, unbroken, tmp_path / str(number)) for number, mutation in enumerate(mutations)]
+    jobs = [(unbroken, sorted({mutation.caught_by for mutation in mutations}))]
+    jobs += [(copy, [mutation.caught_by]) for copy, mutation in zip(copies, mutations, strict=True)]
     codes = exit_codes(jobs)
-    assert codes[0] == 0, f"the unbroken copy: exit {codes[0]}\n" + (copies[0] / "output").read_text()[-2000:]
-    unnoticed = [m.name for m, code in zip(MUTATIONS, codes[1:], strict=True) if code != 1]
-    assert not unnoticed, f"{len(unnoticed)} of {len(MUTATIONS)} mutations went unnoticed: {unnoticed}"
+    assert codes[0] == 0, f"the unbroken copy: exit {codes[0]}\n" + (unbroken / "output").read_text()[-2000:]
+    unnoticed = [mutation.name for mutation, code in zip(mutations, codes[1:], strict=True) if code != 1]
+    assert not unnoticed, f"{len(unnoticed)} of {len(mutations)} mutations went unnoticed: {unnoticed}"

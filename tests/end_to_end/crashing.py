@@ -282,16 +282,24 @@ def steps_logged(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+def starts(folder: Path) -> int:
+    """How many processes have opened the run folder; each drops first what was logged after its checkpoint."""
+    path = folder / "environment.json"
+    return len(json.loads(path.read_text())) if (folder / "config.yaml").exists() and path.exists() else 0
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of every whole line, without times."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [{name: value for name, value in json.loads(line).items() if not name.startswith("time")} for line in lines]
+
+
 def outcome(folder: Path) -> dict[str, Any]:
     """The last checkpoint's files with their sha256 (weights, moments, data position, random states), the history."""
     last = json.loads((folder / f"checkpoints/{STEPS}/manifest.json").read_text())
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     weights = (folder / f"checkpoints/{STEPS}/model/model.safetensors").read_bytes()
-    return {
-        "weights": hashlib.sha256(weights).hexdigest(),
-        "files": last["files"],
-        "metrics": [{name: value for name, value in line.items() if not name.startswith("time")} for line in lines],
-    }
+    return {"weights": hashlib.sha256(weights).hexdigest(), "files": last["files"], "metrics": history(folder)}
 
 
 def digest(folder: Path) -> str:

@@ -117,32 +117,52 @@ def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed:
 def test_killed_at_random_instants(row: str, instants: int, tmp_path: Path, undisturbed: Any) -> None:
     """Spread evenly over the steps, each a random time after its step began.
 
-    A run that was over before it could be killed, or had come far beyond its step, is started again with less time.
+    A run is killed at most once in each step. What was killed is resumed and killed again; until then it has to log
+    what the undisturbed run logged, and the last one is resumed to the end.
     """
     expected, rng, steps = undisturbed(row), random.Random(f"{row} {instants}"), []
-    for number in range(instants):
-        step, delay = number * STEPS // instants, rng.random() * 1.5 * expected.seconds / STEPS
-        for attempt in range(20):
-            folder = tmp_path / f"{number}-{attempt}"
-            child = crashing.start(folder, recipe(row))
-            crashing.wait_for(partial(ready, folder, step))
-            time.sleep(delay * 0.7**attempt)
-            child.kill()
-            killed = crashing.ended(child) == -signal.SIGKILL
-            over = (folder / "outcome.json").exists()  # the run was, only its process was not
-            if killed and not over and crashing.steps_logged(folder) <= step + 2:
-                break
-        else:
-            raise AssertionError("20 runs in a row had gone too far before they could be killed")
-        steps.append(crashing.steps_logged(folder))
+    runs = -(-instants // STEPS)
+    for first in range(runs):
+        folder = tmp_path / str(first)
+        for starts, number in enumerate(range(first, instants, runs), start=1):
+            kill_at(folder, row, starts, number * STEPS // instants, rng.random() * 1.5 * expected.seconds / STEPS)
+            logged = crashing.history(folder)
+            steps.append(len(logged))
+            assert logged == expected.outcome["metrics"][: len(logged)], said(folder)
         ends_alike(folder, expected)
-        shutil.rmtree(folder)
     print(f"{row}: killed after steps {steps}")
+    assert len(steps) == instants
     assert min(steps) < EPOCH < max(steps)  # in both epochs
 
 
-def ready(folder: Path, step: int) -> bool:
-    return (folder / "config.yaml").exists() and crashing.steps_logged(folder) >= step
+def kill_at(folder: Path, row: str, starts: int, step: int, delay: float) -> None:
+    """Start the run, or resume it, and kill it a while after this step began.
+
+    One that was over before it could be killed, or had come far beyond its step, is started again with less time.
+    """
+    before = folder.with_name("before")
+    if starts > 1:
+        shutil.copytree(folder, before)
+    for attempt in range(20):
+        child = crashing.start(folder, recipe(row) if starts == 1 else None)
+        crashing.wait_for(partial(ready, folder, starts, step))
+        time.sleep(delay * 0.7**attempt)
+        child.kill()
+        killed = crashing.ended(child) == -signal.SIGKILL
+        over = (folder / "outcome.json").exists()  # the run was, only its process was not
+        if killed and not over and crashing.steps_logged(folder) <= step + 2:
+            break
+        shutil.rmtree(folder)
+        if starts > 1:
+            shutil.copytree(before, folder)
+    else:
+        raise AssertionError("20 runs in a row had gone too far before they could be killed")
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def ready(folder: Path, starts: int, step: int) -> bool:
+    """Whether as many processes as that have opened the run folder, and the last has come to this step."""
+    return crashing.starts(folder) == starts and crashing.steps_logged(folder) >= step
 
 
 def flip(path: Path) -> None:
