@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
-PYTEST := $(BIN)/python -m pytest -n 2
+# worksteal: the tests of a file stay in one process, which then trains their shared runs once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: help setup check test test-learning quickstart bench docs wheel
 .DEFAULT_GOAL := help

@@ -59,8 +59,6 @@ def test_a_run_folder_loads_and_says_which_model_it_took(folder, tmp_path, caplo
     assert model.notes[0] in caplog.text
 
 
-# Some processors have no instruction for it; torch says so once and goes another way.
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_bfloat16_weights_give_float32_log_probs(folder):
     model, wide = load(folder, dtype="bfloat16"), load(folder)
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
