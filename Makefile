@@ -36,7 +36,9 @@ check: setup  ## Format, lint, types, architecture and the fast tests: a few min
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 	$(PYTEST) -q -m "not slow and not learning" --ignore=tests/test_architecture.py
 
+# Hundreds of child processes import the package; where Python is told to write no bytecode, each would compile it again.
 test: setup  ## All tests that a CPU can run, except the long learning studies.
+	$(BIN)/python -m compileall -q ascent
 	$(PYTEST) -m "not learning"
 
 # Studies that finished for this commit are skipped, so an interrupted run continues.

@@ -1,7 +1,6 @@
 """Settings for every test process."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,6 @@ from tests.wall_clock import wall_clock
 
 # Two test processes share two cores: more threads in each only make them wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# Hundreds of child processes import the package: it is compiled once, not once in each.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 # The width of the terminal that started the tests, which xdist hands to its processes, must not break lines.
 os.environ.pop("COLUMNS", None)

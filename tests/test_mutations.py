@@ -327,9 +327,11 @@ print(json.dumps([forked(lambda: test(*job)) for job in jobs]))
 def exit_codes(jobs: list[tuple[Path, list[str]]]) -> list[int]:
     """Run the named tests against each copy; pytest's exit codes (98: it crashed, 99: another copy was imported)."""
     named = [(str(package), [str(ROOT / "tests" / target) for target in targets]) for package, targets in jobs]
+    # Bytecode is written, so that a test file is compiled by its first child alone.
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, str(ROOT)], input=json.dumps(named), cwd=ROOT, capture_output=True, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=900, check=True,
+        env={**variables, "OMP_NUM_THREADS": "1"}, timeout=900, check=True,
     )  # fmt: skip
     codes: list[int] = json.loads(done.stdout.splitlines()[-1])
     return codes
