@@ -75,7 +75,7 @@ def check_grpo(dtype: str, parts: int, folder: Path, model: str = "tiny:llama") 
     """Three steps of a loop and of a recipe, with `parts` updates each, end at the same weights."""
     (folder / "mine.py").write_text(LETTERS)
     recipe = {
-        "algorithm": "grpo", "model": {"policy": model, "dtype": dtype}, "data.train": "sort_digits:64",
+        "algorithm": "grpo", "model.policy": model, "model.dtype": dtype, "data.train": "sort_digits:64",
         "rewards": [{"use": f"{folder}/mine.py:letters"}],
         "rollouts": {"prompts_per_step": 4, "group_size": 8, "max_new_tokens": 8},
         "update": {"learning_rate": 1e-2, "minibatches": parts}, "run.steps": 3,
