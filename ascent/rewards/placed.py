@@ -97,8 +97,8 @@ class RewardWorkers:
         """The worker with the fewest calls of this reward, once there is one with room."""
         with self._changed:
             if not self._started:
-                self._started = True
                 self._want()
+                self._started = True  # not before: if asking fails, the next call asks again instead of waiting
                 threading.Thread(target=self._watch, daemon=True, name="reward workers").start()
             until = time.monotonic() + self._patience
             while True:

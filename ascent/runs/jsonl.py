@@ -94,9 +94,10 @@ def drop_after(path: Path, step: int) -> int:
     return len(lines) - len(kept)
 
 
-def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: to a temporary name, synced, renamed."""
-    temporary = path.with_name(f".{path.name}.writing")
+def replace_file(path: Path, content: str | bytes, *, writer: str = "") -> None:
+    """Write a file atomically: to a temporary name, synced, renamed. Of several processes that may write it at once,
+    each gives its own `writer`: the first to rename a shared temporary file would take it from the others."""
+    temporary = path.with_name(f".{path.name}{writer and '-'}{writer}.writing")
     try:
         with temporary.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)

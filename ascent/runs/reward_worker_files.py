@@ -46,10 +46,10 @@ class RewardWorkerFiles(LaunchFiles):
         super().__init__(run / FOLDER, launch)
         self.wanted_file = self._folder / WANTED
 
-    def want(self, rewards: Mapping[str, Mapping[str, Any]]) -> None:
-        """`rewards` has the `use` and the `options` of each."""
+    def want(self, rewards: Mapping[str, Mapping[str, Any]], *, rank: int = 0) -> None:
+        """`rewards` has the `use` and the `options` of each. All ranks may call it at once."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._write(WANTED, {"rewards": rewards})
+        self._write(WANTED, {"rewards": rewards}, writer=f"rank{rank}")
 
     def wanted(self) -> bool:
         return self._read(WANTED) is not None

@@ -56,8 +56,8 @@ class LaunchFiles:
         if self._read(WANTED) is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _write(self, name: str, content: dict[str, Any]) -> None:
-        replace_file(self._folder / name, json.dumps({"launch": self._launch, **content}))
+    def _write(self, name: str, content: dict[str, Any], *, writer: str = "") -> None:
+        replace_file(self._folder / name, json.dumps({"launch": self._launch, **content}), writer=writer)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         found = _load(self._folder / name)

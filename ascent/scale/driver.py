@@ -13,7 +13,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -84,8 +84,9 @@ class PlacedProcesses(ABC):
             return
         placed = self._pool.update(count)
         if placed != self._placed:
-            self._files.place(placed)
-            self._placed = placed
+            with suppress(FileNotFoundError):  # the run ends, and has just deleted the folder
+                self._files.place(placed)
+                self._placed = placed
 
     def close(self) -> None:
         self._pool.close()

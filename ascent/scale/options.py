@@ -35,11 +35,6 @@ class RayOptions:
             raise ValueError(f"samplers={self.samplers}; it must be from 0 to {MAX_SAMPLERS}")
         if not 0 <= self.reward_workers <= MAX_SAMPLERS:
             raise ValueError(f"reward_workers={self.reward_workers}; it must be from 0 to {MAX_SAMPLERS}")
-        if self.reward_workers and self.ranks > 1:
-            raise ValueError(
-                f"reward_workers={self.reward_workers} with processes={self.ranks}: several ranks do not find their "
-                "reward workers yet; leave out --reward-workers, or use one process"
-            )
         if not 0 < self.cpus < math.inf:
             raise ValueError(f"cpus={self.cpus}; it is the CPUs of each rank and each sampler, above 0")
         if self.gpus is not None and not 0 <= self.gpus < math.inf:

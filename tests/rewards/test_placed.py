@@ -227,6 +227,23 @@ def test_a_launcher_that_gave_up_ends_it_and_waiting_is_said(monkeypatch: pytest
         workers.call("r", ROLLOUTS, 5.0, 1)
 
 
+def test_a_rank_that_cannot_ask_for_workers_asks_again(zoo: Path) -> None:
+    """Nobody waits for workers that nobody asked for."""
+    refused = [OSError("the disk is full")]
+
+    def want() -> None:
+        if refused:
+            raise refused.pop()
+
+    with serving({"r": lambda rollout: 1.0}) as server:
+        workers = RewardWorkers(lambda: ([f"{server.url}/v1"], ""), want, key=KEY, count=1, patience=60.0)
+        with pytest.raises(OSError, match="the disk is full"):
+            workers.call("r", ROLLOUTS[:1], 5.0, 1)
+        (outcome,) = workers.call("r", ROLLOUTS[:1], 5.0, 1)
+        workers.close()
+    assert outcome.parts == {"": 1.0}
+
+
 def test_a_busy_worker_is_asked_again() -> None:
     """Two ranks ask one worker: no more calls run at once than in one process."""
     running, most, lock = [0], [0], threading.Lock()

@@ -41,7 +41,6 @@ def test_threads_are_those_of_the_cpus_unless_set(monkeypatch: pytest.MonkeyPatc
         ({"ranks": 0}, "processes=0; it must be at least 1"),
         ({"samplers": -1}, "samplers=-1; it must be from 0"),
         ({"reward_workers": -1}, "reward_workers=-1; it must be from 0"),
-        ({"reward_workers": 2, "ranks": 2}, "reward_workers=2 with processes=2.*use one process"),
         ({"cpus": 0.0}, "cpus=0.0; it is the CPUs of each"),
         ({"cpus": float("nan")}, "cpus=nan"),
         ({"gpus": -1.0}, "gpus=-1.0; it is the GPUs of each"),
