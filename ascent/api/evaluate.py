@@ -18,6 +18,7 @@ from ascent.rewards.outcome import Tally
 from ascent.rewards.registry import Batch, Reward, find
 from ascent.rollouts.generate import GREEDY, SamplingParams
 from ascent.runs.jsonl import encode_line, replace_file
+from ascent.setup.data_names import as_dataset
 from ascent.setup.environments import as_section
 from ascent.setup.generation import Generator
 from ascent.tasks.named import is_task, read_name
@@ -180,7 +181,8 @@ def load_prompts(data: str, limit: int | None, invalid_rows: Policy = "fail") ->
         named = read_name(data)
         count = named.count if named.count is not None else limit or TASK_PROMPTS
         return list(named.task.prompts(named.split or "heldout", count))[:limit]
-    found = load_data(data, "prompts", invalid_rows=invalid_rows).records[:limit]
+    with as_dataset(data):
+        found = load_data(data, "prompts", invalid_rows=invalid_rows).records[:limit]
     return [record for record in found if isinstance(record, Prompt)]
 
 

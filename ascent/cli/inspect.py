@@ -61,10 +61,12 @@ def inspect(
 
 def _load(name: str, kind: Any) -> LoadResult:
     from ascent.data.load import from_records, load
+    from ascent.setup.data_names import as_dataset
     from ascent.tasks.named import from_name, is_task
 
     if not is_task(name):
-        return load(name, kind, invalid_rows="collect")
+        with as_dataset(name):
+            return load(name, kind, invalid_rows="collect")
     wanted: Any = kind or "examples"
     return from_records(name, from_name(name, wanted, count=TASK_RECORDS), wanted)
 

@@ -25,6 +25,10 @@ class RowError(ValueError):
         self.kind: Kind = kind
 
 
+class MissingData(ValueError):
+    """Nothing that can be read has this name."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a row comes from: a line of a text file, a row of a table or an item of a generator, counted from 1."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ascent.data.columns import check_utf8
-from ascent.data.errors import Place, RowError
+from ascent.data.errors import MissingData, Place, RowError
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 # A CSV cell of these columns holds JSON where it starts like this.
@@ -308,7 +308,7 @@ def _load_hub(name: str, config: str | None, split: str | None) -> Any:
     try:
         return datasets.load_dataset(name, config, split=split or "train")
     except (OSError, ValueError) as error:
-        raise ValueError(
+        raise MissingData(
             f"{name!r} is no file, no folder and no built-in task here, and as a hub dataset it cannot be read: {error}"
         ) from None
 

@@ -24,6 +24,7 @@ from ascent.data.schemas import RecordKind
 from ascent.losses import process, ranking
 from ascent.models.model import LanguageModel, max_sequence_length
 from ascent.plan.resolve import Plan
+from ascent.setup.data_names import as_dataset
 from ascent.setup.objects import NO_OBJECTS, Objects, is_object
 from ascent.tasks.named import from_name, is_task
 
@@ -76,7 +77,8 @@ def load_records(
         given = objects[name].value
         return load(name, want, invalid_rows=invalid_rows, given=read_lines(given.lines, given.key))
     if not is_task(name):
-        return load(name, want, invalid_rows=invalid_rows)
+        with as_dataset(name):
+            return load(name, want, invalid_rows=invalid_rows)
     return _made(name, want or "pairs", seed)
 
 

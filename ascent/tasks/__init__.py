@@ -31,6 +31,10 @@ def find_task(name: str) -> Task | Reasoning:
         return TASKS[name]
     if name.startswith(PREFIX):
         return Reasoning(name.removeprefix(PREFIX))
-    near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TASKS)}"
-    raise ValueError(f"no task named {name!r}; {hint}")
+    raise ValueError(f"no task named {name!r}; {suggest_task(name)}")
+
+
+def suggest_task(name: str) -> str:
+    """The nearest task in words, or all of them."""
+    near = difflib.get_close_matches(name.lower(), TASKS, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(TASKS)}"

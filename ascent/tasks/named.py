@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ascent.tasks import TASKS, find_task
+from ascent.tasks import TASKS, find_task, suggest_task
 from ascent.tasks.reasoning import PREFIX, Reasoning
 from ascent.tasks.task import SPLITS, Split, Task
 
 MAX_COUNT_DIGITS = 8  # all records are generated at once
 KINDS = ("prompts", "examples", "pairs", "rankings", "unpaired", "steps")
-_NAME = re.compile(rf"(?P<task>[a-z_]+|{PREFIX}[a-z0-9_]+)(@(?P<split>[a-z]+))?(:(?P<count>\d+))?")
+_NAME = re.compile(rf"(?P<task>[a-z][a-z0-9_]*|{PREFIX}[a-z0-9_]+)(@(?P<split>[a-z]+))?(:(?P<count>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,18 @@ def is_task(name: str) -> bool:
     return match is not None and (match["task"] in TASKS or match["task"].startswith(PREFIX))
 
 
+def describe_missing(name: str) -> str:
+    """Why a name is no task, and which task may be meant."""
+    word = re.split("[@:]", name, maxsplit=1)[0]
+    if word in TASKS:
+        return f"the task {word} is written {word}, {word}@SPLIT, {word}:COUNT or {word}@SPLIT:COUNT"
+    return f"no task named {word!r}; {suggest_task(word)}"
+
+
 def read_name(name: str) -> TaskName:
     match = _NAME.fullmatch(name)
     if match is None or not is_task(name):
-        raise ValueError(f"{name!r} names no built-in task; write TASK, TASK@SPLIT or TASK@SPLIT:COUNT")
+        raise ValueError(f"{name!r} names no built-in task: {describe_missing(name)}")
     split = match["split"]
     if split not in (None, *SPLITS):
         raise ValueError(f"{name}: a built-in task has the splits {' and '.join(SPLITS)}, not {split!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascent.tasks import TASKS
-from ascent.tasks.named import TaskName, from_name, is_task, read_name
+from ascent.tasks.named import TaskName, describe_missing, from_name, is_task, read_name
 
 TASK = TASKS["sort_digits"]
 
@@ -36,6 +36,22 @@ def test_other_names(name: str) -> None:
     assert not is_task(name)
 
 
+def test_a_task_may_have_digits_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TASKS, "sort_2_lists", TASK)
+    assert is_task("sort_2_lists@heldout:5") and read_name("sort_2_lists:5") == TaskName(TASK, None, 5)
+    assert not is_task("2_lists")
+
+
+def test_a_name_that_is_no_task_leads_to_the_nearest() -> None:
+    assert describe_missing("sort_digits2@heldout:4") == "no task named 'sort_digits2'; did you mean sort_digits?"
+    assert describe_missing("Style:5") == "no task named 'Style'; did you mean style?"
+    assert describe_missing("owner/name:config") == f"no task named 'owner/name'; there are {', '.join(TASKS)}"
+    assert (
+        describe_missing("style:many")
+        == "the task style is written style, style@SPLIT, style:COUNT or style@SPLIT:COUNT"
+    )
+
+
 def test_errors() -> None:
     with pytest.raises(ValueError, match="style has no steps: its verifier scores no steps; it has prompts"):
         from_name("style", "steps")
@@ -45,5 +61,7 @@ def test_errors() -> None:
         from_name("style", "pears")
     with pytest.raises(ValueError, match=r"style:9+: a count must be less than 100000000"):
         from_name("style:" + "9" * 5000, "pairs")
-    with pytest.raises(ValueError, match="names no built-in task"):
+    with pytest.raises(
+        ValueError, match=r"'styles' names no built-in task: no task named 'styles'; did you mean style\?"
+    ):
         from_name("styles", "pairs")
