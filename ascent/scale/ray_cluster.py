@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +18,16 @@ from ascent.scale.options import RayOptions
 from ascent.scale.processes import RankProcess, RewardServer, SamplerServer, Status
 
 HEALTH_SECONDS = 60.0  # in which an actor that has answered before must answer again
+CONNECT_SECONDS = 30.0  # for a cluster to answer
 CLOSE_SECONDS = 40.0  # for a process to end by itself
 LOCAL_SPARE_CPUS = 4  # of a local cluster, for samplers that are added later; Ray only counts them
 LOCAL_STORE_BYTES = 100 << 20  # of a local cluster, whose object store holds next to nothing
+ATTEMPT = """
+import signal, sys
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))  # it ends even if whoever started it is killed
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+"""
 
 
 def require_ray() -> None:
@@ -175,6 +184,41 @@ class Cluster:
             ray.util.remove_placement_group(self._group)
 
 
+def find_cluster(address: str, say: Callable[[str], None]) -> bool:
+    """False where a cluster must be started; ValueError if none answers at an address that was asked for."""
+    if address == "local":
+        return False
+    if address == "auto":
+        say("looking for a Ray cluster on this machine")
+    else:
+        say(f"connecting to the Ray cluster at {address} (RAY_ADDRESS)")
+    if attempt_ends(address, CONNECT_SECONDS):
+        return True
+    if address != "auto":
+        raise ValueError(
+            f"RAY_ADDRESS={address}, but no Ray cluster answers there within {CONNECT_SECONDS:g} s; start one there "
+            "(ray start --head), set the address of one that runs, or unset it; RAY_ADDRESS=local starts one"
+        )
+    say(
+        f"the Ray cluster of this machine does not answer within {CONNECT_SECONDS:g} s; it has probably ended and left "
+        "its address behind, which ray stop removes. A local cluster is started instead"
+    )
+    return False
+
+
+def attempt_ends(address: str, seconds: float) -> bool:
+    """Whether connecting to a cluster succeeds or fails in time. Where nobody answers, Ray tries for minutes and cannot
+    be interrupted, so this is tried in a process that can be ended."""
+    try:
+        subprocess.run(
+            [sys.executable, "-c", ATTEMPT, address, str(2 * seconds)], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=seconds, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
 @contextmanager
 def connect(options: RayOptions, say: Callable[[str], None]) -> Iterator[Cluster]:
     """The cluster of RAY_ADDRESS, the one that runs on this machine, or else a local one for this run alone."""
@@ -184,13 +228,14 @@ def connect(options: RayOptions, say: Callable[[str], None]) -> Iterator[Cluster
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    local = os.environ.get("RAY_ADDRESS") == "local"
+    address = os.environ.get("RAY_ADDRESS") or "auto"
+    local = not find_cluster(address, say)
     try:
         if not local:
             try:
-                ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), **quiet)
+                ray.init(address=address, **quiet)
             except ConnectionError:
-                if "RAY_ADDRESS" in os.environ:
+                if address != "auto":
                     raise
                 local = True
         if local:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,14 +48,16 @@ def marked(tmp_path: Path) -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
-def start(folder: Path, mark: str, name: str, *options: str, **keys: Any) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, mark: str, name: str, *options: str, address: str = "local", **keys: Any
+) -> subprocess.Popen[bytes]:
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(nested(recipe(folder, **keys))))
     words = ["train", f"{name}.yaml", "--run", name, "--no-progress", *options]
     key, _, value = mark.partition("=")
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "ascent", *words], cwd=folder, start_new_session=True, stdout=log,
-            stderr=subprocess.STDOUT, env=os.environ | OTHERS | {key: value},
+            stderr=subprocess.STDOUT, env=os.environ | OTHERS | {key: value, "RAY_ADDRESS": address},
         )  # fmt: skip
 
 
@@ -126,9 +129,11 @@ def test_two_samplers_learn_and_a_killed_one_changes_nothing(tmp_path: Path, mar
 
 
 def test_killing_the_driver_leaves_no_process(tmp_path: Path, marked: str) -> None:
-    driver = start(tmp_path, marked, "ray", "--ray", "--samplers", "1", "--processes", "2", **{"run.steps": 100_000})
+    options = ("--ray", "--samplers", "1", "--processes", "2", "--reward-workers", "1")
+    driver = start(tmp_path, marked, "ray", *options, **{"run.steps": 100_000})
     wait_for(lambda: driver.poll() is not None or steps_of(tmp_path / "ray") >= 2, 4 * MINUTES)
-    assert driver.poll() is None and len(processes_with(marked)) > 8  # Ray's, two ranks, a sampler, their actors
+    # Ray's, two ranks, a sampler, a reward worker, their actors
+    assert driver.poll() is None and len(processes_with(marked)) > 10, (tmp_path / "ray.log").read_text()
     driver.kill()
     driver.wait()
     wait_for(lambda: not processes_with(marked), MINUTES)
@@ -246,6 +251,21 @@ def hanging(rollout):
 """
 
 
+def kill_a_waiting_worker(folder: Path, mark: str, driver: subprocess.Popen[bytes]) -> None:
+    """Kill one of two workers in the middle of a call, and let the others go on once it is replaced."""
+    log = folder / "ray.log"
+
+    def ready() -> bool:
+        return bool(list(folder.glob("waiting-*"))) and len(samplers_of(mark, "RewardServer")) == 2
+
+    wait_for(lambda: driver.poll() is not None or ready(), 4 * MINUTES)
+    assert driver.poll() is None, log.read_text()
+    (waiting, *_) = folder.glob("waiting-*")
+    os.kill(int(waiting.name.partition("-")[2]), signal.SIGKILL)
+    wait_for(lambda: driver.poll() is not None or "another is started" in log.read_text(), MINUTES)
+    (folder / "killed").touch()
+
+
 def test_rewards_of_workers_give_the_same_weights_and_failures_whatever_dies(tmp_path: Path, marked: str) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY)
     rewards = [
@@ -257,15 +277,9 @@ def test_rewards_of_workers_give_the_same_weights_and_failures_whatever_dies(tmp
     finish(start(tmp_path, marked, "native", **keys), tmp_path, "native")
     run = tmp_path / "ray"
     driver = start(tmp_path, marked, "ray", "--ray", "--reward-workers", "2", **keys)
-    wait_for(lambda: driver.poll() is not None or list(tmp_path.glob("waiting-*")), 4 * MINUTES)
-    assert driver.poll() is None, (tmp_path / "ray.log").read_text()
-    (waiting, *_) = tmp_path.glob("waiting-*")
-    os.kill(int(waiting.name.partition("-")[2]), signal.SIGKILL)  # a worker, in the middle of a call
-    actors = sorted(samplers_of(marked, "RewardServer"))
-    wait_for(lambda: driver.poll() is not None or "another is started" in (tmp_path / "ray.log").read_text(), MINUTES)
-    (tmp_path / "killed").touch()
+    kill_a_waiting_worker(tmp_path, marked, driver)
     said = finish(driver, tmp_path, "ray")
-    assert len(actors) == 2 and "reward worker 3 on" in said
+    assert "reward worker 3 on" in said
     assert "2 reward workers call digits, doubtful, hanging" in said
     assert weights_of(run, 3) == weights_of(tmp_path / "native", 3)
     native, ray = (read_run(tmp_path / each) for each in ("native", "ray"))
@@ -277,3 +291,31 @@ def test_rewards_of_workers_give_the_same_weights_and_failures_whatever_dies(tmp
     ]
     assert failures[0] and failures[0] == failures[1]
     wait_for(lambda: not processes_with(marked), MINUTES)
+
+
+def test_two_ranks_share_reward_workers_and_a_killed_one_changes_nothing(tmp_path: Path, marked: str) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    rewards = [{"use": "faulty.py:digits", "timeout": 600}]
+    keys: dict[str, Any] = {"run.steps": 3, "run.save_every": 3, "rollouts.prompts_per_step": 4, "rewards": rewards}
+    finish(start(tmp_path, marked, "plain", "--processes", "2", **keys), tmp_path, "plain")
+    options = ("--ray", "--processes", "2", "--samplers", "1", "--reward-workers", "2")
+    driver = start(tmp_path, marked, "ray", *options, **keys)
+    kill_a_waiting_worker(tmp_path, marked, driver)
+    said = finish(driver, tmp_path, "ray")
+    assert "reward worker 3 on" in said
+    assert weights_of(tmp_path / "ray", 3) == weights_of(tmp_path / "plain", 3)
+    assert not (tmp_path / "ray" / "reward_workers").exists()
+    wait_for(lambda: not processes_with(marked), MINUTES)
+
+
+def test_an_address_where_no_cluster_answers_is_given_up(tmp_path: Path, marked: str) -> None:
+    """Ray itself tries for minutes. A socket that is bound and does not listen refuses connections."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        driver = start(tmp_path, marked, "ray", "--ray", address=address)
+        assert driver.wait(4 * MINUTES) == 1
+    said = (tmp_path / "ray.log").read_text()
+    assert f"connecting to the Ray cluster at {address} (RAY_ADDRESS)" in said
+    assert f"RAY_ADDRESS={address}, but no Ray cluster answers there within 30 s" in said
+    assert not (tmp_path / "ray").exists() and not processes_with(marked)
