@@ -147,10 +147,9 @@ def _partial_attention(
         begin = tl.load(prefix_lengths + row)
     # Splits are whole tiles, counted from the row's first token: the same tiles for any number of splits.
     first_tile = begin // TILE
-    tiles = tl.cdiv(length, TILE) - first_tile
-    tiles_per_split = tl.cdiv(tiles, splits)
-    start = (first_tile + split * tiles_per_split) * TILE
-    stop = tl.minimum((first_tile + (split + 1) * tiles_per_split) * TILE, length)
+    per_split = tl.cdiv(tl.cdiv(length, TILE) - first_tile, splits)
+    start = (first_tile + split * per_split) * TILE
+    stop = tl.minimum(start + per_split * TILE, length)
     heads_G, dims_D, dims_E = tl.arange(0, GROUP_PADDED), tl.arange(0, SIZE_PADDED), tl.arange(0, VALUE_PADDED)
     in_group = heads_G < GROUP
     if (start < length) & (stop == length):  # this program reads the new token
@@ -191,17 +190,8 @@ def _partial_attention(
         own_GE = out + query_rows[:, None] * VALUE + dims_E[None, :]
         tl.store(own_GE, (sum_GE / mass_G[:, None]).to(out.dtype.element_ty), mask=valid_GE)
     else:
-        _store_part(
-            partials,
-            scales,
-            query_rows * (splits + GROUPED) + split,
-            in_group,
-            top_G,
-            mass_G,
-            sum_GE,
-            VALUE,
-            VALUE_PADDED,
-        )
+        part_G = query_rows * (splits + GROUPED) + split
+        _store_part(partials, scales, part_G, in_group, top_G, mass_G, sum_GE, VALUE, VALUE_PADDED)
 
 
 @triton.jit
