@@ -95,6 +95,7 @@ def hidden_states(
         tokens_T, positions_T = tokens_T[plan.computed_U], positions_T[plan.computed_U]
         if replay is not None:
             replay.experts_TLC = replay.experts_TLC[plan.computed_U]
+            replay.repeats_T = None if plan.states_T is None else plan.states_T.counts_U
     with attention_context(context), nullcontext() if replay is None else routing(replay):
         out = decoder(input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False)
     hidden_UD: Tensor = out.last_hidden_state[0]

@@ -60,11 +60,16 @@ class RoutingRecorder:
 
 
 class RoutingReplay(RoutingRecorder):
-    """Makes every router choose the recorded experts. `changed_2`: (experts it would not have chosen, all recorded)."""
+    """Makes every router choose the recorded experts. `changed_2`: (experts it would not have chosen, all recorded).
+
+    `repeats_T` says how many tokens of the batch each of a shared prefix stands for: all of them are counted, so that
+    the count does not depend on which sequences run together.
+    """
 
     def __init__(self, experts_TLC: Tensor) -> None:
         super().__init__()
         self.experts_TLC = experts_TLC
+        self.repeats_T: Tensor | None = None  # None: one each
         self.changed_2 = torch.zeros(2, device=experts_TLC.device)
 
     def route(self, run: Run, router: int, owner: str) -> Any:
@@ -74,7 +79,10 @@ class RoutingReplay(RoutingRecorder):
             recorded_T1 = replayed_TC[:, :1] != no_expert(replayed_TC.dtype)
             forced_TC = torch.where(recorded_T1, replayed_TC.long(), chosen_TC)
             changed_TC = (forced_TC[:, :, None] != chosen_TC[:, None, :]).all(-1)
-            self.changed_2 = self.changed_2 + torch.stack([changed_TC.sum(), recorded_T1.sum() * replayed_TC.shape[1]])
+            counts_T2 = torch.cat([changed_TC.sum(1, keepdim=True), recorded_T1 * replayed_TC.shape[1]], 1)
+            if self.repeats_T is not None:
+                counts_T2 = counts_T2 * self.repeats_T[:, None]
+            self.changed_2 = self.changed_2 + counts_T2.sum(0)
         with _ForcedTopk(forced_TC, unforced[0].shape[-1]):
             return super().route(run, router, owner)
 

@@ -42,7 +42,9 @@ def add_optimal_values(
     """
     mark = hashlib.sha256(repr((of, [(each.prompt.id, each.tokens) for each in prompts])).encode()).hexdigest()
     file = folder / FILE
-    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    # One answer for all ranks: on a shared file system some may not see the file yet, and would sample alone.
+    known = json.loads(file.read_text(encoding="utf-8")) if ranks.is_first and file.exists() else {}
+    known = ranks.broadcast(known, "the optimal values")
     values: list[float] = known.get("values", [])
     if known.get("prompts") != mark:
         values, reference = [], sampler()

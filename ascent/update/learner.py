@@ -143,9 +143,10 @@ class LocalLearner:
         own = {name: grad.clone() for name, grad in self.optimizer.gradients().items()}
         norm, extra = self.optimizer.norm(), TermSums(totals, objective.weights)
         for text, counts in self._share(texts):
-            terms = auxiliary.terms({**text, **self.model.outputs(text, auxiliary.want, 1.0)})
-            loss = microbatch.scaled(terms, totals, objective.weights)
-            (loss if counts else 0 * loss).backward()
+            with self.ranks.exchanging("a micro-batch"):
+                terms = auxiliary.terms({**text, **self.model.outputs(text, auxiliary.want, 1.0)})
+                loss = microbatch.scaled(terms, totals, objective.weights)
+                (loss if counts else 0 * loss).backward()
             extra.add(terms, counts=counts)
         self._reduce(extra, None)
         sums.merge(extra)

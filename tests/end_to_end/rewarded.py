@@ -52,3 +52,8 @@ def again(prompt: Prompt) -> Again:
 def ended(rollout: Rollout) -> float:
     """1 where the policy said that it was done."""
     return float(not rollout.truncated)
+
+
+def sometimes(rollout: Rollout) -> float | None:
+    """No reward for every fourth completion."""
+    return drawn(rollout) if rollout.sample % 4 else None

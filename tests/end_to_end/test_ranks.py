@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from ascent.algorithms import TABLE
 from ascent.api.export import export
 from ascent.parallel.ranks import Layout
+from ascent.plan.resolve import Plan
 from ascent.runs.folder import read_run
 from tests.end_to_end import ranked
 from tests.end_to_end.ranked import (
@@ -53,35 +55,60 @@ SOME = (
 SHARDED: Layout = "sharded"
 
 
-def compare_rows(rows: list[str], count: int, folder: Path, layout: Layout = "auto") -> None:
-    """Train every row alone and on `count` ranks."""
-    alone, several = folder / "1", folder / "several"
-    plans = {row: plan_of(row, GRADIENT_DESCENT) for row in rows}
-    run_in_ranks(1, folder / "log-1", train_all, plans, alone)
-    run_in_ranks(count, folder / "log", train_all, plans, several, layout)
-    for row in rows:
-        assert differences(alone / row, several / row) == [], row
+def plans_of(rows: Sequence[str], folder: Path) -> dict[str, Plan]:
+    """Of runs whose completions differ in length."""
+    policy = {"model.policy": str(ranked.create_policy(folder / "policy"))}
+    return {row: plan_of(row, GRADIENT_DESCENT | (policy if TABLE[row].samples else {})) for row in rows}
+
+
+def compare_rows(plans: Mapping[str, Plan], alone: Path, several: Path) -> None:
+    found = {row: differences(alone / row, several / row) for row in plans}
+    assert {row: each for row, each in found.items() if each} == {}
+    for row in plans:
         if TABLE[row].samples:
             assert tokens_of(alone / row) == tokens_of(several / row), row
 
 
+def train_and_compare(rows: Sequence[str], count: int, folder: Path, layout: Layout = "auto") -> None:
+    """Train every row alone and on `count` ranks."""
+    plans = plans_of(rows, folder)
+    run_in_ranks(1, folder / "log-1", train_all, plans, folder / "1")
+    run_in_ranks(count, folder / "log", train_all, plans, folder / "several", layout)
+    compare_rows(plans, folder / "1", folder / "several")
+
+
 def test_some_rows_are_the_same_on_two_ranks(tmp_path: Path) -> None:
-    compare_rows(list(SOME), 2, tmp_path)
+    train_and_compare(SOME, 2, tmp_path)
 
 
 def test_some_rows_are_the_same_on_four_ranks(tmp_path: Path) -> None:
-    compare_rows(["dpo", "grpo", "kl_cov"], 4, tmp_path)
+    train_and_compare(["dpo", "grpo", "kl_cov"], 4, tmp_path)
 
 
 def test_some_rows_are_the_same_sharded_over_two_ranks(tmp_path: Path) -> None:
-    compare_rows(["dpo", "kto", "grpo", "instructgpt"], 2, tmp_path, SHARDED)
+    train_and_compare(["dpo", "kto", "grpo", "instructgpt"], 2, tmp_path, SHARDED)
+
+
+@pytest.fixture(scope="module")
+def every_row(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Plan], Path]:
+    """Every row, trained by one process."""
+    folder = tmp_path_factory.mktemp("every_row")
+    plans = plans_of([*TABLE], folder)
+    run_in_ranks(1, folder / "log", train_all, plans, folder / "1", seconds=1500)
+    lengths = {len(each) for row in plans if TABLE[row].samples for each in tokens_of(folder / "1" / row)}
+    assert len(lengths) > 3, lengths
+    return plans, folder / "1"
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("layout", ["replicated", SHARDED])
 @pytest.mark.parametrize("count", [2, 4])
-def test_every_row_is_the_same_on_any_number_of_ranks(count: int, layout: Layout, tmp_path: Path) -> None:
-    compare_rows([*TABLE], count, tmp_path, layout)
+def test_every_row_is_the_same_on_any_number_of_ranks(
+    count: int, layout: Layout, every_row: tuple[dict[str, Plan], Path], tmp_path: Path
+) -> None:
+    plans, alone = every_row
+    run_in_ranks(count, tmp_path / "log", train_all, plans, tmp_path, layout, seconds=1500)
+    compare_rows(plans, alone, tmp_path)
 
 
 @pytest.mark.learning

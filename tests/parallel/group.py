@@ -51,10 +51,12 @@ class Group:
         return "".join(path.read_text() for path in sorted(self.folder.glob("rank-*.log")))
 
 
-def run_in_ranks(count: int, folder: Path, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+def run_in_ranks(
+    count: int, folder: Path, function: Callable[..., Any], *arguments: Any, seconds: float = 300
+) -> list[Any]:
     """What the function returns in every rank."""
     group = Group(count, folder, function, *arguments)
-    codes = group.wait()
+    codes = group.wait(seconds)
     assert codes == [0] * count, f"exit codes {codes}\n{group.said()}"
     return [pickle.loads((folder / f"rank-{rank}.pickle").read_bytes()) for rank in range(count)]
 
