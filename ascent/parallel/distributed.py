@@ -7,6 +7,7 @@ Python objects over gloo, pickled with the bytes of tensors as they are: torch's
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pickle
 import re
@@ -15,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -28,10 +30,18 @@ T = TypeVar("T")
 TIMEOUT = "ASCENT_RANK_TIMEOUT"
 SIZE_BYTES = 8  # the length of what a rank sends, before it
 FIRST_BYTES = 8192  # most of what ranks exchange is no longer and takes one collective; the rest takes a second
+_runs = itertools.count()  # a script may train several times; every rank counts the same
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # torch 2.13 renamed both.
 reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@cache
+def _key_value_store() -> Any:
+    """The key-value store by which ranks find each other. One for all runs of this process: ranks of a second run that
+    found a first one's keys, or a server that is about to close, would never meet."""
+    return next(dist.rendezvous("env://", timeout=timedelta(seconds=_timeout() + 60)))[0]
 
 
 class DistributedRanks(Ranks):
@@ -44,10 +54,14 @@ class DistributedRanks(Ranks):
             torch.cuda.set_device(local_rank())
         # The watch ends a rank that waits too long, and says for whom; torch's own limit comes after it.
         limit = timedelta(seconds=timeout + 60)
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=limit)
+        number = next(_runs)
+        store = dist.PrefixStore(f"run {number}", _key_value_store())
+        store.set_timeout(limit)
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=limit)
         self._objects = dist.new_group(backend="gloo", timeout=limit)
         self.watch = Watch(rank, count, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]),
-                           timeout=timeout)  # fmt: skip
+                           timeout=timeout, run=number)  # fmt: skip
 
     def gather(self, own: T, what: str) -> list[T]:
         own = _on_cpu(own)

@@ -31,14 +31,15 @@ class RankFailed(RuntimeError):
 
 
 class Watch:
-    """`on_failure` is called with the message before a rank exits because of another one."""
+    """`on_failure` is called with the message before a rank exits because of another one. `run` counts the runs of
+    these processes."""
 
-    def __init__(self, rank: int, count: int, host: str, port: int, *, timeout: float) -> None:
+    def __init__(self, rank: int, count: int, host: str, port: int, *, timeout: float, run: int = 0) -> None:
         self._rank, self._count, self._timeout = rank, count, timeout
         self.on_failure: Callable[[str], None] = lambda message: None
         self._launcher = os.getppid()
         store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=LOST_AFTER))
-        self._store = dist.PrefixStore("ascent", store)
+        self._store = dist.PrefixStore(f"ascent/{run}", store)
         self._waits = 0  # how often this rank has waited for others
         self._for: str | None = None
         self._since = time.monotonic()

@@ -109,3 +109,27 @@ def test_a_killed_rank_is_named_by_the_others(layout: Layout, tmp_path: Path) ->
     assert time.monotonic() - began < 30
     found = read_run(run)
     assert found.state == "failed" and "rank 1 is gone" in found.message, found.message
+
+
+def die_at_auxiliary_text(plan: Plan, folder: Path) -> None:
+    """Train; rank 1 kills itself where the second update is about to run its auxiliary text."""
+    whole, calls = LocalLearner._share, []
+
+    def share(*arguments: Any) -> Any:
+        calls.append("share")
+        if len(calls) == 4:  # every update divides its micro-batches, then its text
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(*arguments)
+
+    if os.environ["RANK"] == "1":
+        LocalLearner._share = share  # type: ignore[method-assign]
+    train_all({"run": plan}, folder, "sharded")
+
+
+@pytest.mark.learning
+def test_a_rank_killed_at_the_auxiliary_text_is_named(tmp_path: Path) -> None:
+    plan = plan_of("instructgpt", {"model.critic": "head"})
+    group = Group(2, tmp_path / "log", die_at_auxiliary_text, plan, tmp_path / "runs")
+    assert group.wait(120) == [1, -signal.SIGKILL], group.said()
+    found = read_run(tmp_path / "runs/run")
+    assert found.state == "failed" and "rank 1 is gone" in found.message, found.message

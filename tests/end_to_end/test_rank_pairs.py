@@ -78,6 +78,7 @@ COMBINATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "reference KL limit": ("grpo", {"run.max_ref_kl": 1e-4}),
     "experts, replay, updates": ("grpo", {"model.policy": "experts", "model.routing_replay": True, **UPDATES}),
     "unscored, lora": ("grpo", {"rewards": [{"use": f"{REWARDED}:sometimes"}], **LORA}),
+    "other engine, lora, value head": ("ppo", {"rollouts.engine": "hf", **LORA, **HEAD}),
     "one record": ("sft", {"data.batch_size": 1}),
     "mixed data, lora, recomputation": (
         "sft", {"data.mix": [{"use": "running_sum:20", "share": 0.3}], **LORA, **RECOMPUTED},

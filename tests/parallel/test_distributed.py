@@ -52,6 +52,19 @@ def test_reductions_are_over_all_ranks(tmp_path: Path) -> None:
         assert found["lengths"] == [8000, 8200]  # one fits into the first collective, the other does not
 
 
+def join_again() -> list[Any]:
+    found = []
+    for run in range(3):
+        with process_group(timeout=60) as ranks:
+            found.append(ranks.gather((run, ranks.rank), "x"))
+    return found
+
+
+def test_a_script_may_train_several_times(tmp_path: Path) -> None:
+    for found in run_in_ranks(2, tmp_path, join_again, seconds=120):
+        assert found == [[(run, rank) for rank in range(2)] for run in range(3)]
+
+
 def test_tensors_are_sent_as_they_are() -> None:
     tensors = [
         torch.tensor(1.5), torch.tensor([True, False]), torch.arange(6).view(2, 3).t(), torch.empty(0, 4),
