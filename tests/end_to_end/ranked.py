@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-import ascent.api.train
 import ascent.runs.folder
 from ascent.algorithms import TABLE
 from ascent.api.train import resume_run, train_plan
@@ -36,6 +34,7 @@ OF_THE_SPLIT = {"tokens/run", "critic/tokens_run"}
 # sums that cancel (losses) are off by up to 3.6e-6 on several ranks, and as much in one process with smaller
 # micro-batches.
 METRICS_TOLERANCE = 5e-6
+TURNS = {"env": {"use": f"{REWARDED}:again", "max_turns": 2}, "update.tokens_per_microbatch": 512}
 # What a row cannot do without, beyond a reward.
 EXTRA: dict[str, dict[str, Any]] = {
     "instructgpt": {"data.pretraining": "arithmetic:20", "data.batch_size": 3},
@@ -101,12 +100,10 @@ def resume_one(folder: Path, layout: Layout = "auto") -> None:
 
 
 def resume_all(folders: Sequence[Path], layout: Layout = "auto") -> None:
-    """One after the other, in one process group."""
+    """One after the other, each in a process group of its own."""
     ascent.runs.folder.draw = lambda *_, **__: None
-    with process_group(timeout=120, layout=layout) as ranks:
-        ascent.api.train.process_group = lambda **_: nullcontext(ranks)  # type: ignore[attr-defined]
-        for folder in folders:
-            resume_run(folder, layout=layout, progress=False)
+    for folder in folders:
+        resume_run(folder, layout=layout, progress=False)
 
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
@@ -114,13 +111,15 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if not k.startswith("time") and k not in OF_THE_SPLIT} for line in lines]
 
 
-def differences(one: Path, other: Path, *, step: int = STEPS, tolerance: float = 1e-6) -> list[str]:
-    """In words, what differs between two runs: metrics by more than theirs, weights by more than the tolerance."""
+def differences(
+    one: Path, other: Path, *, step: int = STEPS, tolerance: float = 1e-6, metrics: float = METRICS_TOLERANCE
+) -> list[str]:
+    """In words, what differs between two runs: metrics by more than `metrics`, weights by more than the tolerance."""
     found = []
     for line, (a, b) in enumerate(zip(metrics_of(one), metrics_of(other), strict=True)):
         found += [f"line {line}: only one has {name}" for name in a.keys() ^ b.keys()]
         for name in a.keys() & b.keys():
-            if not _close(a[name], b[name], METRICS_TOLERANCE):
+            if not _close(a[name], b[name], metrics):
                 found.append(f"line {line}: {name} {a[name]} {b[name]}")
     return found + weight_differences(one, other, step=step, tolerance=tolerance)
 

@@ -138,6 +138,15 @@ FEATURES: dict[str, tuple[str, dict[str, Any], Layout]] = {
     "sharded lora": ("dpo", {"model.lora": 4}, SHARDED),
     "half": ("grpo", {"model.dtype": "bfloat16"}, "auto"),
     "checkpointing": ("grpo", {"model.gradient_checkpointing": True}, SHARDED),
+    "lora and value head": ("ppo", {"model.lora": 4, "model.critic": "head"}, "auto"),
+    "refills": (
+        "dapo",
+        {"rewards": [{"use": f"{ranked.REWARDED}:even"}], "rollouts.dynamic_sampling_tries": 3},
+        SHARDED,
+    ),
+    "kto": ("kto", {}, SHARDED),
+    "turns": ("grpo", ranked.TURNS, "auto"),
+    "stale": ("grpo", {"rollouts.max_staleness": 1}, SHARDED),
 }
 
 
