@@ -141,7 +141,11 @@ FEATURES: dict[str, tuple[str, dict[str, Any], Layout]] = {
     "lora and value head": ("ppo", {"model.lora": 4, "model.critic": "head"}, "auto"),
     "refills": (
         "dapo",
-        {"rewards": [{"use": f"{ranked.REWARDED}:even"}], "rollouts.dynamic_sampling_tries": 3},
+        {
+            "rewards": [{"use": f"{ranked.REWARDED}:even"}],
+            "rollouts.group_size": 2,
+            "rollouts.dynamic_sampling_tries": 3,
+        },
         SHARDED,
     ),
     "kto": ("kto", {}, SHARDED),
