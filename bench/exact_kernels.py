@@ -205,7 +205,7 @@ def head_config(head: Any) -> Any:
 def head_bits(rows: int) -> str:
     from ascent.engines.native.sampling_triton import sample_full_vocab_cuda
     from ascent.models import exact_head_cuda as exact
-    from ascent.models.fused_logprobs import head_logits
+    from ascent.models.head import head_logits
 
     hidden, head = head_inputs(rows)
     tokens, logprobs = sample_full_vocab_cuda(head_logits(hidden, head), sampling_state(rows))
@@ -221,7 +221,7 @@ def head_time(rows: int) -> str:
     from ascent.engines.native.sampling_triton import sample_full_vocab_cuda
     from ascent.models import exact_head_cuda as exact
     from ascent.models import head_cuda
-    from ascent.models.fused_logprobs import head_logits
+    from ascent.models.head import head_logits
 
     hidden, head = head_inputs(rows)
     state, config, logits = sampling_state(rows), head_config(head), head_logits(hidden, head)

@@ -13,8 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ascent.models.fused_logprobs import head_logits
-from ascent.models.head import Head, TileConfig
+from ascent.models.head import Head, TileConfig, head_logits
 from ascent.models.softmax_sums_cuda import LANES, WARPS, add_lanes, add_mass
 
 ROWS = 1024  # whose logits exist at once; 600 MB with a vocabulary of 152,000

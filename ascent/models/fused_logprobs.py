@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ascent.maths.logprobs import widened
-from ascent.models.head import Head, TileConfig
+from ascent.models.head import Head, TileConfig, tile_logits
 from ascent.models.layer_patching import wide_product
 
 BUDGET_BYTES = 128 * 2**20
@@ -148,26 +148,8 @@ class _FusedLogprobs(torch.autograd.Function):
         return d_hidden, d_weight_VD, d_bias_V, None, None
 
 
-def head_logits(hidden_RD: Tensor, head: Head) -> Tensor:
-    """All logits of some rows, in float32 at least and without temperature, for sampling."""
-    config = TileConfig(head.scale, head.softcap, 1.0, False, False, (0, 0), head.kernels)
-    return _logits(hidden_RD, head.weight_VD, head.bias_V, config)
-
-
 def slices(total: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, total)) for start in range(0, total, step))
-
-
-def _logits(hidden_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, config: TileConfig) -> Tensor:
-    """One tile of tempered logits, in float32 at least."""
-    logits_RC = config.kernels.product(hidden_RD, weight_CD.mT)
-    if bias_C is not None:
-        logits_RC += bias_C
-    if config.scale != 1:
-        logits_RC *= config.scale
-    if config.softcap is not None:
-        logits_RC.div_(config.softcap).tanh_().mul_(config.softcap)
-    return logits_RC if config.temperature == 1 else logits_RC.div_(config.temperature)
 
 
 def _reduce_tiles(
@@ -211,7 +193,7 @@ def _reduce_rows(
     top_R = torch.full(tokens_R.shape, -torch.inf, dtype=wide, device=hidden_RD.device)
     mass_R, weighted_R, logit_R, squares_R = (torch.zeros_like(top_R) for _ in range(4))
     for columns in slices(weight_VD.shape[0], config.tile[1]):
-        logits_RC = _logits(hidden_RD, weight_VD[columns], None if bias_V is None else bias_V[columns], config)
+        logits_RC = tile_logits(hidden_RD, weight_VD[columns], None if bias_V is None else bias_V[columns], config)
         in_tile_R = (tokens_R >= columns.start) & (tokens_R < columns.stop)
         local_R = (tokens_R - columns.start).clamp(0, logits_RC.shape[1] - 1)
         logit_R = torch.where(in_tile_R, logits_RC.gather(1, local_R[:, None])[:, 0], logit_R)
@@ -244,7 +226,7 @@ def _tile_gradient(
     d logprob / d l_j = [j = token] - p_j; d entropy / d l_j = -p_j (l_j - mean); then back through temperature, soft
     cap and scale.
     """
-    logits_RC = _logits(hidden_RD, weight_CD, bias_C, config)
+    logits_RC = tile_logits(hidden_RD, weight_CD, bias_C, config)
     d_RC = (logits_RC - lse_R[:, None]).exp_()
     if config.entropy:
         d_RC *= (mean_R[:, None] - logits_RC).mul_(d_entropy_R[:, None]).sub_(d_logprobs_R[:, None])

@@ -31,8 +31,7 @@ from ascent.engines.native.batch_state import SamplingState
 from ascent.engines.native.runner import padded_size
 from ascent.engines.native.sampling_triton import sample_full_vocab_cuda
 from ascent.models import exact_attention_cuda, exact_head_cuda, exact_linear_cuda
-from ascent.models.fused_logprobs import head_logits
-from ascent.models.head import Head, TileConfig
+from ascent.models.head import Head, TileConfig, head_logits
 from ascent.models.layer_patching import EXACT
 from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 from ascent.models.softmax_sums_cuda import LANES

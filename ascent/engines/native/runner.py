@@ -28,7 +28,7 @@ from ascent.engines.native.cpu_step import CpuStep
 from ascent.engines.native.sampling import SamplerOutput, sample_hidden
 from ascent.maths.segments import Segments
 from ascent.models.attention import attention_context, packed_context
-from ascent.models.fused_logprobs import head_logits
+from ascent.models.head import head_logits
 from ascent.models.model import LanguageModel, output_head
 from ascent.models.paged_attention import CudaDecode, KVCache, Prefill, slot_mapping
 from ascent.models.paged_attention_cpu import CompiledDecode

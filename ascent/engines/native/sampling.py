@@ -20,8 +20,7 @@ from torch import Tensor
 from ascent.c_extension import library
 from ascent.engines.counter_rng import exponentials
 from ascent.engines.native.batch_state import SamplingState
-from ascent.models.fused_logprobs import head_logits
-from ascent.models.head import Head
+from ascent.models.head import Head, head_logits
 
 
 class SamplerOutput(NamedTuple):
