@@ -221,8 +221,9 @@ def _kind(part: nn.Module) -> str | None:
         return "router"
     if all(isinstance(getattr(part, name, None), nn.Module) for name in GATED_MLP):
         return "mlp"
-    if residual_norm.is_pre_norm(part) and _kind(part.mlp) == "mlp":  # type: ignore[arg-type]
-        return "decoder"
+    if residual_norm.is_pre_norm(part):
+        children = [_kind(child) for child in part.children()]
+        return "decoder" if children.count("norm") == 2 and "mlp" in children else None
     return "norm" if stock.__name__.endswith("Norm") else None
 
 

@@ -75,6 +75,9 @@ def test_a_factor_or_one_more_module_is_another_wiring():
     assert residual_norm.is_pre_norm(scaled)
     scaled.factor = 0.5
     assert not residual_norm.is_pre_norm(scaled)
+    assert layer_patching._kind(layer) == "decoder"
+    layer.post_attention_layernorm = nn.Identity()  # nothing that is patched as a norm
+    assert layer_patching._kind(layer) is None
     layer.extra = nn.Identity()
     assert not residual_norm.is_pre_norm(layer)
 
