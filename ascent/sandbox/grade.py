@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ascent.sandbox.limits import Limits
@@ -23,6 +24,8 @@ from ascent.sandbox.session import ProgramEnded, Session, Side
 from ascent.sandbox.values import decode, equal_values
 
 Start = Callable[[Side], Session]
+# At least this long for test code until it first calls the program: no program has run yet, so the machine is busy.
+UNCALLED_SECONDS = 10.0
 
 
 class BadTests(Exception):
@@ -179,6 +182,8 @@ class _Relay:
         self._tests, self._program, self._job = tests, program, job
         # Separate budgets: a slow program does not use up the tests' time.
         self._tests_clock, self._program_clock = Clock(limits), Clock(limits)
+        patient = max(limits.wall_seconds, UNCALLED_SECONDS), max(limits.test_seconds, UNCALLED_SECONDS)
+        self._uncalled_clock = Clock(replace(limits, wall_seconds=patient[0], test_seconds=patient[1]))
 
     def run(self, message: dict[str, Any], *, standalone: bool = False) -> bool:
         """True if the code ran to its end. `standalone` code that fails without a call fails for every program."""
@@ -195,7 +200,8 @@ class _Relay:
 
     def _send_tests(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
-            return self._tests_clock.request(self._tests, message)
+            clock = self._tests_clock if self.loaded else self._uncalled_clock
+            return clock.request(self._tests, message)
         except ProgramEnded as ended:
             if not self.loaded:
                 raise BadTests(f"the tests ended by themselves: {ended}") from ended
