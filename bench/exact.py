@@ -1,12 +1,13 @@
 """Exact arithmetic on a GPU (H100 or H200): do sampling and training agree to the last bit, and do runs repeat?
 
-    python bench/exact.py parity [--tokens 1000000] [--minutes 7] --out FILE
+    python bench/exact.py parity [--tokens 1000000] [--minutes 7] [--families qwen2,llama] --out FILE
     python bench/exact.py runs [--steps 20] --out FILE
 
 `parity` samples with every family, group size, block size, batch size, with and without preemption, computes the
 trainer's log-probs with micro-batches cut in three ways, and counts tokens and max |recorded - trained|. It stops after
-`--minutes` and continues from FILE when called again. `runs` trains twice, and a third time with kill -9 in the middle
-and a resume, and compares the sha256 of the weights.
+`--minutes` and continues from FILE when called again. Families may be measured side by side, each with its own FILE.
+`runs` trains twice, and a third time with kill -9 in the middle and a resume, and compares the sha256 of the weights,
+which must not be those of an earlier checkpoint either.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,11 @@ GROUPS, BLOCK_SIZES, BATCHES, CUTS = (1, 8), (16, 64, 128), (1, 33, 512), (1, 7,
 MODES = ("free", "preempted")
 
 
-def cells() -> list[dict[str, Any]]:
+def cells(families: Sequence[str] = FAMILIES) -> list[dict[str, Any]]:
     """What is measured; one sequence at a time only for small groups, because it takes long."""
     names = ("family", "group", "block_size", "batch", "mode")
     found = [
-        dict(zip(names, each, strict=True)) for each in itertools.product(FAMILIES, GROUPS, BLOCK_SIZES, BATCHES, MODES)
+        dict(zip(names, each, strict=True)) for each in itertools.product(families, GROUPS, BLOCK_SIZES, BATCHES, MODES)
     ]
     return [each for each in found if each["mode"] == "free" or each["batch"] == 33]
 
@@ -99,7 +101,9 @@ def trained(model: Any, pairs: list[Any], cut: int) -> Any:
 def parity(given: argparse.Namespace) -> None:
     started = time.perf_counter()
     rows: list[dict[str, Any]] = json.loads(given.out.read_text())["rows"] if given.out.exists() else []
-    queue = itertools.chain.from_iterable(((seed, cell) for cell in cells()) for seed in itertools.count())
+    queue = itertools.chain.from_iterable(
+        ((seed, cell) for cell in cells(given.families)) for seed in itertools.count()
+    )
     for seed, cell in itertools.islice(queue, len(rows), None):
         total = sum(row["tokens"] for row in rows)
         if (total >= given.tokens and seed) or time.perf_counter() - started > 60 * given.minutes:
@@ -108,13 +112,17 @@ def parity(given: argparse.Namespace) -> None:
         print(json.dumps(rows[-1]), flush=True)
         given.out.write_text(json.dumps({"study": "exact parity", **_machine(), "rows": rows}, indent=1) + "\n")
     worst = max((gap for row in rows for gap in row["max"].values()), default=float("nan"))
-    print(f"{len(rows)} cells of {len(cells())}, {sum(row['tokens'] for row in rows)} tokens, max |difference| {worst}")
+    cell_count, tokens = len(cells(given.families)), sum(row["tokens"] for row in rows)
+    print(f"{len(rows)} cells of {cell_count}, {tokens} tokens, max |difference| {worst}")
 
 
 def runs(given: argparse.Namespace) -> None:
     folder = Path(tempfile.mkdtemp())
+    (folder / "reward.py").write_text("def letters(rollout):\n    return len(set(rollout.text)) / 10\n")
     keys = ["model=tiny:llama", "data=sort_digits:256", "model.dtype=bfloat16", "model.arithmetic=exact"]
+    keys += [f"rewards=[{{use: '{folder / 'reward.py'}:letters'}}]", "update.learning_rate=1e-3"]
     keys += [f"run.steps={given.steps}", "run.save_every=2", "rollouts.group_size=8", "rollouts.prompts_per_step=8"]
+    keys += ["rollouts.max_new_tokens=64"]
     found = {}
     for name in ("first", "second", "killed"):
         run = folder / name
@@ -129,16 +137,19 @@ def runs(given: argparse.Namespace) -> None:
             raise SystemExit(f"the run {name} failed; see its output above")
         found[name] = digest(run)
         print(name, found[name], flush=True)
-    equal = len(set(found.values())) == 1
-    given.out.write_text(json.dumps({"study": "exact runs", **_machine(), "sha256": found, "equal": equal}, indent=1))
-    print("equal" if equal else "NOT EQUAL")
+    equal, moved = len(set(found.values())) == 1, digest(folder / "first", min) != found["first"]
+    result = {"study": "exact runs", **_machine(), "steps": given.steps, "sha256": found, "equal": equal}
+    given.out.write_text(json.dumps({**result, "trained": moved}, indent=1) + "\n")
+    print(
+        "equal" if equal else "NOT EQUAL", "" if moved else "BUT NOT TRAINED: an earlier checkpoint has these weights"
+    )
 
 
-def digest(run: Path) -> str:
-    """The sha256 of the weights of the newest checkpoint."""
-    newest = max(run.glob("checkpoints/*/model"), key=lambda path: int(path.parent.name))
+def digest(run: Path, pick: Callable[..., Path] = max) -> str:
+    """The sha256 of the weights of the newest checkpoint, or of the oldest that is kept."""
+    chosen = pick(run.glob("checkpoints/*/model"), key=lambda path: int(path.parent.name))
     found = hashlib.sha256()
-    for file in sorted(newest.glob("*.safetensors")):
+    for file in sorted(chosen.glob("*.safetensors")):
         found.update(file.read_bytes())
     return found.hexdigest()
 
@@ -158,6 +169,7 @@ def main() -> None:
     parser.add_argument("what", choices=("parity", "runs"))
     parser.add_argument("--tokens", type=int, default=10**6)
     parser.add_argument("--minutes", type=float, default=7)
+    parser.add_argument("--families", type=lambda text: text.split(","), default=FAMILIES)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()

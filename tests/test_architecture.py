@@ -100,6 +100,7 @@ OUTSIDE_OF_FILES = {
     "models/sampling_noise_cuda.py": {"triton"},
     "models/softmax_sums_cuda.py": {"triton"},
     "models/segment_sum_cuda.py": {"triton"},
+    "update/accumulate_cuda.py": {"triton"},
     "rewards/checker.py": {"math_verify"},
     "tasks/reasoning.py": {"reasoning_gym"},
     "cli/doctor.py": {"torch"},  # it reports on torch

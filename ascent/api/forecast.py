@@ -72,12 +72,13 @@ class RunForecast:
 
 @dataclass(frozen=True)
 class StepCost:
-    """Of one step, one evaluation and one checkpoint: seconds, tokens, bytes."""
+    """Of one step, one evaluation, one checkpoint and one centering of a reward model: seconds, tokens, bytes."""
 
     phases: dict[str, float]
     seconds: float
     tokens: float
     evaluating: float = 0.0
+    centering: float = 0.0
     saving: float = 0.0
     checkpoint: int = 0
 
@@ -138,7 +139,7 @@ def forecast(
         watch = stack.enter_context(watch_memory())
         steps = _measure_steps(training)
         seconds, size = _measure_checkpoint(training, work)
-        evaluated = _measure_evaluation(training)
+        evaluated, centered = _measure_evaluation(training), _measure_centering(training)
         trained = [each for each in steps if "tokens/run" in each]
         peak = forecast_peak(plan, training, watch, trained)
         device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU"
@@ -147,6 +148,7 @@ def forecast(
             seconds=_mean(steps, "time/step"),
             tokens=_mean(steps, "tokens/run"),
             evaluating=evaluated,
+            centering=centered,
             saving=seconds,
             checkpoint=size,
         )
@@ -217,6 +219,14 @@ def _measure_evaluation(training: Training) -> float:
     return time.perf_counter() - begun
 
 
+def _measure_centering(training: Training) -> float:
+    """A reward model's scores of the data that it is centered on."""
+    begun = time.perf_counter()
+    if training.demonstrations:
+        evaluation.normalization(training.learner, training.demonstrations)
+    return time.perf_counter() - begun
+
+
 def _on_gpu(plan: Plan, training: Training, name: str) -> RunForecast:
     card, config, sampled = find_gpu(name), plan.config, plan.row.samples
     memory = memory_of(plan, training, cuda=True)
@@ -263,6 +273,7 @@ def _total(plan: Plan, training: Training, device: str, cost: StepCost, peak: Pe
     evaluates = training.evaluate is not None or bool(training.heldout)
     evaluations = (-(-steps // run.evaluate_every) + (training.evaluate is not None)) if evaluates else 0
     checkpoints = -(-steps // run.save_every)
+    centering = cost.centering * (checkpoints if run.keep_best else 1)
     logged = _sample_bytes(training) + METRIC_BYTES
     slowest = max(cost.phases, key=lambda name: cost.phases[name])
     limit = f"{slowest.removeprefix('time/')}, {cost.phases[slowest] / max(cost.seconds, 1e-9):.0%} of a step"
@@ -275,7 +286,7 @@ def _total(plan: Plan, training: Training, device: str, cost: StepCost, peak: Pe
         step_seconds=cost.seconds,
         evaluation_seconds=cost.evaluating,
         checkpoint_seconds=cost.saving,
-        total_seconds=steps * cost.seconds + evaluations * cost.evaluating + checkpoints * cost.saving,
+        total_seconds=steps * cost.seconds + evaluations * cost.evaluating + checkpoints * cost.saving + centering,
         tokens=round(steps * cost.tokens),
         memory=peak.bytes,
         available=peak.available,

@@ -32,12 +32,14 @@ from ascent.data.render import Renderer, TrainOn
 from ascent.data.schemas import Record
 from ascent.maths.batch import PackedBatch
 from ascent.models.model import LanguageModel, max_sequence_length
+from ascent.parallel.ranks import SINGLE
 from ascent.plan.resolve import Plan
 from ascent.records import Example, Rollout
 from ascent.rollouts.batch import pack_rollouts, place_step_rewards
 from ascent.rollouts.config import RolloutConfig
 from ascent.rollouts.experience import model_outputs
 from ascent.rollouts.microbatches import minibatches, split_microbatches, token_budget, units_of
+from ascent.setup.arithmetic import with_arithmetic
 from ascent.setup.objects import model_of, write_model
 from ascent.setup.policy import adam_of, load_policy, microbatch_target
 from ascent.setup.rl import FrozenModel, reference_model
@@ -106,7 +108,8 @@ class Policy:
             "rollouts.max_new_tokens": max_new_tokens,
             "rollouts.temperature": temperature,
         }
-        self.plan = Plan(policy_config(given, override_strings(overrides)), TABLE[ROWS[head]])
+        plan = Plan(policy_config(given, override_strings(overrides)), TABLE[ROWS[head]])
+        self.plan = with_arithmetic(plan, self._folder, SINGLE)
         self.head, self.config = head, self.plan.config
         self.model: LanguageModel = load_policy(self.plan, self._folder).eval()
         self.calls = 0  # of `sample`: with the seed they key its noise

@@ -40,6 +40,7 @@ from ascent.runs.folder import CHECKPOINTS, CONFIG, Run, RunFolder, UnwrittenFol
 from ascent.runs.lock import Lock
 from ascent.runs.sample_log import SampleBatch
 from ascent.setup import evaluation, sample_records
+from ascent.setup.arithmetic import with_arithmetic
 from ascent.setup.data import refuse_absent_files, with_steps
 from ascent.setup.objects import refuse_missing
 from ascent.setup.offline import Training, assemble_offline
@@ -236,6 +237,7 @@ def train_plan(
     with ExitStack() as stack:
         try:
             say_slow(plan, say)
+            plan = with_arithmetic(plan, folder, ranks)
             recipe, (plan, found) = plan, record_inputs(plan, folder, say=say, ranks=ranks)
             training = assemble(plan, folder, ranks=ranks)
             stack.callback(close, training, say)
@@ -296,6 +298,7 @@ def _resume(
                 f"raise run.steps in {folder / CONFIG}"
             )
         say_slow(plan, say)
+        plan = with_arithmetic(plan, folder, ranks)
         plan, changes = check_inputs(
             plan, folder, done, started=found is not None, accept=accept_changes, say=say, ranks=ranks
         )
@@ -324,6 +327,7 @@ def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None, rank
     trackers.require(plan.config.run.trackers)
     refuse_absent_files(plan.config)
     rng.seed(plan.config.seed)
+    plan = with_arithmetic(plan, folder, ranks)
     return (_assemble_rl if plan.row.samples else assemble_offline)(plan, folder, model_folder, ranks)
 
 

@@ -33,7 +33,7 @@ ON_RESUME: dict[str, str] = {
     **dict.fromkeys((*MODELS, *DATA), ""),
     "model.critic": _STATE,
     "model.dtype": _STATE,
-    "model.arithmetic": "the two round differently, so the run would not be the one that was begun",
+    "model.arithmetic": "",
     "model.gradient_checkpointing": "",
     "model.routing_replay": "",
     "model.lora": _STATE,
@@ -93,7 +93,7 @@ ON_RESUME: dict[str, str] = {
     "run.trackers": "",
     "run.project": "",
 }
-BUFFERED_KEYS = ("rollouts.temperature", "rollouts.engine", "model.routing_replay")
+BUFFERED_KEYS = ("rollouts.temperature", "rollouts.engine", "model.routing_replay", "model.arithmetic")
 PARTIAL_KEYS = tuple(f"rollouts.{name}" for name in ("prompts_per_step", "group_size", "max_new_tokens", "top_p"))
 CONTROLLED_KEYS = ("cells.kl.weight", "cells.reward_shaping.kl_penalty.beta")
 

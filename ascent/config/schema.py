@@ -104,9 +104,10 @@ class Model(Section):
         description="Dtype of the weights (the optimizer keeps float32 master weights); auto: bfloat16 on a GPU that "
         "computes in it, float32 elsewhere.",
     )
-    arithmetic: Literal["fast", "exact"] = Field(
+    arithmetic: Literal["auto", "fast", "exact"] = Field(
         "fast",
-        description="exact: on an H100 or H200 in bfloat16, sampling and training give equal log-probs, bit for bit.",
+        description="exact: on an H100 or H200 in bfloat16, sampling and training give equal log-probs, bit for bit; "
+        "auto: exact where it is proven, fast elsewhere.",
     )
     gradient_checkpointing: Bool = Field(
         False, description="Recompute activations in the backward pass: less memory, more time."
@@ -144,8 +145,8 @@ class Data(Section):
     pretraining: str | None = Field(None, description="Pretraining text for the PPO-ptx loss, as for train.")
     centering_data: str | None = Field(
         None,
-        description="Examples that a trained reward model scores 0 on average, as for train; null: the chosen answers "
-        "of train.",
+        description="Examples that a trained reward model scores 0 on average, as for train; null: up to 2048 "
+        "chosen answers of train.",
     )
     on_policy_fraction: Float = Field(
         0.0, ge=0, le=1, description="Share of records whose last answer the student samples (on-policy distillation)."
@@ -296,7 +297,7 @@ class Update(Section):
         None,
         ge=1,
         le=MAX_COUNT,
-        description="Tokens per micro-batch, by default 16384 and on a GPU at most 11 GiB of activations; it changes "
+        description="Tokens per micro-batch, by default 16384 and on a GPU at most 11.5 GiB of activations; it changes "
         "time, memory and rounding only.",
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ascent.models.attention import AttentionCall
 from ascent.models.layer_patching import PatchedLayers
@@ -17,6 +17,7 @@ from ascent.models.probe import attention_calls
 ARITHMETICS = ("fast", "exact")
 HOPPER = 9  # the major compute capability whose tensor cores (wgmma) the kernels rely on
 LARGEST_HEAD = 128
+PROVEN = ("llama", "mistral", "qwen2", "qwen3")  # model types of which bench/exact.py has compared the tokens
 
 
 def device_problem(device: torch.device) -> str:
@@ -54,6 +55,14 @@ def check_request(
         raise refuse(f"products with quantized weights (quantize={quantize}) round by their number of rows")
     if dropout:
         raise refuse("with dropout no two forwards agree")
+
+
+def is_proven(config: PreTrainedConfig) -> bool:
+    """Whether tokens of such models were compared; `check_model` is for those that were not, too."""
+    layers = getattr(config, "layer_types", None) or ["full_attention"]
+    full = {"full_attention"} == set(layers) and getattr(config, "sliding_window", None) is None
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return config.model_type in PROVEN and full and head <= LARGEST_HEAD and config.hidden_size % 8 == 0
 
 
 def check_model(module: PreTrainedModel, patched: PatchedLayers) -> None:

@@ -100,6 +100,11 @@ def load(
     )
 
 
+def read_config(source: str | Path, *, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """The configuration of a model, or of the base of an adapter; no weights are read."""
+    return _config(check_hub(adapters.chain(check_hub(resolve(source)))[-1]), "tokens", trust_remote_code)
+
+
 def _config_and_tokenizer(
     folder: Path | str, head: str, trust_remote_code: bool
 ) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:

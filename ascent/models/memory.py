@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from ascent.models.fused_logprobs import BUDGET_BYTES
 
 BYTES = {"float32": 4, "bfloat16": 2}
-MICROBATCH_BYTES = 11 * 2**30  # of activations: larger micro-batches are hardly faster
+MICROBATCH_BYTES = 23 * 2**29  # of activations: larger micro-batches are hardly faster
 # With the optimizer's state in host memory: values of a bucket, and buckets on the GPU at a time.
 OFFLOAD_BUCKET, OFFLOAD_SLOTS = 2**23, 3
 QUANTIZED_BYTES = (4 + 8 / 64 + 32 / (64 * 256)) / 8  # NF4: a scale for 64 weights, in 8 bits, and one for 256 scales

@@ -121,7 +121,8 @@ class CudaDecode:
             return decode_attention(
                 q_BHD.contiguous(), self.kv_cache.keys[call.layer], self.kv_cache.values[call.layer],
                 self.block_table_BP, self.lengths_B, new_k_BKD=k_BKD, new_v_BKD=v_BKD, slots_B=self.slots_B,
-                block_size=self.kv_cache.block_size, scaling=call.scaling, prefixes=self.prefixes,
+                block_size=self.kv_cache.block_size, splits=self.splits // 2, scaling=call.scaling,
+                prefixes=self.prefixes,
             )  # fmt: skip
         from ascent.models.paged_attention_cuda import paged_attention
 

@@ -2,12 +2,12 @@
 
 A program takes one row, one key/value head and one split of the row's tokens, with all query heads of the key/value
 head (so keys and values are read once), and reads its tokens in tiles, in order. The program that reads the new token
-first writes its key and value to the cache. A second kernel combines the splits, in order. A row's result does not
-depend on other rows. Soft caps and sliding windows are arguments of the loop; a sink (the score of a key whose value is
-0) is the initial state of the first split.
+first writes its key and value to the cache. If there are several splits, a second kernel combines them, in order. A
+row's result does not depend on other rows. Soft caps and sliding windows are arguments of the loop; a sink (the score
+of a key whose value is 0) is the initial state of the first split.
 
 Rows that share the blocks of a prompt may be grouped: then a program reads these blocks once for all rows of a group,
-and the programs of the rows start behind them.
+and what it has found is the initial state of the rows' first splits, which start behind these blocks.
 
 Axes: B rows, H query heads, K key/value heads, D head size, S slots, P blocks of a row, C splits, G groups, M members
 of a group.
@@ -25,7 +25,7 @@ from torch import Tensor
 from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 
 TILE = 64  # tokens per iteration
-PADDED_PARTS = (4, 16, 128)  # a kernel for each; the number of splits itself is no reason to compile another one
+COMBINED = ((4, 1), (16, 1), (64, 2))  # splits, at most, and warps: a kernel for each, not for every number of splits
 
 
 def paged_attention(
@@ -52,10 +52,10 @@ def paged_attention(
     group = heads // kv_heads
     if window is not None or sinks_H is not None or block_size % TILE:
         prefixes = None
-    parts = splits + (prefixes is not None)
     out_BHD = torch.empty(rows, heads, value_size, dtype=q_BHD.dtype, device=q_BHD.device)
-    partials = torch.empty(rows, heads, parts, value_size, dtype=torch.float32, device=q_BHD.device)
-    scales = torch.empty(rows, heads, parts, 2, dtype=torch.float32, device=q_BHD.device)
+    # What is found in the prefix is stored as the first split's part, which reads it and then stores its own there.
+    partials = torch.empty(rows, heads, splits, value_size, dtype=torch.float32, device=q_BHD.device)
+    scales = torch.empty(rows, heads, splits, 2, dtype=torch.float32, device=q_BHD.device)
     sizes: dict[str, Any] = {
         "HEADS": heads, "KV_HEADS": kv_heads, "GROUP": group, "GROUP_PADDED": max(16, triton.next_power_of_2(group)),
         "SIZE": size, "SIZE_PADDED": triton.next_power_of_2(size),
@@ -73,14 +73,14 @@ def paged_attention(
         q_BHD, keys_SKD, values_SKD, block_table_BP, lengths_B, lengths_B if prefixes is None else prefixes.lengths_B,
         new_k_BKD, new_v_BKD, slots_B, out_BHD, partials, scales, scales if sinks_H is None else sinks_H,
         *new_k_BKD.stride()[:2], *new_v_BKD.stride()[:2], block_table_BP.stride(0), scaling, softcap or 0.0,
-        splits, **sizes, GROUPED=prefixes is not None, WHOLE=parts == 1, WINDOW=window or 0, SINKS=sinks_H is not None,
+        splits, **sizes, GROUPED=prefixes is not None, WHOLE=splits == 1, WINDOW=window or 0, SINKS=sinks_H is not None,
         num_warps=4, num_stages=3,
     )  # fmt: skip
-    if parts > 1:
+    if splits > 1:
+        padded, warps = next(each for each in COMBINED if each[0] >= splits)
         _combine[(rows, heads)](
-            partials, scales, lengths_B if prefixes is None else prefixes.lengths_B, out_BHD, splits,
-            HEADS=heads, VALUE=value_size, VALUE_PADDED=sizes["VALUE_PADDED"], GROUPED=prefixes is not None,
-            PARTS_PADDED=next(size for size in PADDED_PARTS if size >= parts), num_warps=4,
+            partials, scales, out_BHD, splits, HEADS=heads, VALUE=value_size, VALUE_PADDED=sizes["VALUE_PADDED"],
+            PARTS_PADDED=padded, num_warps=warps,
         )  # fmt: skip
     return out_BHD
 
@@ -112,6 +112,18 @@ def _write(
 
 
 @triton.jit
+def _slots(row_blocks, tile, length, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
+    """Where the tokens of a tile are in the cache."""
+    places_N = tl.arange(0, TILE)
+    if BLOCK_SIZE % TILE == 0:  # a tile lies in one block
+        return tl.load(row_blocks + tile // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE + tile % BLOCK_SIZE + places_N
+    else:
+        there_N = tile + places_N < length
+        blocks_N = tl.load(row_blocks + (tile + places_N) // BLOCK_SIZE, mask=there_N, other=0).to(tl.int64)
+        return blocks_N * BLOCK_SIZE + (tile + places_N) % BLOCK_SIZE
+
+
+@triton.jit
 def _scores(q_GD, k_ND, seen_N, scaling, softcap, CAPPED: tl.constexpr):
     """In base 2: exp2 is a hardware instruction."""
     scores_GN = tl.dot(q_GD, tl.trans(k_ND)) * scaling
@@ -121,14 +133,25 @@ def _scores(q_GD, k_ND, seen_N, scaling, softcap, CAPPED: tl.constexpr):
 
 
 @triton.jit
-def _initial_state(sinks_G, has_sink_G, GROUP_PADDED: tl.constexpr, SINKS: tl.constexpr):
-    """The largest score and the mass before any token: those of the sinks in the first split, else none."""
+def _initial_state(
+    partials, scales, part_G, prefixed_G, sinks_G, has_sink_G,
+    GROUP_PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr, GROUPED: tl.constexpr,
+    SINKS: tl.constexpr,
+):  # fmt: skip
+    """The largest score, the mass and the sum before a split's own tokens: those of sinks or of the prefix, or none."""
     top_G = tl.full([GROUP_PADDED], -float("inf"), tl.float32)
     mass_G = tl.zeros([GROUP_PADDED], tl.float32)
+    sum_GE = tl.zeros([GROUP_PADDED, VALUE_PADDED], tl.float32)
     if SINKS:
         top_G = tl.load(sinks_G, mask=has_sink_G, other=-float("inf")).to(tl.float32) * 1.4426950408889634
         mass_G = tl.where(has_sink_G, 1.0, 0.0)
-    return top_G, mass_G
+    if GROUPED:  # models with sinks are not grouped
+        dims_E = tl.arange(0, VALUE_PADDED)
+        top_G = tl.load(scales + part_G * 2, mask=prefixed_G, other=-float("inf"))
+        mass_G = tl.load(scales + part_G * 2 + 1, mask=prefixed_G, other=0.0)
+        places_GE = partials + part_G[:, None] * VALUE + dims_E[None, :]
+        sum_GE = tl.load(places_GE, mask=prefixed_G[:, None] & (dims_E < VALUE)[None, :], other=0.0)
+    return top_G, mass_G, sum_GE
 
 
 @triton.jit(do_not_specialize=["splits"])
@@ -162,17 +185,15 @@ def _partial_attention(
     q_GD = tl.load(
         q + query_rows[:, None] * SIZE + dims_D[None, :], mask=in_group[:, None] & (dims_D < SIZE)[None, :], other=0.0
     )
-    top_G, mass_G = _initial_state(sinks + kv_head * GROUP + heads_G, in_group & (split == 0), GROUP_PADDED, SINKS)
-    sum_GE = tl.zeros([GROUP_PADDED, VALUE_PADDED], tl.float32)
+    part_G, in_first_G = query_rows * splits + split, in_group & (split == 0)
+    top_G, mass_G, sum_GE = _initial_state(
+        partials, scales, part_G, in_first_G & (begin > 0), sinks + kv_head * GROUP + heads_G, in_first_G,
+        GROUP_PADDED, VALUE, VALUE_PADDED, GROUPED, SINKS,
+    )  # fmt: skip
     for tile in range(start, stop, TILE):
         positions_N = tile + tl.arange(0, TILE)
         seen_N = (positions_N < length) & (positions_N >= begin)
-        if BLOCK_SIZE % TILE == 0:  # a tile lies in one block
-            first_slot = tl.load(row_blocks + tile // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE + tile % BLOCK_SIZE
-            slots_N = (first_slot + tl.arange(0, TILE)) * KV_HEADS + kv_head
-        else:
-            blocks_N = tl.load(row_blocks + positions_N // BLOCK_SIZE, mask=positions_N < length, other=0).to(tl.int64)
-            slots_N = (blocks_N * BLOCK_SIZE + positions_N % BLOCK_SIZE) * KV_HEADS + kv_head
+        slots_N = _slots(row_blocks, tile, length, BLOCK_SIZE, TILE) * KV_HEADS + kv_head
         k_ND = tl.load(
             keys + slots_N[:, None] * SIZE + dims_D[None, :], mask=seen_N[:, None] & (dims_D < SIZE)[None, :], other=0.0
         )
@@ -190,7 +211,8 @@ def _partial_attention(
         own_GE = out + query_rows[:, None] * VALUE + dims_E[None, :]
         tl.store(own_GE, (sum_GE / mass_G[:, None]).to(out.dtype.element_ty), mask=valid_GE)
     else:
-        part_G = query_rows * (splits + GROUPED) + split
+        if GROUPED:
+            tl.debug_barrier()  # all warps have read what this overwrites
         _store_part(partials, scales, part_G, in_group, top_G, mass_G, sum_GE, VALUE, VALUE_PADDED)
 
 
@@ -213,7 +235,7 @@ def _prefix_attention(
     SIZE: tl.constexpr, SIZE_PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, CAPPED: tl.constexpr, MEMBERS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
-    """The last part of every row of a group: the tokens of their common blocks."""
+    """The initial state of the first split of every row of a group: the tokens of their common blocks."""
     group, kv_head = tl.program_id(0), tl.program_id(1)
     first_row = tl.load(members + group * MEMBERS)
     if first_row >= 0:
@@ -233,8 +255,7 @@ def _prefix_attention(
         mass_N = tl.zeros([QUERIES], tl.float32)
         sum_NE = tl.zeros([QUERIES, VALUE_PADDED], tl.float32)
         for tile in range(0, length, TILE):
-            first_slot = tl.load(row_blocks + tile // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE + tile % BLOCK_SIZE
-            slots_T = (first_slot + tl.arange(0, TILE)) * KV_HEADS + kv_head
+            slots_T = _slots(row_blocks, tile, length, BLOCK_SIZE, TILE) * KV_HEADS + kv_head
             k_TD = tl.load(keys + slots_T[:, None] * SIZE + dims_D[None, :], mask=(dims_D < SIZE)[None, :], other=0.0)
             scores_NT = _scores(q_ND, k_TD, slots_T >= 0, scaling, softcap, CAPPED)
             new_N = tl.maximum(top_N, tl.max(scores_NT, 1))
@@ -246,23 +267,19 @@ def _prefix_attention(
             )
             sum_NE = sum_NE * shrink_N[:, None] + tl.dot(p_NT.to(v_TE.dtype), v_TE)
             top_N = new_N
-        part_N = query_rows * (splits + 1) + splits
-        _store_part(partials, scales, part_N, valid_N, top_N, mass_N, sum_NE, VALUE, VALUE_PADDED)
+        _store_part(partials, scales, query_rows * splits, valid_N, top_N, mass_N, sum_NE, VALUE, VALUE_PADDED)
 
 
 @triton.jit(do_not_specialize=["splits"])
 def _combine(
-    partials, scales, prefix_lengths, out, splits,
-    HEADS: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    GROUPED: tl.constexpr, PARTS_PADDED: tl.constexpr,
+    partials, scales, out, splits,
+    HEADS: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr, PARTS_PADDED: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
-    index = (row * HEADS + head) * (splits + GROUPED)
+    index = (row * HEADS + head) * splits
     parts_C = tl.arange(0, PARTS_PADDED)
     dims_E = tl.arange(0, VALUE_PADDED)
     valid_C = parts_C < splits
-    if GROUPED:  # the part of the prefix, if this row is in a group
-        valid_C = valid_C | ((parts_C == splits) & (tl.load(prefix_lengths + row) > 0))
     top_C = tl.load(scales + (index + parts_C) * 2, mask=valid_C, other=-float("inf"))
     mass_C = tl.load(scales + (index + parts_C) * 2 + 1, mask=valid_C, other=0.0)
     weight_C = tl.exp2(top_C - tl.max(top_C, 0))

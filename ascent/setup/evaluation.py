@@ -23,6 +23,7 @@ from ascent.update.reward_model_metrics import finalize, with_reward_model_metri
 from ascent.update.term_sums import LOSS_NAMES
 
 Batches = Sequence[PackedBatch]
+MOST_CENTERED = 2048  # chosen answers that a reward model is centered on, unless data for that is named
 # What every evaluation by sampling reports, whatever the rewards.
 OF_ANSWERS = frozenset(
     {
@@ -92,14 +93,22 @@ def _unknown(name: str, names: Iterable[str]) -> ValueError:
 def demonstrations(
     plan: Plan, train: Sequence[Item], renderer: Renderer, ranks: Ranks
 ) -> tuple[list[PackedBatch], str]:
-    """What a reward model is centered on, as packed batches, and in words."""
-    data, budget = plan.config.data, plan.config.update.max_microbatch_tokens
+    """What a reward model is centered on, as packed batches, and in words.
+
+    Of large training data a part, evenly spread. A micro-batch is no larger than those of training.
+    """
+    data = plan.config.data
     if data.centering_data is not None:
         items = prepare_records(data.centering_data, plan, renderer, want="examples").items
         words = f"{len(items)} demonstrations from {data.centering_data}"
     else:
-        items = tuple(replace(each, kind="examples", sequences=each.sequences[:1], margin=None) for each in train)
-        words = f"{len(items)} chosen answers of the training data (data.centering_data names none)"
+        count = min(len(train), MOST_CENTERED)
+        some = [train[place * len(train) // count] for place in range(count)]
+        items = tuple(replace(each, kind="examples", sequences=each.sequences[:1], margin=None) for each in some)
+        of_all = f" of {len(train)}" if count < len(train) else ""
+        words = f"{count}{of_all} chosen answers of the training data (data.centering_data names none)"
+    longest = max(len(sequence.tokens) for each in items for sequence in each.sequences)
+    budget = min(plan.config.update.max_microbatch_tokens, data.batch_size * longest)
     batches = single_pass(items, tokens_per_microbatch=budget, max_tokens=data.max_tokens, ranks=ranks.count)
     return batches, words
 

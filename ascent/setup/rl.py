@@ -151,7 +151,8 @@ class RLSetup:
         refuse_unfinished(plan)
         if plan.config.model.arithmetic == "exact" and ranks.count > 1:
             raise ValueError(
-                f"model.arithmetic=exact on {ranks.count} ranks: equal log-probs are proven for one GPU; use fast"
+                f"model.arithmetic=exact on {ranks.count} ranks: equal log-probs are proven for one GPU; use fast (for "
+                "a run that was begun with exact: in its config.yaml)"
             )
         self.ranks = ranks
         with ExitStack() as exits:  # closes rewards, environments and samplers if something does not fit

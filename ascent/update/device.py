@@ -82,22 +82,22 @@ class NeededTokens(NamedTuple):
 
 
 def needed_tokens(batches: Iterable[PackedBatch]) -> NeededTokens:
-    """A prompt ends at the first trained token; a sequence without one has none."""
+    """A prompt ends at the first trained token; a sequence without one, as of an unscored rollout, need not run."""
     prompts: dict[bytes, int] = {}
     after = 0
     for batch in batches:
         segments = batch["segments"].cpu()
-        after += segments.total
         if "tokens_T" not in batch or "loss_mask_T" not in batch:
+            after += segments.total
             continue
         tokens, starts_B = batch["tokens_T"].cpu().numpy(), segments.offsets[:-1]
         first_T = torch.where(batch["loss_mask_T"].cpu(), torch.arange(segments.total), segments.total)
         first_B = starts_B.new_full((segments.count,), segments.total)
         first_B = first_B.scatter_reduce(0, segments.ids_T, first_T, "amin")
-        lengths_B = torch.where(first_B < segments.total, first_B - starts_B, 0)
-        after -= int(lengths_B.sum())
-        for start, length in zip(starts_B.tolist(), lengths_B.tolist(), strict=True):
-            prompts[blake2b(tokens[start : start + length].tobytes(), digest_size=16).digest()] = length
+        trained_B = first_B < segments.total
+        after += int((segments.offsets[1:] - first_B)[trained_B].sum())
+        for start, end in zip(starts_B[trained_B].tolist(), first_B[trained_B].tolist(), strict=True):
+            prompts[blake2b(tokens[start:end].tobytes(), digest_size=16).digest()] = end - start
     return NeededTokens(after, prompts)
 
 

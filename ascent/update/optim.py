@@ -21,6 +21,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.hooks import RemovableHandle
 
 FULL = (torch.float32, torch.float64)
+FUSED_ELEMENTS = 2**20  # on CUDA: smaller gradients are not worth the launch of a kernel of our own
 # torch's names for the state of AdamW, and those in our files.
 MOMENTS = {"exp_avg": "mean", "exp_avg_sq": "square", "step": "count"}
 
@@ -191,6 +192,16 @@ def make_master(name: str, weight: Tensor) -> Tensor:
     return weight.detach().to(torch.float32).requires_grad_()
 
 
+def add_gradient(total: Tensor, gradient: Tensor) -> None:
+    """total += gradient."""
+    if total.is_cuda and gradient.dtype != total.dtype and total.numel() >= FUSED_ELEMENTS:
+        from ascent.update.accumulate_cuda import accumulate  # triton exists on CUDA machines only
+
+        accumulate(total, gradient)
+    else:
+        total.add_(gradient)
+
+
 def _collect(master: Tensor, weight: Tensor) -> None:
     """Move a low-precision weight's gradient to its master's, in float32, as soon as a backward pass has it."""
     if weight.grad is None:
@@ -198,5 +209,5 @@ def _collect(master: Tensor, weight: Tensor) -> None:
     if master.grad is None:
         master.grad = weight.grad.to(master.dtype)
     else:
-        master.grad.add_(weight.grad)
+        add_gradient(master.grad, weight.grad)
     weight.grad = None

@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from ascent.checkpoints.tensor_pieces import Saved, TensorPiece, read_range
 from ascent.parallel.ranks import Ranks
 from ascent.update.offloaded_optim import OffloadedAdamW
-from ascent.update.optim import FULL, MOMENTS, Adam, AdamW, make_master, master_dtype
+from ascent.update.optim import FULL, MOMENTS, Adam, AdamW, add_gradient, make_master, master_dtype
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -144,7 +144,7 @@ class ReplicatedAdamW(PiecewiseAdamW):
         if weight.dtype not in self._flat:
             length = self._sizes[weight.dtype] * self._ranks.count
             self._flat[weight.dtype] = torch.zeros(length, dtype=master_dtype(weight), device=weight.device)
-        self._view(name, self._flat[weight.dtype]).add_(weight.grad)
+        add_gradient(self._view(name, self._flat[weight.dtype]), weight.grad)
         self._touched.add(name)
         weight.grad = None
 

@@ -1,11 +1,14 @@
 """GSM8K on one GPU: ours and TRL's, stage by stage; settings.py says what is trained and was written first.
 
     python bench/gsm8k/run.py --model FOLDER --data FOLDER --work FOLDER --out FOLDER [--stages sft,grpo] [--seconds N]
-    python bench/gsm8k/run.py --tiny --model tiny:llama ...        # a trial of the scripts on a CPU
+        [--jobs 3]
+    python bench/gsm8k/run.py --tiny ...        # a trial of the scripts on a CPU, with a small model
 
 A stage (and seed) is a process of its own that writes OUT/STAGE[-SEED].json; one that is there is not run again, so the
 same command continues after a stop. With --seconds no stage starts later than that. Runs that were stopped resume from
-WORK. TRL has to be importable. bench/gsm8k/report.py makes one JSON and the plots.
+WORK. Stages whose time is compared with TRL's, and those that share files, run alone; of the others (SIDE_BY_SIDE)
+--jobs run at a time, after them, and their seconds say nothing. TRL has to be importable. bench/gsm8k/report.py makes
+one JSON and the plots.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from settings import RL, SEEDED, SEEDS, STAGES, TINY, Settings, Study
+from settings import RL, SEEDED, SEEDS, SIDE_BY_SIDE, STAGES, TINY, Settings, Study
 
 
 def run_stage(study: Study, stage: str, seed: int | None) -> None:
@@ -57,6 +62,20 @@ def work(stages: list[str], seeds: list[int]) -> list[tuple[str, int | None]]:
     return [*first, *sorted(compared, key=lambda each: each[1] or 0), *(each for each in rest if each not in first)]
 
 
+def run_apart(study: Study, until: float, stage: str, seed: int | None) -> int:
+    """In a process of its own, unless it is done or too late. Returns its status."""
+    name, began = study.name(stage, seed), time.time()
+    if study.result(stage, seed).exists() or began > until:
+        print(name, "done" if study.result(stage, seed).exists() else "left for the next call", flush=True)
+        return 0
+    words = [sys.executable, __file__, *sys.argv[1:], "--stage", stage]
+    words += [] if seed is None else ["--seed", str(seed)]
+    with (study.out / f"{name}.log").open("w") as log:
+        status = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
+    print(name, f"{time.time() - began:.0f} s", "" if not status else f"failed: {study.out / name}.log", flush=True)
+    return status
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("model", "data", "work", "out"):
@@ -64,6 +83,7 @@ def main() -> None:
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no stage starts after this many")
+    parser.add_argument("--jobs", type=int, default=1, help="stages at a time, of those whose time is not compared")
     parser.add_argument("--tiny", action="store_true", help="a trial on a CPU")
     parser.add_argument("--stage", help="this stage in this process")
     parser.add_argument("--seed", type=int)
@@ -81,19 +101,11 @@ def main() -> None:
     from data import prepare
 
     prepare(study)
-    start, failed = time.time(), []
-    for stage, seed in work(stages, [int(seed) for seed in given.seeds.split(",")]):
-        name = study.name(stage, seed)
-        if study.result(stage, seed).exists() or time.time() - start > given.seconds:
-            print(name, "done" if study.result(stage, seed).exists() else "left for the next call", flush=True)
-            continue
-        words = [sys.executable, __file__, *sys.argv[1:], "--stage", stage]
-        words += [] if seed is None else ["--seed", str(seed)]
-        began = time.time()
-        with (given.out / f"{name}.log").open("w") as log:
-            status = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
-        failed += [name] if status else []
-        print(name, f"{time.time() - began:.0f} s", "" if not status else f"failed: {given.out / name}.log", flush=True)
+    each = partial(run_apart, study, time.time() + given.seconds)
+    queue = work(stages, [int(seed) for seed in given.seeds.split(",")])
+    failed = [status for stage, seed in queue if stage not in SIDE_BY_SIDE and (status := each(stage, seed))]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        failed += [*filter(None, pool.map(lambda one: each(*one), [one for one in queue if one[0] in SIDE_BY_SIDE]))]
     sys.exit(bool(failed))
 
 

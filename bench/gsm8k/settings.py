@@ -20,6 +20,8 @@ A learning rate of 1e-5 is what this model learned to sort with (docs/results/so
 tuned on GSM8K; both sides have float32 master weights and compute in bfloat16. The reward is 1 for the right number
 after "####" and 0 otherwise, on both sides by the same function.
 
+Wall-clock is compared for sft, grpo and dpo, which have the GPU to themselves; the others may share it.
+
 If device time runs short the stages are dropped from the end of STAGES, not shortened.
 """
 
@@ -33,6 +35,7 @@ STAGES = ("sft", "trl_sft", "grpo", "trl_grpo", "dapo", "ppo", "rloo", "dpo", "t
 RL = ("grpo", "dapo", "ppo", "rloo")
 SEEDED = (*RL, "trl_grpo")  # once for every seed
 SEEDS = (1, 2, 3)
+SIDE_BY_SIDE = ("dapo", "ppo", "rloo", "digest", "tools", "code")  # their time is not compared with TRL's
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import ascent
+from ascent.api import forecast as forecasts
 from ascent.cli.main import app
 from ascent.config.load import merge_configs
 from ascent.runs.folder import read_run
+from ascent.setup import evaluation
 from tests.api.test_diagnose import ROLLOUTS
 from tests.setup.runs import TINY
 
@@ -37,6 +39,31 @@ def test_phases_checkpoints_and_disk_are_those_of_the_run(recipe: dict[str, Any]
     assert found.steps == 5 and found.total_seconds >= 5 * found.step_seconds
     assert 100 * 2**20 < found.memory < found.available
     assert "% of a step" in found.limit
+
+
+def test_the_centering_of_a_reward_model_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once at the end, and where the best checkpoints are kept with each of them."""
+    measured: list[float] = []
+    scored: list[int] = []
+    measure, stock = forecasts._measure_centering, evaluation.normalization
+
+    def normalization(learner: Any, batches: Any) -> Any:
+        scored.append(sum(batch["segments"].count for batch in batches))
+        return stock(learner, batches)
+
+    def centering(training: Any) -> float:
+        measured.append(100 + measure(training))  # more than all other times and their noise
+        return measured[-1]
+
+    monkeypatch.setattr(evaluation, "normalization", normalization)
+    monkeypatch.setattr(forecasts, "_measure_centering", centering)
+    recipe = merge_configs(TINY, {"algorithm": "reward_model", "data": {"train": "arithmetic:16"}})
+    recipe = merge_configs(recipe, {"run": {"steps": 5, "save_every": 1, "evaluate_every": 1}})
+    for keep_best, times in ((0, 1), (1, 5)):
+        found = ascent.forecast(recipe, {"run.keep_best": keep_best}, say=lambda line: None)
+        rest = 5 * (found.step_seconds + found.checkpoint_seconds + found.evaluation_seconds)
+        assert found.total_seconds - rest == pytest.approx(times * measured[-1])
+        assert scored[-1] == 16
 
 
 def test_a_card_that_is_not_here() -> None:

@@ -63,7 +63,7 @@ def test_check_shows_a_sample_and_a_forecast(algorithm: str, tmp_path: Path) -> 
     assert done.exit_code == 0
     assert "trained tokens in brackets" in done.stdout
     assert re.search(r"^time per step +\d+\.\d\d s here: 4 steps take about", done.stdout, re.MULTILINE)
-    assert re.search(r"^peak memory +\d+\.\d MiB of \d+\.\d\d GiB$", done.stdout, re.MULTILINE)
+    assert re.search(r"^peak memory +\d+\.\d+ [MG]iB of \d+\.\d\d GiB$", done.stdout, re.MULTILINE)
     assert re.search(r"^model memory +\d+\.\d MiB: weights .* moments .* activations ", done.stdout, re.MULTILINE)
 
 

@@ -60,7 +60,12 @@ def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
         ({}, {"cells": {"kl": {"weight": 0.1}}}, {"cells.kl.weight": ""}),
         ({}, {"cells": {"filter": {"not_truncated": {}}}}, {"cells.filter.not_truncated": "another function makes"}),
         ({}, {"cells": {"policy_loss": {"use": "cispo"}}}, {"cells.policy_loss.use": "another function makes"}),
-        ({}, {"model__arithmetic": "exact"}, {"model.arithmetic": "the two round differently"}),
+        ({}, {"model__arithmetic": "exact"}, {"model.arithmetic": ""}),
+        (
+            {"rollouts__max_staleness": 1},
+            {"rollouts__max_staleness": 1, "model__arithmetic": "exact"},
+            {"model.arithmetic": "the checkpoint holds rollouts"},
+        ),
         ({}, {"rollouts__temperature": 0.9}, {"rollouts.temperature": ""}),
         ({}, {"rollouts__max_staleness": 1}, {"rollouts.max_staleness": "the checkpoint holds a rollout buffer"}),
         (

@@ -116,7 +116,7 @@ def test_compare_starts_a_server_for_each_model_and_refuses_urls(
     for engine in ("native", "remote"):
         result = CliRunner().invoke(app, [*words, "--engine", engine])
         assert result.exit_code == 0, result.output
-        said.append(result.output)
+        said.append(result.stdout)  # a slow start is told on standard error
     assert said[0] == said[1]
     result = CliRunner().invoke(app, [*words, "--engine", url])
     assert "names servers of one model, but there are 2" in str(result.exception)

@@ -186,6 +186,33 @@ def test_decode_has_the_bits_of_packed_attention(block_size: int) -> None:
     assert torch.equal(exact_attention_cuda.decode_attention(*inputs, **options, prefixes=groups), out[positions])
 
 
+@pytest.mark.parametrize("splits", [1, 2, 3, 8])
+def test_spans_of_a_long_row_have_the_bits_of_packed_attention(splits: int) -> None:
+    """Rows that end in, before and behind the first token of a span; with prefixes of no, one and two whole spans."""
+    torch.manual_seed(0)
+    length, block_size = 600, 64
+    q, k, v = (bf16(length, heads, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    ends = torch.tensor([0, length], dtype=torch.int32)
+    out, _ = exact_attention_cuda.packed_forward(q, k, v, ends, ends, length, SIZE**-0.5)
+    some, keys = (torch.tensor([0, n], dtype=torch.int32) for n in (100, 300))  # a tile over the end of a span
+    tail, _ = exact_attention_cuda.packed_forward(q[200:300], k[:300], v[:300], some, keys, 100, SIZE**-0.5)
+    assert torch.equal(tail, out[200:300])
+    positions = [599, 512, 511, 256, 255, 40]
+    store, places = torch.full((11 * block_size, KV_HEADS, SIZE), torch.nan).bfloat16(), torch.arange(length)
+    keys, values = store.clone(), store.clone()
+    keys[places + block_size], values[places + block_size] = k, v
+    table = torch.arange(1, 11, dtype=torch.int32).expand(len(positions), -1).contiguous()
+    inputs = (q[positions].contiguous(), keys, values, table, torch.tensor(positions, dtype=torch.int32) + 1)
+    options: dict[str, Any] = {"block_size": block_size, "scaling": SIZE**-0.5, "splits": splits}
+    options |= {"slots_B": torch.tensor(positions) + block_size, "new_k_BKD": k[positions], "new_v_BKD": v[positions]}
+    assert torch.equal(exact_attention_cuda.decode_attention(*inputs, **options), out[positions])
+    members = torch.full((3, MEMBERS), -1, dtype=torch.int32)
+    members[0, :2], members[1, :2] = torch.tensor([0, 1]), torch.tensor([2, 3])
+    for shared in ([512, 512, 256, 256, 0, 0], [448, 448, 192, 192, 0, 0], [320, 320, 0, 0, 0, 0]):
+        groups = PrefixGroups(members, torch.tensor(shared, dtype=torch.int32))
+        assert torch.equal(exact_attention_cuda.decode_attention(*inputs, **options, prefixes=groups), out[positions])
+
+
 @pytest.mark.usefixtures("no_stock_product")
 def test_sampled_log_probs_are_those_of_training() -> None:
     torch.manual_seed(0)

@@ -17,7 +17,10 @@ from ascent.models.layer_patching import fast_mlp, fast_norm, fast_rotary
 from ascent.models.shared_input import find_groups
 from ascent.models.shared_prefix import gather, gather_index
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # the first product of torch's backward thread
+]
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float) -> None:
@@ -124,7 +127,6 @@ def test_rotary_embeddings_have_the_bits_of_the_stock_function_and_its_gradient(
             close(start.grad, reference.grad, 0.005)  # type: ignore[arg-type]
 
 
-@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # the first product of torch's backward thread
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("add_one", [False, True])
 @pytest.mark.parametrize(("rows", "size"), [(1, 1536), (513, 1536), (7, 64), (33, 3584), (256, 896), (5, 5120)])
@@ -201,7 +203,7 @@ def test_keys_and_values_are_written_from_views() -> None:
         assert torch.equal(store, expected)
 
 
-@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize("splits", [1, 4, 7, 64])
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(12, 2, 128), (6, 6, 48), (14, 2, 64)])
 def test_rows_that_read_a_prompt_together(heads: int, kv_heads: int, size: int, splits: int) -> None:
     """Groups of 8, 3 and 2 rows and one row alone, against attention over every row's own tokens in float64."""
@@ -242,3 +244,23 @@ def test_rows_that_read_a_prompt_together(heads: int, kv_heads: int, size: int, 
         k, v = (each[slots].double().repeat_interleave(heads // kv_heads, 1) for each in (keys, values))
         weights = (torch.einsum("hd,nhd->hn", q[row].double(), k) * size**-0.5).softmax(1)
         close(found[row], torch.einsum("hn,nhd->hd", weights, v), 0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(1,), (2049,), (1024, 1030), (3, 5, 7)])
+def test_sums_of_gradients_have_the_bits_of_torch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    from ascent.update.accumulate_cuda import accumulate
+
+    torch.manual_seed(0)
+    total, gradient = torch.randn(shape, device="cuda"), torch.randn(shape, device="cuda").to(dtype)
+    expected = total.clone().add_(gradient)
+    accumulate(total, gradient)
+    assert torch.equal(total, expected)
+
+
+def test_gradients_that_are_not_contiguous_are_summed_too() -> None:
+    from ascent.update.accumulate_cuda import accumulate
+
+    total, gradient = torch.zeros(1030, 1030, device="cuda"), torch.randn(1030, 1030, device="cuda").bfloat16()
+    accumulate(total, gradient.mT)
+    assert torch.equal(total, gradient.mT.float())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ascent.metrics import larger_is_better
 from ascent.models.load import load
 from ascent.parallel.ranks import SINGLE
 from ascent.runs.folder import read_run
+from ascent.setup import evaluation
 from ascent.setup.evaluation import normalization, refuse_unknown, refuse_unreported_part
 from ascent.setup.policy import load_policy
 from tests.setup.runs import tiny_plan
@@ -128,6 +130,24 @@ def test_without_demonstrations_the_chosen_answers_are_the_centre(name: str, tmp
         assert f"eval/preference/{metric}" in last
     assert 0 <= last["eval/preference/calibration_error"] <= 0.5 and 0 < last["eval/preference/brier"] < 1
     assert not any("judged" in key for key in last)
+
+
+def test_of_large_training_data_a_part_is_the_centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evenly spread, in micro-batches that are no larger than those of training."""
+    changes = {"data": {"train": "arithmetic:16", "batch_size": 3}, "run": {"steps": 2}}
+    whole = assemble(tiny_plan(algorithm="reward_model", **changes), tmp_path / "whole").demonstrations
+    monkeypatch.setattr(evaluation, "MOST_CENTERED", 5)
+    training = assemble(tiny_plan(algorithm="reward_model", **changes), tmp_path / "part")
+    assert any("5 of 16 chosen answers of the training data" in line for line in training.notes)
+
+    def texts(batches: Sequence[Any]) -> list[tuple[int, ...]]:
+        pieces = [batch["tokens_T"].split(batch["segments"].lengths_B.tolist()) for batch in batches]
+        return [tuple(text.tolist()) for piece in pieces for text in piece]
+
+    everything, some = texts(whole), texts(training.demonstrations)
+    assert len(everything) == 16 and len(some) == 5 and set(some) <= set(everything)
+    longest = max(map(len, everything))
+    assert all(batch["segments"].total <= 3 * longest for batch in whole)
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def test_needed_tokens_have_every_prompt_once_and_run_tokens_what_a_forward_runs
     assert count_run_tokens(to_device(one, torch.device("cpu"))) == 20 + 2 + 1 + 5 + 1
     assert count_run_tokens(two) == 23
     untrained = {**two, "loss_mask_T": torch.zeros(23, dtype=torch.bool)}
-    assert count_needed_tokens([needed_tokens([untrained, two])]) == 46
+    assert count_needed_tokens([needed_tokens([untrained, two])]) == 23  # as of an unscored rollout
     assert count_needed_tokens([needed_tokens([{"segments": two["segments"]}])]) == 23
 
 

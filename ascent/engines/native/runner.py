@@ -38,7 +38,7 @@ MIN_BATCH = 2
 PREFILL_TOKENS = 16384  # prompts of one eager forward
 GRAPH_TOKENS = 256  # longest prompt of a CPU graph, and prompt tokens of one of its forwards
 ROW_PROMPT_TOKENS = 64  # up to here, where attention is compiled, a CPU graph runs a prompt's tokens as decode rows
-PROGRAMS = 1024  # CUDA attention is split into about this many programs
+PROGRAMS, MAX_SPLITS = 512, 64  # CUDA attention is split into about this many programs
 
 PrefillMode = Literal["rows", "graph", "eager"]
 MAX_TOKENS: dict[PrefillMode, int] = {"rows": GRAPH_TOKENS, "graph": GRAPH_TOKENS, "eager": PREFILL_TOKENS}
@@ -188,7 +188,7 @@ class Runner:
         cached_B = torch.where(alive_B, state["cached_len"][:size], 0)
         block_table_BP = state.block_table_BP[:size]
         slots_B = torch.where(alive_B, slot_mapping(block_table_BP, cached_B, self.kv_cache.block_size), 0)
-        splits = max(1, min(64, PROGRAMS // (size * self.kv_cache.keys[0].shape[1])))
+        splits = max(1, min(MAX_SPLITS, PROGRAMS // (size * self.kv_cache.keys[0].shape[1])))
         prefixes = state.prefix_groups(size) if grouped else None
         context = CudaDecode(self.kv_cache, slots_B, cached_B + 1, block_table_BP, splits, prefixes)
         with attention_context(context):

@@ -119,6 +119,8 @@ def _truncate(p_BV: Tensor, params: SamplingState) -> Tensor:
     stop_ids_BS = params.stop_ids_BS.clamp(min=0).long()
     excluded_BV = torch.zeros_like(p_BV, dtype=torch.int32).scatter_add_(1, stop_ids_BS, early_BS.int())
     p_BV = p_BV.masked_fill(excluded_BV > 0, 0)
+    if not p_BV.is_cuda and not ((params.top_k_B > 0) | (params.top_p_B < 1) | (params.min_p_B > 0)).any():
+        return p_BV  # sorting the vocabulary can take longer than a small model's step
     sorted_BV = p_BV.sort(1, descending=True).values
     rank_V = torch.arange(p_BV.shape[1], device=p_BV.device)
     top_k_B = torch.where(params.top_k_B > 0, params.top_k_B, p_BV.shape[1])

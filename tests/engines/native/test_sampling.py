@@ -153,6 +153,9 @@ def test_no_end_token_is_drawn_before_the_least_length() -> None:
     assert early.log_mass_B is not None
     assert float(early.log_mass_B[0]) == pytest.approx(math.log(1 - share), abs=1e-4)
     assert 1 in late.tokens_B.tolist()
+    sorting = [*many(499, min_new_tokens=3), *many(1, top_p=0.5)]  # one row more sorts the vocabulary: the same
+    beside = sample_tokens(z_BV.expand(500, -1), sorting, output_len=2)
+    assert all(torch.equal(one[:499], two[:499]) for one, two in zip(early, beside, strict=True))
     greedy = sample_tokens(z_BV, many(1, min_new_tokens=3, greedy=True), output_len=0)
     assert greedy.tokens_B.tolist() != [1]
 
