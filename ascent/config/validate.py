@@ -53,7 +53,7 @@ def explain(problem: Any) -> str:
         path = SHORT_FORMS.get(path, path)
         return f"{path} is missing{_description(path)}"
     about = _description(path)
-    return f"{path}={format_value(value)}, but it must be {_rule(kind, problem)}{about}"
+    return f"{path}={format_value(value)}, but it must be {_rule(kind, problem)}{about}{_fix(path, value)}"
 
 
 def format_value(value: Any) -> str:
@@ -120,6 +120,14 @@ def _similarity(path: str, key: str) -> float:
     whole = difflib.SequenceMatcher(None, path, key).ratio()
     same_word = 1.0 if len(last) > 1 and last == initials else difflib.SequenceMatcher(None, last, word).ratio()
     return max(whole, same_word) + whole / 10
+
+
+def _fix(path: str, value: Any) -> str:
+    """What to write where a function is chosen by its bare name, or without the list around it."""
+    if path.partition("[")[0] not in ("rewards", "env") or "." in path or not isinstance(value, str | dict):
+        return ""
+    name = value if isinstance(value, str) else value.get("use", "NAME")
+    return f"; write [{{use: {name}}}]" if path == "rewards" else f"; write {{use: {name}}}"
 
 
 def _description(path: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ascent.data.columns import check_utf8
 from ascent.data.errors import MissingData, Place, RowError
 
+HUB_SECONDS = 10.0  # time-out of the question whether the hub has a dataset
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 # A CSV cell of these columns holds JSON where it starts like this.
 JSON_STARTS = ("[", "{")
@@ -305,11 +306,34 @@ def files_of_hub(name: str, config: str | None, split: str | None) -> list[tuple
 
 def _load_hub(name: str, config: str | None, split: str | None) -> Any:
     datasets = _datasets()
+    _check_hub(name)
     try:
         return datasets.load_dataset(name, config, split=split or "train")
     except (OSError, ValueError) as error:
         raise MissingData(
             f"{name!r} is no file, no folder and no built-in task here, and as a hub dataset it cannot be read: {error}"
+        ) from None
+
+
+def _check_hub(name: str) -> None:
+    """Fail at once if the hub cannot be reached and nothing is cached; `datasets` would retry for half a minute."""
+    import httpx
+    from datasets.naming import camelcase_to_snakecase  # type: ignore[import-untyped]
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    owner, _, last = name.rpartition("/")
+    cached = camelcase_to_snakecase(last) if not owner else f"{owner}___{camelcase_to_snakecase(last)}"
+    if (Path(_datasets().config.HF_DATASETS_CACHE).expanduser() / cached).is_dir():
+        return
+    try:
+        HfApi().dataset_info(name, timeout=HUB_SECONDS)
+    except (HfHubHTTPError, HFValidationError):
+        return  # the hub answered, or will not be asked; `datasets` reports it
+    except (httpx.TransportError, OfflineModeIsEnabled) as error:
+        raise MissingData(
+            f"{name!r} is no file, no folder and no built-in task here, and the hub cannot be reached "
+            f"({str(error).splitlines()[0]})"
         ) from None
 
 

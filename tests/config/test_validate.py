@@ -100,6 +100,22 @@ def test_an_error_says_key_value_rule_and_fix(changes, words):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        ({"rewards": {"use": "x"}}, "the reward); write [{use: x}]"),
+        ({"rewards": "x"}, "the reward); write [{use: x}]"),
+        ({"rewards": ["x"]}, "a section with keys of its own; write {use: x}"),
+        ({"env": "x"}, "single-turn); write {use: x}"),
+        ({"rewards": [{"use": "x", "weight": "y"}]}, "but it must be a number"),
+    ],
+)
+def test_a_bare_name_is_answered_with_what_to_write(changes, fix):
+    with pytest.raises(ValueError) as caught:
+        validate({**LEAST, **changes})
+    assert str(caught.value).endswith(fix)
+
+
 def test_the_largest_seed_is_one_that_torch_takes():
     assert validate({**LEAST, "seed": 2**63 - 1}).seed == torch.Generator().manual_seed(2**63 - 1).initial_seed()
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +213,15 @@ def test_a_nul_that_a_model_wrote_is_a_character(tmp_path: Path) -> None:
     file.write_text(json.dumps({"prompt": "q", "chosen": "a\0b", "rejected": "\0"}) + "\n")
     (found,) = load(str(file), "pairs").records
     assert isinstance(found, Pair) and found.chosen[-1].content == "a\0b" and found.rejected[-1].content == "\0"
+
+
+def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path):
+    """In a process of its own: the address of the hub is read when its library is imported."""
+    code = "from ascent.data.rows import read_hub; read_hub('owner/Nothing', None, None)"
+    env = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert (
+        "'owner/Nothing' is no file, no folder and no built-in task here, and the hub cannot be reached" in done.stderr
+    )
+    assert "Retrying" not in done.stderr and time.monotonic() - start < 20, done.stderr
