@@ -85,6 +85,7 @@ OUTSIDE: dict[str, set[str] | None] = {
     "classic": {"torch", "numpy", "gymnasium", "matplotlib"},
 }
 OUTSIDE_OF_FILES = {
+    "data/hub.py": {"huggingface_hub", "httpx"},
     "engines/vllm.py": {"vllm"},
     "engines/native/sampling_triton.py": {"triton"},
     "models/locate.py": {"huggingface_hub", "httpx"},

@@ -18,7 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ascent.data import rows
+from ascent.data import hub, rows
 from ascent.data.benchmarks import schemas_of
 from ascent.data.columns import Columns
 from ascent.data.convert import CONVERSIONS, convert, detect_schema
@@ -138,7 +138,7 @@ def read_rows(name: str) -> Iterator[Row]:
         files = rows.files_of_folder(path, name, split)
         return chain.from_iterable(rows.read_file(each, shown) for each, shown in files)
     check_path(name)
-    return rows.read_hub(*_split_hub_name(name))
+    return hub.read_hub(*_split_hub_name(name))
 
 
 def files_of(name: str) -> list[tuple[Path, str]]:
@@ -153,14 +153,14 @@ def files_of(name: str) -> list[tuple[Path, str]]:
     if path.is_dir():
         return rows.files_of_folder(path, name, split)
     check_path(name)
-    return rows.files_of_hub(*_split_hub_name(name))
+    return hub.files_of_hub(*_split_hub_name(name))
 
 
 def _split_hub_name(name: str) -> tuple[str, str | None, str | None]:
     """owner/name:config@split -> (owner/name, config, split)."""
     whole, _, split = name.partition("@")
-    hub, _, config = whole.partition(":")
-    return hub, config or None, split or None
+    owner_and_name, _, config = whole.partition(":")
+    return owner_and_name, config or None, split or None
 
 
 def check_path(name: str) -> None:

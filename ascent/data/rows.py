@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ascent.data.columns import check_utf8
-from ascent.data.errors import MissingData, Place, RowError
+from ascent.data.errors import Place, RowError
 
-HUB_SECONDS = 10.0  # time-out of the question whether the hub has a dataset
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 # A CSV cell of these columns holds JSON where it starts like this.
 JSON_STARTS = ("[", "{")
@@ -247,7 +246,7 @@ def _parquet(path: Path, shown: str) -> Iterator[Row]:
     datasets = _datasets()
     # Streaming makes no copy in a cache and keeps the order of the file.
     options = {"data_files": str(path), "split": "train", "streaming": True}
-    yield from _table(_open_dataset(shown, lambda: datasets.load_dataset("parquet", **options)), shown)
+    yield from table_rows(_open_dataset(shown, lambda: datasets.load_dataset("parquet", **options)), shown)
 
 
 def _open_dataset(shown: str, load: Callable[[], Any]) -> Any:
@@ -268,7 +267,8 @@ def _damaged(shown: str, error: Exception) -> ValueError:
     return ValueError(f"{shown} is damaged or cut off: {reason}; write it again, or copy it again")
 
 
-def _table(table: Any, shown: str) -> Iterator[Row]:
+def table_rows(table: Any, shown: str) -> Iterator[Row]:
+    """The rows of a table of `datasets`."""
     number = 0
     try:
         for number, item in enumerate(table, 1):
@@ -290,51 +290,7 @@ def read_saved_dataset(folder: Path, shown: str, split: str | None) -> Iterator[
         found = found[name]
     elif split is not None:
         raise ValueError(f"{shown} is one dataset without splits, but @{split} was given; leave it out")
-    return _table(found, shown)
-
-
-def read_hub(name: str, config: str | None, split: str | None) -> Iterator[Row]:
-    """A dataset of the hub, through the cache of `datasets`."""
-    return _table(_load_hub(name, config, split), f"{name}@{split or 'train'}")
-
-
-def files_of_hub(name: str, config: str | None, split: str | None) -> list[tuple[Path, str]]:
-    """The files of a hub dataset in that cache."""
-    files = [Path(each["filename"]) for each in _load_hub(name, config, split).cache_files]
-    return [(path, path.name) for path in files]
-
-
-def _load_hub(name: str, config: str | None, split: str | None) -> Any:
-    datasets = _datasets()
-    _check_hub(name)
-    try:
-        return datasets.load_dataset(name, config, split=split or "train")
-    except (OSError, ValueError) as error:
-        raise MissingData(
-            f"{name!r} is no file, no folder and no built-in task here, and as a hub dataset it cannot be read: {error}"
-        ) from None
-
-
-def _check_hub(name: str) -> None:
-    """Fail at once if the hub cannot be reached and nothing is cached; `datasets` would retry for half a minute."""
-    import httpx
-    from datasets.naming import camelcase_to_snakecase  # type: ignore[import-untyped]
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-
-    owner, _, last = name.rpartition("/")
-    cached = camelcase_to_snakecase(last) if not owner else f"{owner}___{camelcase_to_snakecase(last)}"
-    if (Path(_datasets().config.HF_DATASETS_CACHE).expanduser() / cached).is_dir():
-        return
-    try:
-        HfApi().dataset_info(name, timeout=HUB_SECONDS)
-    except (HfHubHTTPError, HFValidationError):
-        return  # the hub answered, or will not be asked; `datasets` reports it
-    except (httpx.TransportError, OfflineModeIsEnabled) as error:
-        raise MissingData(
-            f"{name!r} is no file, no folder and no built-in task here, and the hub cannot be reached "
-            f"({str(error).splitlines()[0]})"
-        ) from None
+    return table_rows(found, shown)
 
 
 def is_saved_dataset(folder: Path) -> bool:

@@ -164,7 +164,10 @@ def bwrap_command(
 
 def environment(home: str) -> dict[str, str]:
     """The whole environment of a program: nothing of ours."""
-    return {"HOME": home, "TMPDIR": home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+    return {
+        **{"HOME": home, "TMPDIR": home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
+        "MALLOC_ARENA_MAX": "1",  # else every thread reserves 64 MB of the address space, which is limited
+    }
 
 
 def _files(interpreter: Interpreter) -> list[str]:

@@ -217,7 +217,7 @@ def test_a_nul_that_a_model_wrote_is_a_character(tmp_path: Path) -> None:
 
 def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path):
     """In a process of its own: the address of the hub is read when its library is imported."""
-    code = "from ascent.data.rows import read_hub; read_hub('owner/Nothing', None, None)"
+    code = "from ascent.data.hub import read_hub; read_hub('owner/Nothing', None, None)"
     env = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)

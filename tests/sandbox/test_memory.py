@@ -173,8 +173,9 @@ ends = socket.socketpair()
 ends[0].sendall(b"x")
 assert ends[1].recv(1) == b"x"
 assert len(os.urandom(8)) == 8 and open("/dev/null").read() == ""
-threads = [threading.Thread(target=len, args=("",)) for _ in range(4)]
-[thread.start() for thread in threads], [thread.join() for thread in threads]
+together = threading.Barrier(5)  # five threads at a time
+threads = [threading.Thread(target=together.wait) for _ in range(4)]
+[thread.start() for thread in threads], together.wait(), [thread.join() for thread in threads]
 held = [bytearray(130_000) for _ in range(800)]
 del held[::2]
 print("well")

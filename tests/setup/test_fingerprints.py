@@ -100,6 +100,7 @@ def test_a_dataset_of_the_hub_is_known_by_its_files(tmp_path: Path, monkeypatch:
         datasets.Dataset.from_list([{"prompt": text, "answer": "2"}]).save_to_disk(str(tmp_path / text))
         return datasets.load_from_disk(str(tmp_path / text))
 
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     versions = {text: saved(text) for text in ("one", "two")}
     contents = []
     for text in ("one", "one", "two"):
