@@ -175,6 +175,7 @@ def _weights(
     folder: Path | str, config: PreTrainedConfig, head: str, options: dict[str, Any]
 ) -> tuple[PreTrainedModel, bool]:
     """The module, and whether its scalar head is missing from the folder (it is then random)."""
+    saved_as = tuple(config.architectures or ())  # loading changes it
     try:
         # Random weights for missing ones must not advance the caller's random state.
         with quiet_transformers(), torch.random.fork_rng(devices=[]):
@@ -196,6 +197,8 @@ def _weights(
     fresh = head == "scalar" and "score.weight" in missing
     missing -= {"score.weight"} if fresh else set()
     wrong = sorted(missing | {str(each[0]) for each in report["mismatched_keys"]})
+    if head != "scalar" and wrong == ["lm_head.weight"] and any("SequenceClass" in each for each in saved_as):
+        raise ValueError(f"{folder} is a reward model or critic, which has no token head; load another")
     if wrong:
         raise ValueError(
             f"{folder} lacks {len(wrong)} weights of {type(module).__name__} or has them in another shape: "

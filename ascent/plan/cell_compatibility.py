@@ -22,6 +22,10 @@ from ascent.losses.objective import WITHIN_SUMS
 SAME_INPUTS = {"fresh_pairs": ("fresh_pairs", "pairs")}
 ONLY_IN_FILES = frozenset({"gold_B", "margins_P", "scores_B"})
 
+# What a model with a scalar head has, and what one without it has.
+OF_SCALAR_HEADS = frozenset({"scores_B", "step_logits_TC"})
+OF_LANGUAGE_MODELS = frozenset({"logprobs_T", "logprobs_B", "log_ratio_T", "entropy_T", "log_collision_T", "logits_TV"})
+
 PER_SEQUENCE_RATIOS = (ratios.sequence_geometric, ratios.sequence_geometric_token)
 PER_SEQUENCE_WEIGHTS = (
     rollout_correction.product_truncate,
@@ -40,6 +44,7 @@ def check_cells(row: Row) -> None:
     """ValueError with the first combination of cells in `row` that cannot work."""
     _inputs_exist(row)
     _token_weights_fit_loss(row)
+    _terms_share_a_head(row)
     if row.source == "rollouts":
         _normalization_fits_advantage(row)
         _kl_has_a_gradient(row)
@@ -79,6 +84,19 @@ def _token_weights_fit_loss(row: Row) -> None:
             raise ValueError(
                 f"cells.token_weights.{each.name} weighs tokens in a response's sum of log-probs, but cells.loss "
                 f"{row.loss.name} reads none; remove it"
+            )
+
+
+def _terms_share_a_head(row: Row) -> None:
+    """A loss of scores trains a model with a scalar head, which has no log-probs."""
+    if row.loss is None or OF_SCALAR_HEADS.isdisjoint(row.loss.required):
+        return
+    for slot, each in row.cells():
+        foreign = next((name for name in each.required if name in OF_LANGUAGE_MODELS), None)
+        if foreign:
+            raise ValueError(
+                f"cells.{slot}: {each.name} needs {foreign} of a language model, but cells.loss {row.loss.name} trains "
+                "a reward model; remove it, or choose another loss"
             )
 
 

@@ -26,6 +26,7 @@ def check_compatibility(config: Config, row: Row) -> None:
         _has_rewards(config, row)
         _minibatches_are_not_empty(config, row)
         check_rollout_lengths(config, row, 1, config.rollouts.max_new_tokens)
+        _engine_can_truncate(config)
     if row.source == "fresh_pairs":
         _group_has_a_pair(config, row)
     if row.source == "rollouts":
@@ -238,17 +239,25 @@ def _kl_has_its_ratio(config: Config, row: Row) -> None:
         )
 
 
+def _engine_can_truncate(config: Config) -> None:
+    if config.rollouts.engine == "hf" and config.rollouts.top_p < 1:
+        raise ValueError(
+            f"rollouts.top_p={config.rollouts.top_p:g}, but rollouts.engine=hf samples from the whole distribution; "
+            "use top_p=1, or engine=native"
+        )
+
+
 def check_rollout_lengths(config: Config, row: Row, prompt: int, answer: int) -> None:
     """A rollout is trained in one forward pass, the two of a pair together: `prompt` and `answer` are the most tokens
     that they can have. Before any prompt is read, a prompt has at least one."""
     room, together = config.update.max_microbatch_tokens, 2 if row.source == "fresh_pairs" else 1
     if together * (prompt + answer) > room:
         what = "the two rollouts of a pair" if together == 2 else "a rollout"
+        key = "env.max_tokens" if answer != config.rollouts.max_new_tokens else "rollouts.max_new_tokens"
         raise ValueError(
             f"{what} can have {together * (prompt + answer)} tokens (prompts of up to {prompt}, answers of up to "
-            f"{answer} by rollouts.max_new_tokens={config.rollouts.max_new_tokens}), more than "
-            f"update.tokens_per_microbatch={room}, and each is trained in one forward pass; lower max_new_tokens, or "
-            "raise tokens_per_microbatch"
+            f"{answer} by {key}), more than update.tokens_per_microbatch={room}, and each is trained in one forward "
+            f"pass; give {key} a lower value, or raise tokens_per_microbatch"
         )
 
 

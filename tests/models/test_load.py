@@ -184,3 +184,9 @@ def test_a_base_model_without_a_head_is_refused_as_a_policy(folder, tmp_path):
     tiny_tokenizer().save_pretrained(tmp_path / "base")
     with pytest.raises(ValueError, match=r"lacks 1 weights .*lm_head\.weight"):
         load(tmp_path / "base")
+
+
+def test_a_reward_model_is_refused_as_a_policy_by_its_name(folder, tmp_path):
+    load(folder, head="scalar", seed=1).save(tmp_path / "scored")
+    with pytest.raises(ValueError, match="scored is a reward model or critic, which has no token head; load another"):
+        load(tmp_path / "scored")

@@ -395,6 +395,20 @@ def test_gmpos_one_number_an_answer_counts_once(use):
     )
 
 
+@pytest.mark.parametrize("row", ["wpo", "mpo", "cpo"])
+def test_a_loss_of_scores_has_no_terms_of_log_probs(row):
+    words = refusal(row, cells={"loss": {"use": "bradley_terry"}})
+    assert "of a language model, but cells.loss bradley_terry trains a reward model" in words
+    assert resolve(validate({**least("dpo"), "cells": {"loss": {"use": "bradley_terry"}}}))
+
+
+def test_the_hf_engine_cannot_truncate():
+    words = refusal("grpo", rollouts={"engine": "hf", "top_p": 0.5})
+    assert words == (
+        "rollouts.top_p=0.5, but rollouts.engine=hf samples from the whole distribution; use top_p=1, or engine=native"
+    )
+
+
 def test_gmpo_clips_tokens():
     assert refusal("gmpo", cells={"ratio": {"use": "sequence_geometric"}}).startswith(
         "cells.policy_loss gmpo clips each token"
@@ -406,7 +420,9 @@ def test_an_answer_fits_into_a_micro_batch():
     assert words.startswith("a rollout can have 16385 tokens") and "tokens_per_microbatch=16384" in words
     words = refusal("online_dpo", rollouts={"max_new_tokens": 8192})
     assert words.startswith("the two rollouts of a pair can have 16386 tokens")
-    assert resolve(validate({**least("grpo"), "rollouts": {"max_new_tokens": 16383}}))
+    plan = resolve(validate({**least("grpo"), "rollouts": {"max_new_tokens": 16383}}))
+    with pytest.raises(ValueError, match=r"answers of up to 20000 by env.max_tokens.*; give env.max_tokens a lower"):
+        check_rollout_lengths(plan.config, plan.row, 1, 20000)  # of several turns
 
 
 def test_every_row_fits_into_its_own_micro_batch_with_the_longest_prompt():
