@@ -323,7 +323,8 @@ class Run(Section):
     best_metric: str = Field(
         "loss/total",
         min_length=1,
-        description="Evaluation metric of the best checkpoint: minimal for a loss or an error, maximal for any other.",
+        description="Evaluation metric of the best checkpoint: minimal for a loss or an error, maximal for any other "
+        "(with rollouts the default is reward/mean).",
     )
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = Field(
         (), description="Trackers besides the run folder and the terminal."

@@ -65,7 +65,8 @@ def find_unused(config: Config) -> set[str]:
 def _complete(config: Config) -> tuple[Row, Row, dict[str, Any]]:
     """The row of the table, the row with the config's cells, and the value of every key outside `cells`."""
     base = find_row(config.algorithm)
-    values = _defaults() | dict(base.defaults) | _given(config)
+    sampled = {"run.best_metric": "reward/mean"} if base.samples else {}  # what samples evaluates no loss
+    values = _defaults() | sampled | dict(base.defaults) | _given(config)
     if values["model.dtype"] == "auto":
         values["model.dtype"] = default_dtype()
     row = with_budget(with_cells(base, config.cells), config.cells, values["rollouts.max_new_tokens"])

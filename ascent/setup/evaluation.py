@@ -48,9 +48,9 @@ def refuse_unknown(name: str, heldout: Batches, objective: Objective) -> None:
     """ValueError, before the first step, if the evaluation has no such number; the model is not asked."""
     batch = heldout[0]
     known = {MISMATCHED_SCORE: torch.zeros(())} if objective.wants_mismatched else {}
-    terms = with_reward_model_metrics(objective).terms(
-        {**batch, **known, **dummy_outputs(batch, objective.want, torch.float32)}
-    )
+    outputs = dummy_outputs(batch, objective.want | objective.statistics_want, torch.float32)
+    inputs = {**batch, **known, **outputs}
+    terms = with_reward_model_metrics(objective).terms({**inputs, **objective.step_statistics(inputs)})
     names = {
         "loss/total",
         *(LOSS_NAMES.get(term, f"loss/{term}") for term in terms),

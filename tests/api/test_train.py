@@ -300,18 +300,18 @@ ALWAYS = "completion/length_max, completion/length_mean, completion/truncated_fr
 @pytest.mark.parametrize(
     ("best_metric", "words"),
     [
-        (None, rf"run\.best_metric='loss/total' is no number of this evaluation; use one of {ALWAYS}, "),
+        ("loss/total", rf"run\.best_metric='loss/total' is no number of this evaluation; use one of {ALWAYS}, "),
         ("nonsense", rf"run\.best_metric='nonsense' is no number of this evaluation; use one of {ALWAYS}, "),
         ("reward/verifer/correct", r"is no number of this evaluation; use one of .*, reward/verifier\[/PART\]"),
         ("env/turns", "run.best_metric='env/turns' is no number of this evaluation"),
     ],
 )
 def test_what_samples_refuses_a_best_by_that_it_does_not_report_before_anything_is_built(
-    tmp_path: Path, best_metric: str | None, words: str
+    tmp_path: Path, best_metric: str, words: str
 ) -> None:
-    named = {} if best_metric is None else {"run.best_metric": best_metric}
+    plan = resolve(validate(nest_keys({**SAMPLING, "run.best_metric": best_metric})))
     with pytest.raises(ValueError, match=words):
-        train_plan(resolve(validate(nest_keys({**SAMPLING, **named}))), tmp_path / "run", say=quiet)
+        train_plan(plan, tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 
 
@@ -324,6 +324,10 @@ def test_a_part_that_no_reward_gives_is_refused_before_a_step_is_trained(tmp_pat
     ):
         train_plan(plan, tmp_path / "run", say=quiet)
     assert [row["step"] for row in read_run(tmp_path / "run").metrics] == [0]
+
+
+def test_the_best_of_what_samples_has_the_highest_reward_by_default() -> None:
+    assert resolve(validate(nest_keys(SAMPLING))).config.run.best_metric == "reward/mean"
 
 
 @pytest.mark.parametrize("best_metric", ["reward/correct", "reward/mean", "reward/verifier/places", "env/turns"])

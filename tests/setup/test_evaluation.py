@@ -160,6 +160,13 @@ def test_figures_are_those_of_the_scores_the_command_gives(judge: Path) -> None:
     assert last["eval/preference/brier"] == pytest.approx(sum((1 + math.exp(gap)) ** -2 for gap in gaps) / 8, abs=1e-5)
 
 
+@pytest.mark.parametrize("row", ["aot", "aot_unpaired", "kto", "bco", "gkd"])
+def test_the_best_can_be_kept_where_a_loss_reads_statistics_of_the_step(row: str, tmp_path: Path) -> None:
+    run = {"steps": 1, "save_every": 1, "evaluate_every": 1, "keep_best": 1}
+    train_plan(tiny_plan(algorithm=row, run=run), tmp_path / "run", say=lambda line: None)
+    assert math.isfinite(read_run(tmp_path / "run").metrics[-1]["eval/loss/total"])
+
+
 def test_a_number_that_is_not_evaluated_cannot_decide_what_is_best(tmp_path: Path) -> None:
     training = assemble(tiny_plan(algorithm="reward_model"), tmp_path)
     for name in ("loss/total", "preference/accuracy", "preference/calibration_error", "loss/bradley_terry"):
