@@ -52,7 +52,7 @@ def _check_reachable(name: str) -> None:
     except (HfHubHTTPError, HFValidationError):
         return  # the hub answered, or will not be asked; `datasets` reports it
     except httpx.TransportError as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise MissingData(
-            f"{name!r} is no file, no folder and no built-in task here, and the hub cannot be reached "
-            f"({str(error).splitlines()[0]})"
+            f"{name!r} is no file, no folder and no built-in task here, and the hub cannot be reached ({reason})"
         ) from None

@@ -53,9 +53,10 @@ def check_hub(found: Path | str) -> Path | str:
         try:
             return Path(snapshot_download(found, local_files_only=True))
         except LocalEntryNotFoundError:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ValueError(
                 f"model={found!r} is no folder here and was never downloaded, and the hub cannot be reached "
-                f"({str(error).splitlines()[0]}); give a folder, or download the model where there is a network"
+                f"({reason}); give a folder, or download the model where there is a network"
             ) from error
     return found
 
