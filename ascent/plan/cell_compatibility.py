@@ -22,8 +22,7 @@ from ascent.losses.objective import WITHIN_SUMS
 SAME_INPUTS = {"fresh_pairs": ("fresh_pairs", "pairs")}
 ONLY_IN_FILES = frozenset({"gold_B", "margins_P", "scores_B"})
 
-# What a model with a scalar head has, and what one without it has.
-OF_SCALAR_HEADS = frozenset({"scores_B", "step_logits_TC"})
+# What a model without a scalar head gives.
 OF_LANGUAGE_MODELS = frozenset({"logprobs_T", "logprobs_B", "log_ratio_T", "entropy_T", "log_collision_T", "logits_TV"})
 
 PER_SEQUENCE_RATIOS = (ratios.sequence_geometric, ratios.sequence_geometric_token)
@@ -89,7 +88,7 @@ def _token_weights_fit_loss(row: Row) -> None:
 
 def _terms_share_a_head(row: Row) -> None:
     """A loss of scores trains a model with a scalar head, which has no log-probs."""
-    if row.loss is None or OF_SCALAR_HEADS.isdisjoint(row.loss.required):
+    if row.loss is None or row.needs.isdisjoint({"score_head", "step_head"}):
         return
     for slot, each in row.cells():
         foreign = next((name for name in each.required if name in OF_LANGUAGE_MODELS), None)

@@ -16,6 +16,7 @@ from ascent.api.replay import replay
 from ascent.api.train import resume_run, train_plan
 from ascent.config.schema import MULTI_CELL_SLOTS
 from ascent.plan.resolve import Plan
+from ascent.runs.folder import read_run
 from tests.end_to_end import ranked
 
 ACCEPTED = 6  # keys that a recipe sets besides what its row needs
@@ -89,12 +90,14 @@ def files_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def train_resume_replay(seed: int, policy: Path, folder: Path) -> bool:
-    """False if it was refused. A KeyError, say, is no refusal."""
+    """False if it was refused, which must happen before a step is trained, and with a ValueError."""
     plan, settings = drawn(seed, policy)
     run, copy = folder / "run", folder / "copy"
     try:
         train_plan(plan, run, say=lambda line: None)
     except ValueError:
+        trained = [line["step"] for line in read_run(run).metrics] if run.exists() else []
+        assert not any(trained), settings
         return False
     steps = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
     last = run / f"checkpoints/{steps[-1]}"
@@ -104,8 +107,7 @@ def train_resume_replay(seed: int, policy: Path, folder: Path) -> bool:
         shutil.rmtree(last)
         resume_run(run, say=lambda line: None)
         assert files_of(last) == files, settings
-    if not plan.config.rollouts.partial_rollouts:  # which are refused
-        assert replay(str(copy), steps[-1]).exact, settings
+    assert replay(str(copy), steps[-1]).exact, settings
     return True
 
 
