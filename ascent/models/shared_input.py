@@ -152,7 +152,8 @@ class _SharedLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *d_outs: Tensor) -> tuple[Tensor | None, ...]:
-        weights, kept = ctx.saved_tensors[: ctx.num_weights], ctx.saved_tensors[ctx.num_weights :]
+        saved = ctx.saved_tensors  # once: recomputed layers refuse a second time
+        weights, kept = saved[: ctx.num_weights], saved[ctx.num_weights :]
         d_NE = torch.cat([each.flatten(0, -2) for each in d_outs], -1)
         d_x = (d_NE @ _join(weights)).view(*d_outs[0].shape[:-1], -1) if ctx.needs_input_grad[0] else None
         if not any(ctx.needs_input_grad[5:]):
