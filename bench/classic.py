@@ -22,10 +22,8 @@ import argparse
 import datetime
 import json
 import math
-import platform
 import shlex
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -33,6 +31,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from hardware import hardware
 
 from ascent.classic import policy_gradient, ppo, trpo, variance
 from ascent.classic.result import Result, evaluate
@@ -233,12 +232,6 @@ def welch(a: list[float], b: list[float]) -> dict[str, float]:
     freedom = sum(parts) ** 2 / max(sum(part**2 / (len(x) - 1) for part, x in zip(parts, (a, b), strict=True)), 1e-300)
     half = T_95[min(max(int(freedom), 1), len(T_95)) - 1] * math.sqrt(sum(parts))
     return {"mean": float(np.mean(a) - np.mean(b)), "half_width_95": half}
-
-
-def hardware() -> dict[str, Any]:
-    listed = subprocess.run(["lscpu"], capture_output=True, text=True).stdout if sys.platform == "linux" else ""
-    named = [line.split(":", 1)[1].strip() for line in listed.splitlines() if line.startswith("Model name")]
-    return {"cpu": named[0] if named else platform.processor(), "cores": os.cpu_count(), "machine": platform.machine()}
 
 
 def main() -> None:

@@ -16,9 +16,6 @@ import argparse
 import dataclasses
 import datetime
 import json
-import platform
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from hardware import hardware
 
 from ascent.classic import dqn
 from ascent.classic.curves import plot_learning
@@ -53,12 +51,6 @@ def measure(seed: int, settings: dqn.Settings) -> tuple[Result, dict[str, Any]]:
         "seconds": result.seconds,
         "cpu_seconds": cpu,
     }
-
-
-def hardware() -> dict[str, Any]:
-    listed = subprocess.run(["lscpu"], capture_output=True, text=True).stdout if sys.platform == "linux" else ""
-    named = [line.split(":", 1)[1].strip() for line in listed.splitlines() if line.startswith("Model name")]
-    return {"cpu": named[0] if named else platform.processor(), "cores": os.cpu_count(), "machine": platform.machine()}
 
 
 def main() -> None:

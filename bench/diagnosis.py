@@ -40,7 +40,7 @@ from ascent.runs.curves import points  # noqa: E402
 from ascent.runs.folder import read_run  # noqa: E402
 from ascent.tasks.keyed_random import KeyedRandom  # noqa: E402
 from bench.diagnosis_runs import SETS, Case, Corpus, Keys, cases  # noqa: E402
-from bench.learning import hardware  # noqa: E402
+from bench.hardware import hardware  # noqa: E402
 
 FORECAST_STEPS = 18  # of a run whose score is forecast
 

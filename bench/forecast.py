@@ -260,7 +260,7 @@ def arguments() -> argparse.Namespace:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    from bench.learning import hardware
+    from bench.hardware import hardware
 
     known = json.loads(path.read_text())["rows"] if path.is_file() else []
     new = {(each["recipe"], each["turn"]) for each in rows}

@@ -21,7 +21,6 @@ import argparse
 import datetime
 import json
 import math
-import platform
 import random
 import resource
 import statistics
@@ -34,6 +33,8 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from hardware import hardware
 
 HERE = Path(__file__).resolve().parent
 PEER = HERE / "peers" / "grpo.py"
@@ -226,12 +227,6 @@ def verdict(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         if len({tuple(each) for each in work.values()}) > 1:
             raise RuntimeError(f"the sides did not do the same work (tokens trained, tokens read): {work}")
     return result
-
-
-def hardware() -> dict[str, Any]:
-    cpu = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
-    names = [line.split(":")[1].strip() for line in cpu.splitlines() if line.startswith("Model name")]
-    return {"cpu": names[0] if names else platform.processor(), "cores": os.cpu_count(), "machine": platform.machine()}
 
 
 def main() -> None:

@@ -25,9 +25,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import argparse
 import datetime
 import json
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,6 +38,7 @@ from typing import Any
 
 import torch
 import transformers
+from hardware import hardware
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -212,12 +211,6 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
         for key, each in numbers.items():
             lines.append(f"  {key:18} mean {each['mean']:8.3f}   min {each['min']:8.3f}   max {each['max']:8.3f}")
     return "\n".join(lines)
-
-
-def hardware() -> dict[str, Any]:
-    listed = subprocess.run(["lscpu"], capture_output=True, text=True).stdout if sys.platform == "linux" else ""
-    named = [line.split(":", 1)[1].strip() for line in listed.splitlines() if line.startswith("Model name")]
-    return {"cpu": named[0] if named else platform.processor(), "cores": os.cpu_count(), "machine": platform.machine()}
 
 
 def record(study: str, seeds: range, runs: list[dict[str, Any]], given: argparse.Namespace) -> dict[str, Any]:

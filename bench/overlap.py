@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))
 
 import ascent  # noqa: E402
 from ascent.records import Message, Prompt, Reply, Rollout  # noqa: E402
-from bench.learning import hardware  # noqa: E402
+from bench.hardware import hardware  # noqa: E402
 
 SKIPPED = 3  # steps: the first samples twice, and each compiles or allocates something
 WAIT = "OVERLAP_WAIT"  # an environment variable: a run loads rewards and environments from this file once more

@@ -14,7 +14,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -24,9 +23,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hardware import hardware
+
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs" / "results"
-MODEL_NAME = "Model name:"
 
 
 def one(folder: Path, seed: int, rlhf: bool) -> dict[str, Any]:
@@ -60,12 +60,6 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
         found[model["name"]] = {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
     seconds = [run["seconds"] for run in runs]
     return {"accuracy": found, "seconds": {"median": statistics.median(seconds), "max": max(seconds)}}
-
-
-def hardware() -> dict[str, Any]:
-    cpu = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
-    names = [line.split(":")[1].strip() for line in cpu.splitlines() if line.startswith(MODEL_NAME)]
-    return {"cpu": names[0] if names else platform.processor(), "cores": os.cpu_count(), "machine": platform.machine()}
 
 
 def main() -> None:

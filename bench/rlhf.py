@@ -31,7 +31,8 @@ from typing import Any  # noqa: E402
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from learning import hardware, summary, table  # noqa: E402
+from hardware import hardware  # noqa: E402
+from learning import summary, table  # noqa: E402
 
 from tests.end_to_end import preferring  # noqa: E402
 

@@ -30,7 +30,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from grpo import NEVER, hardware, peak_bytes, versions  # noqa: E402
+from grpo import NEVER, peak_bytes, versions  # noqa: E402
+from hardware import hardware  # noqa: E402
 
 SIDES: dict[str, dict[str, Any]] = {
     "PPO, separate critic": {"algorithm": "ppo", "model.critic": "separate"},

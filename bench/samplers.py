@@ -36,7 +36,7 @@ from ascent.protocols import Sampler  # noqa: E402
 from ascent.records import Message, Request  # noqa: E402
 from ascent.setup.policy_weights import PolicyWeights  # noqa: E402
 from ascent.setup.samplers import Engine, ServedPolicy, fleet_of  # noqa: E402
-from bench.learning import hardware  # noqa: E402
+from bench.hardware import hardware  # noqa: E402
 
 
 def requests_of(renderer: Renderer, given: argparse.Namespace) -> list[Request]:

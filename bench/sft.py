@@ -18,7 +18,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import argparse
 import datetime
 import json
-import platform
 import random
 import statistics
 import subprocess
@@ -28,6 +27,8 @@ import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from hardware import hardware
 
 HERE = Path(__file__).resolve().parent
 PEER = HERE / "peers" / "sft.py"
@@ -164,12 +165,6 @@ def verdict(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         pairs = zip(found["ours"][0]["steps"], found["trl unpacked"][0]["steps"], strict=True)
         result["largest_difference_of_losses"] = max(abs(a["loss"] - b["loss"]) for a, b in pairs)
     return result
-
-
-def hardware() -> dict[str, Any]:
-    cpu = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
-    names = [line.split(":")[1].strip() for line in cpu.splitlines() if line.startswith("Model name")]
-    return {"cpu": names[0] if names else platform.processor(), "cores": os.cpu_count(), "machine": platform.machine()}
 
 
 def main() -> None:

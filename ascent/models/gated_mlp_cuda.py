@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ascent.models.shared_input import LinearForward, to_keep
+from ascent.models.shared_input import LinearForward, join, to_keep
 
 BLOCK = 1024
 TOLERANCE = 2**-6  # of the largest output: the product may be summed in another order
@@ -42,9 +42,10 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def gated_mlp(
-    x: Tensor, gate_up: Tensor, gate_ID: Tensor, up_ID: Tensor, down_DI: Tensor, linear: LinearForward = F.linear
+    x: Tensor, gate_up: Tensor | None, gate_ID: Tensor, up_ID: Tensor, down_DI: Tensor, linear: LinearForward = F.linear
 ) -> Tensor:
-    """(silu(x @ gate.T) * (x @ up.T)) @ down.T. `gate_up` is the view that covers gate and up."""
+    """(silu(x @ gate.T) * (x @ up.T)) @ down.T. `gate_up` is the view that covers gate and up; without it, they are
+    joined here, and again in the backward pass: no copy is kept."""
     out: Tensor = _GatedMLP.apply(x, gate_up, gate_ID, up_ID, down_DI, linear)
     return out
 
@@ -70,18 +71,27 @@ class _GatedMLP(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, gate_ID: Tensor, up_ID: Tensor, down_DI: Tensor, linear: LinearForward
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        gate_ID: Tensor,
+        up_ID: Tensor,
+        down_DI: Tensor,
+        linear: LinearForward,
     ) -> Tensor:
-        gate_up = linear(x.flatten(0, -2), weight, None)
+        weights = (gate_ID, up_ID) if weight is None else (weight,)
+        gate_up = linear(x.flatten(0, -2), join(weights), None)
         kept, ctx.recompute = to_keep(x)
-        ctx.save_for_backward(gate_up, weight, down_DI, *kept)
+        ctx.num_weights = len(weights)
+        ctx.save_for_backward(gate_up, down_DI, *weights, *kept)
         out = linear(_activation(*gate_up.chunk(2, -1)), down_DI, None)
         return out.view(*x.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        gate_up, weight, down_DI, *kept = ctx.saved_tensors
+        gate_up, down_DI, *rest = ctx.saved_tensors
+        weights, kept = rest[: ctx.num_weights], rest[ctx.num_weights :]
         needs_x, _, needs_gate, needs_up, needs_down, _ = ctx.needs_input_grad
         d_ND, d_gate_up = d_out.flatten(0, -2), torch.empty_like(gate_up)
         d_x, d_gate, d_up, d_down = None, None, None, None
@@ -91,7 +101,7 @@ class _GatedMLP(torch.autograd.Function):
         if hidden_NI is not None:
             d_down = d_ND.mT @ hidden_NI
         if needs_x:
-            d_x = (d_gate_up @ weight).view(d_out.shape)
+            d_x = (d_gate_up @ join(weights)).view(d_out.shape)
         if needs_gate or needs_up:
             d_gate, d_up = (d_gate_up.mT @ ctx.recompute(*kept).flatten(0, -2)).chunk(2)
         return d_x, None, d_gate, d_up, d_down, None

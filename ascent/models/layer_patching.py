@@ -122,7 +122,7 @@ def fast_mlp(stock: StockForward, module: Any, x: Tensor) -> Tensor:
     gate, up, down = (getattr(module, name) for name in GATED_MLP[:3])
     plain = all(_stock_class(each) is nn.Linear and each.bias is None for each in (gate, up, down))
     merged = shared_input.adjacent((gate.weight, up.weight)) if plain else None
-    if merged is not None:
+    if merged is not None or (plain and shared_input.joins_copies(gate)):
         return gated_mlp(x, merged, gate.weight, up.weight, down.weight, getattr(module, "kernels", FAST).forward)
     out: Tensor = down(silu_mul(gate(x), up(x)))
     return out

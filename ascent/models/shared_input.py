@@ -78,6 +78,12 @@ class SharedInput:
         return found
 
 
+def joins_copies(layer: nn.Module) -> bool:
+    """Whether a layer is one product with others although their weights do not lie next to each other."""
+    shared: Any = getattr(layer, "shared_input", None)
+    return shared is not None and shared[0].copies
+
+
 def recomputable(out: Tensor, inputs: tuple[Tensor, ...], function: Callable[..., Tensor]) -> Tensor:
     """Mark a tensor as cheap to compute again, so that a backward pass that reads it need not keep it."""
     out.recompute = (inputs, function)  # type: ignore[attr-defined]
@@ -117,7 +123,8 @@ def adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
     return first.detach().as_strided(size, first.stride())
 
 
-def _join(tensors: Sequence[Tensor]) -> Tensor:
+def join(tensors: Sequence[Tensor]) -> Tensor:
+    """The tensors as one, copied unless it is one already."""
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
@@ -147,7 +154,7 @@ class _SharedLinear(torch.autograd.Function):
         )
         if weight_ED is None and ctx.has_bias:
             bias_E = torch.cat(own[count:])
-        return linear(x, _join(weights), bias_E).split(ctx.sizes, -1)
+        return linear(x, join(weights), bias_E).split(ctx.sizes, -1)
 
     @staticmethod
     @once_differentiable
@@ -155,7 +162,7 @@ class _SharedLinear(torch.autograd.Function):
         saved = ctx.saved_tensors  # once: recomputed layers refuse a second time
         weights, kept = saved[: ctx.num_weights], saved[ctx.num_weights :]
         d_NE = torch.cat([each.flatten(0, -2) for each in d_outs], -1)
-        d_x = (d_NE @ _join(weights)).view(*d_outs[0].shape[:-1], -1) if ctx.needs_input_grad[0] else None
+        d_x = (d_NE @ join(weights)).view(*d_outs[0].shape[:-1], -1) if ctx.needs_input_grad[0] else None
         if not any(ctx.needs_input_grad[5:]):
             return d_x, *[None] * (len(ctx.needs_input_grad) - 1)
         d_weights = (d_NE.mT @ ctx.recompute(*kept).flatten(0, -2)).split(ctx.sizes)

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from ascent.maths.batch import PackedBatch
+from ascent.models.fused_logprobs import CUDA_BUDGET_BYTES
 from ascent.models.layer_patching import merge_products
 from ascent.models.model import LanguageModel
 from ascent.parallel.ranks import Ranks
@@ -48,8 +49,9 @@ def shard(model: LanguageModel, ranks: Ranks, device: torch.device) -> None:
         policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for weight in model.parameters():
             weight.data = weight.data.to(torch.float32)
-    if device.type == "cuda":  # as a model that is not divided does there
+    if device.type == "cuda":  # as a model that was loaded there, and not on the CPU
         merge_products(model.module, copies=True)
+        model.budget_bytes = max(model.budget_bytes, CUDA_BUDGET_BYTES)
     root = Root(model)
     layers = [each for each in root.modules() if type(each).__name__ in (model.module._no_split_modules or ())]
     for module in (*layers, root):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ascent.models.shared_input import SharedInput, adjacent, find_groups, recomputable
 
@@ -112,6 +114,19 @@ def test_copies_have_the_bits_of_weights_stored_together_and_are_not_kept() -> N
         found.append([*parts, own.grad, module.k_proj.weight.grad, module.v_proj.bias.grad])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
     assert kept == [16 * 6, 7 * 6, 8 * 6, 4 * 6, 4 * 6, 7 * 6]  # the joined weights, or each of them, and the input
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_recomputed_layer_has_the_same_gradients(copies: bool) -> None:
+    module = Attention()
+    group = shared(module, copies=copies)
+    found = []
+    for run in (lambda f, x: f(x), partial(checkpoint, use_reentrant=False)):
+        module.zero_grad()
+        x = torch.linspace(-1, 1, 18, dtype=torch.float64).view(3, 6).requires_grad_()
+        run(lambda each: torch.cat(outputs(group, each.sin()), -1).square(), x).sum().backward()
+        found.append([x.grad, *(layer.weight.grad for layer in group.layers)])
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
 def test_after_a_weight_is_replaced_layers_run_one_by_one() -> None:
