@@ -175,11 +175,15 @@ def start(spec: Spec, given: argparse.Namespace) -> dict[str, Any]:
     result.unlink(missing_ok=True)
     words = [sys.executable, __file__, "one", *sys.argv[2:], "--arm", spec.arm, "--age", str(spec.staleness)]
     began, message = time.time(), ""
+    threads = {
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // given.jobs))
+    }  # or they wait for each other
     with log.open("w") as output:
         try:
             status = subprocess.run(
-                [*words, "--seed", str(spec.seed)], stdout=output, stderr=output, timeout=given.limit
-            ).returncode
+                [*words, "--seed", str(spec.seed)], stdout=output, stderr=output, timeout=given.limit,
+                env=threads | os.environ,
+            ).returncode  # fmt: skip
             outcome = f"exit status {status}"
         except subprocess.TimeoutExpired:
             outcome = f"not done after {given.limit:.0f} s"

@@ -9,12 +9,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ascent.api.peak_memory import PeakMemory, forecast_peak, memory_of, watch_memory
+from ascent.api.peak_memory import PeakMemory, explain_memory, forecast_peak, memory_of, watch_memory
 from ascent.api.train import Overrides, Recipe, assemble, plan_of, say_slow
 from ascent.maths.batch import PackedBatch
 from ascent.models.memory import Forecast
 from ascent.progress import phase
 from ascent.runs.terminal import Display
+from ascent.setup.layout import Layout
 from ascent.setup.offline import Training
 
 REPLICATED, SHARDED = "replicated", "sharded"
@@ -76,10 +77,10 @@ def check(
             training = assemble(plan, Path(folder))
         stack.callback(training.close)
         watch = stack.enter_context(watch_memory())
-        with _stage("first step", display):
+        with _stage("first step", display), explain_memory(plan, training):
             batches, step = _first(training, 1)
             stats = training.learner.step(batches, training.objective)
-        with _stage("second step", display):
+        with _stage("second step", display), explain_memory(plan, training):
             start = time.perf_counter()
             more, step = _first(training, step + 1)
             for each in training.others:
@@ -100,7 +101,7 @@ def check(
         peak=peak,
         memory=memory_of(plan, training),
         layouts={
-            layout: memory_of(plan, training, ranks=processes, sharded=layout == SHARDED)
+            layout: memory_of(plan, training, Layout(processes, layout == SHARDED))
             for layout in ((REPLICATED, SHARDED) if processes > 1 else ())
         },
     )

@@ -9,6 +9,7 @@ from itertools import chain
 from ascent import loop
 from ascent.api.callbacks import Callbacks
 from ascent.api.diagnose import write_diagnosis
+from ascent.api.peak_memory import explain_memory
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import ResumePoint, read_state
 from ascent.checkpoints.save import RetentionPolicy, best, save
@@ -82,7 +83,7 @@ def drive(
             outside = trackers_of(plan, run, training, resumed_at=done if found else None)
             for each in chain(outside, _recorders(plan, training, run, terminal.note if terminal else say)):
                 tracker.add(each)
-        with notes_to(terminal.note if terminal else say), GracefulStop() as stop:
+        with notes_to(terminal.note if terminal else say), explain_memory(plan, training), GracefulStop() as stop:
             if training.evaluate is not None and done == 0:  # the baseline; no checkpoint is ranked by it
                 baseline = training.evaluate(0)
                 tracker.log(0, baseline)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from ascent import loop
-from ascent.api.peak_memory import PeakMemory, forecast_peak, memory_of, watch_memory
+from ascent.api.peak_memory import PeakMemory, explain_memory, forecast_peak, memory_of, watch_memory
 from ascent.api.train import Overrides, Recipe, assemble, plan_of, say_slow
 from ascent.checkpoints import rng
 from ascent.checkpoints.save import save
@@ -137,6 +137,7 @@ def forecast(
         if gpu is not None:
             return _on_gpu(plan, training, gpu)
         watch = stack.enter_context(watch_memory())
+        stack.enter_context(explain_memory(plan, training))
         steps = _measure_steps(training)
         seconds, size = _measure_checkpoint(training, work)
         evaluated, centered = _measure_evaluation(training), _measure_centering(training)
@@ -229,7 +230,7 @@ def _measure_centering(training: Training) -> float:
 
 def _on_gpu(plan: Plan, training: Training, name: str) -> RunForecast:
     card, config, sampled = find_gpu(name), plan.config, plan.row.samples
-    memory = memory_of(plan, training, cuda=True)
+    memory = memory_of(plan, training, cuda=True, card=int(card.memory))
     rollouts, module = config.rollouts, training.model.module
     parameters = num_parameters(module)[0]
     trained = sum(each.numel() for each in training.model.parameters())

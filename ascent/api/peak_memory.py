@@ -19,9 +19,8 @@ from ascent.models.model import LanguageModel
 from ascent.plan.resolve import Plan
 from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import Critic
-from ascent.setup.layout import Layout, forecast_layout
+from ascent.setup.layout import ONE_RANK, Layout, forecast_layout, microbatch_target
 from ascent.setup.offline import FrozenOutputSource, Training
-from ascent.setup.policy import microbatch_target
 from ascent.setup.rl import FrozenModel
 from ascent.update.learner import LocalLearner
 
@@ -72,6 +71,25 @@ def watch_memory() -> Iterator[MemoryWatch]:
             thread.join()
 
 
+@contextmanager
+def explain_memory(plan: Plan, training: Training) -> Iterator[None]:
+    """A GPU without memory as an error of the recipe, with the keys that need less."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        config, tokens = plan.config, largest_microbatch(plan, training)
+        less = [f"update.tokens_per_microbatch={max(1, tokens // 2)} (a micro-batch has up to {tokens} tokens)"]
+        less += ["model.gradient_checkpointing=true"] * (not config.model.gradient_checkpointing)
+        less += ["update.optimizer_offload=true"] * (not config.update.optimizer_offload)
+        less += ["model.lora=16"] * (config.model.lora is None)
+        less += ["a lower rollouts.max_new_tokens"] * plan.row.samples
+        raise ValueError(
+            f"the GPU is out of memory ({str(error).splitlines()[0]}); one or more of these need less: "
+            f"{', '.join(less)}. ascent forecast says what a recipe needs; a run goes on with ascent resume after its "
+            "config.yaml was changed"
+        ) from error
+
+
 def forecast_peak(
     plan: Plan, training: Training, watch: MemoryWatch, steps: Sequence[Mapping[str, float]]
 ) -> PeakMemory:
@@ -99,24 +117,27 @@ def _growth(plan: Plan, training: Training, steps: Sequence[Mapping[str, float]]
     return max(0.0, min(largest, most) - max(run))
 
 
-def largest_microbatch(plan: Plan, training: Training, *, cuda: bool | None = None) -> int:
-    """Tokens of the largest micro-batch that a step can have; `cuda`: on a GPU, whatever there is here."""
+def largest_microbatch(
+    plan: Plan, training: Training, layout: Layout = ONE_RANK, *, cuda: bool | None = None, card: int | None = None
+) -> int:
+    """Tokens of the largest micro-batch that a step can have; `cuda`: on a GPU, whatever there is here, with as many
+    bytes as `card`."""
     rollouts = plan.config.rollouts
     sequences = rollouts.prompts_per_step * rollouts.group_size if plan.row.samples else plan.config.data.batch_size
-    limit, target = plan.config.update.max_microbatch_tokens, microbatch_target(plan, training.model, cuda=cuda)
+    target = microbatch_target(plan, training.model, layout, cuda=cuda, memory=card)
+    limit = plan.config.update.max_microbatch_tokens
     return min(limit, max(target, training.longest), sequences * training.longest)
 
 
 def memory_of(
-    plan: Plan, training: Training, *, ranks: int = 1, sharded: bool = False, cuda: bool | None = None
+    plan: Plan, training: Training, layout: Layout = ONE_RANK, *, cuda: bool | None = None, card: int | None = None
 ) -> Forecast:
     """The forecast for the largest micro-batch: its token budget, or a whole step where that is smaller.
 
-    Memory of rewards and samplers is not included. `cuda`: on a GPU, whatever there is here.
+    Memory of rewards and samplers is not included. `cuda` and `card` as in `largest_microbatch`.
     """
-    tokens = largest_microbatch(plan, training, cuda=cuda)
+    tokens = largest_microbatch(plan, training, layout, cuda=cuda, card=card)
     scored = training.objective.want & {"logprobs_T", "entropy_T", "logits_TV"}
-    layout = Layout(ranks, sharded)
     found = forecast_layout(
         plan, training.model, layout, tokens=tokens, budget_bytes=training.model.budget_bytes if scored else 0,
         reference=_frozen(training), cuda=cuda,

@@ -40,8 +40,9 @@ from ascent.rollouts.config import RolloutConfig
 from ascent.rollouts.experience import model_outputs
 from ascent.rollouts.microbatches import minibatches, split_microbatches, token_budget, units_of
 from ascent.setup.arithmetic import with_arithmetic
+from ascent.setup.layout import microbatch_target
 from ascent.setup.objects import model_of, write_model
-from ascent.setup.policy import adam_of, load_policy, microbatch_target
+from ascent.setup.policy import adam_of, load_policy
 from ascent.setup.rl import FrozenModel, reference_model
 from ascent.setup.samplers import samples_exactly
 from ascent.update.device import to_device

@@ -297,8 +297,8 @@ class Update(Section):
         None,
         ge=1,
         le=MAX_COUNT,
-        description="Tokens per micro-batch, by default 16384 and on a GPU at most 11.5 GiB of activations; it changes "
-        "time, memory and rounding only.",
+        description="Tokens per micro-batch, by default 16384 and on a GPU at most 13.5 GiB of activations, less where "
+        "its memory is small; it changes time, memory and rounding only.",
     )
 
     @property

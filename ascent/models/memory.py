@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from ascent.models.fused_logprobs import BUDGET_BYTES
 
 BYTES = {"float32": 4, "bfloat16": 2}
-MICROBATCH_BYTES = 23 * 2**29  # of activations: larger micro-batches are hardly faster
+MICROBATCH_BYTES = 27 * 2**29  # of activations: larger micro-batches are hardly faster
 # With the optimizer's state in host memory: values of a bucket, and buckets on the GPU at a time.
 OFFLOAD_BUCKET, OFFLOAD_SLOTS = 2**23, 3
 QUANTIZED_BYTES = (4 + 8 / 64 + 32 / (64 * 256)) / 8  # NF4: a scale for 64 weights, in 8 bits, and one for 256 scales
@@ -166,9 +166,12 @@ def layer_bytes(shape: Shape, tokens: int, size: int, *, fused: bool = False) ->
     return tokens * (norms + attention + feed_forward)
 
 
-def microbatch_tokens(shape: Shape, dtype: str, *, gradient_checkpointing: bool, limit: int) -> int:
-    """The tokens whose activations take MICROBATCH_BYTES on CUDA, at most `limit`."""
+def microbatch_tokens(
+    shape: Shape, dtype: str, *, gradient_checkpointing: bool, limit: int, room: int | None = None
+) -> int:
+    """The tokens whose activations take MICROBATCH_BYTES on CUDA, or `room` bytes if that is less; at most `limit`."""
     size = BYTES[dtype]
     layer = layer_bytes(shape, 1, size, fused=True)
-    kept = shape.hidden * size if gradient_checkpointing else layer
-    return max(1, min(limit, MICROBATCH_BYTES // (shape.layers * kept)))
+    kept = shape.layers * shape.hidden * size + layer if gradient_checkpointing else shape.layers * layer
+    room = MICROBATCH_BYTES if room is None else min(room, MICROBATCH_BYTES)
+    return max(1, min(limit, room // (kept + 3 * shape.hidden * 4)))

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from ascent.models.fused_logprobs import BUDGET_BYTES
-from ascent.models.memory import Forecast, forecast, shape_of
+from ascent.models.fused_logprobs import BUDGET_BYTES, CUDA_BUDGET_BYTES
+from ascent.models.memory import Forecast, forecast, microbatch_tokens, shape_of
 from ascent.models.model import LanguageModel
 from ascent.models.quantize import num_parameters
 from ascent.parallel.ranks import Ranks
@@ -17,6 +17,7 @@ from ascent.setup.critic import Critic
 
 M = TypeVar("M", LanguageModel, Critic)
 MAX_USED = 0.8  # of a GPU's memory, before a model is divided; the rest is for the KV cache
+UPDATE_FRACTION = 0.85  # of a GPU's memory, for an update; the KV cache is given back before it
 
 
 class Layout(NamedTuple):
@@ -24,6 +25,9 @@ class Layout(NamedTuple):
 
     ranks: int = 1
     sharded: bool = False
+
+
+ONE_RANK = Layout()
 
 
 def forecast_layout(
@@ -51,6 +55,42 @@ def forecast_layout(
         ranks=layout.ranks,
         sharded=layout.sharded,
     )
+
+
+def microbatch_target(
+    plan: Plan, model: LanguageModel, layout: Layout = ONE_RANK, *, cuda: bool | None = None, memory: int | None = None
+) -> int:
+    """The tokens of a micro-batch in training, where a single sequence is not longer.
+
+    On a GPU their activations fit beside the models of the run, into its whole memory: what other processes use is not
+    asked, because a run must be split in the same way when it is resumed. `cuda`: on a GPU; None: where the model is.
+    `memory`: the bytes of that GPU; None: of the one the model is on, if it is.
+    """
+    update, settings = plan.config.update, plan.config.model
+    limit = update.max_microbatch_tokens
+    on_cuda = model.device.type == "cuda" if cuda is None else cuda
+    if update.tokens_per_microbatch is not None or not on_cuda:
+        return limit
+    if memory is None and model.device.type == "cuda":
+        memory = torch.cuda.get_device_properties(model.device).total_memory
+    room = None if memory is None else int(UPDATE_FRACTION * memory) - models_bytes(plan, model, layout)
+    checkpointing = settings.gradient_checkpointing
+    shape = shape_of(model.module.config, 0)
+    return microbatch_tokens(shape, settings.dtype, gradient_checkpointing=checkpointing, limit=limit, room=room)
+
+
+def models_bytes(plan: Plan, model: LanguageModel, layout: Layout) -> int:
+    """What an update needs on a GPU besides activations. Frozen models are taken to be as large as the policy."""
+    settings, needs = plan.config.model, plan.row.needs
+    own = forecast_layout(plan, model, layout, tokens=1, budget_bytes=CUDA_BUDGET_BYTES, cuda=True)
+    frozen = (
+        "reference" in needs and (settings.lora is None or settings.reference is not None),
+        bool(needs & {"teacher", "teacher_distribution"}),
+        settings.reward_model is not None,
+        plan.config.rollouts.max_staleness > 0,  # a copy samples while the policy is updated
+    )
+    critic = own.persistent if "critic" in needs and settings.critic == "separate" else 0
+    return own.total + sum(frozen) * own.weights + critic
 
 
 def is_sharded(plan: Plan, model: LanguageModel, ranks: Ranks) -> bool:

@@ -21,9 +21,9 @@ from ascent.plan.resolve import Plan
 from ascent.runs.sample_log import SampleBatch
 from ascent.setup import evaluation
 from ascent.setup.data import prepare_records, refuse_shorter, within_context
-from ascent.setup.layout import describe_layout, divide, is_sharded
+from ascent.setup.layout import Layout, describe_layout, divide, is_sharded, microbatch_target
 from ascent.setup.on_policy_distillation import OnPolicyAnswers
-from ascent.setup.policy import adam_of, device, load_policy, microbatch_target, reference_of
+from ascent.setup.policy import adam_of, device, load_policy, reference_of
 from ascent.setup.samplers import local_sampler
 from ascent.setup.teacher import Teacher, teacher_of
 from ascent.update.learner import LocalLearner
@@ -104,7 +104,9 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
     )
     plan, clipped = within_context(plan, renderer)
     answers = on_policy_answers(plan, model, renderer, ranks)
-    source, items, notes = source_of(plan, renderer, microbatch_target(plan, model), ranks, answers)
+    sharded = is_sharded(plan, model, ranks)
+    target = microbatch_target(plan, model, Layout(ranks.count, sharded))
+    source, items, notes = source_of(plan, renderer, target, ranks, answers)
     if config.data.batch_size > len(items):
         few = f"data.batch_size={config.data.batch_size}, but there are only {len(items)} records"
         notes = (*notes, f"{few}: a step has some of them several times")
@@ -113,7 +115,6 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
         steps = math.ceil(round(config.data.epochs * source.steps_per_epoch, 6))
         notes = (*notes, f"data.epochs={config.data.epochs:g}: {steps} steps of {config.data.batch_size} records")
     notes = (*model.notes, *renderer.describe(), *clipped, *notes)
-    sharded = is_sharded(plan, model, ranks)
     if sharded and answers is None:
         model.to_host()  # it is written there when it is saved
     learner = LocalLearner(

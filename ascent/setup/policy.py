@@ -14,7 +14,6 @@ from ascent.checkpoints import disk
 from ascent.models import load as models
 from ascent.models import lora, tiny
 from ascent.models.heads import StepFormat
-from ascent.models.memory import microbatch_tokens, shape_of
 from ascent.models.model import LanguageModel
 from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.setup.objects import NO_OBJECTS, Objects, is_object, label_of, write_model
@@ -28,19 +27,6 @@ TINY = "tiny:"
 MPS = "ASCENT_MPS"
 # What building a run may leave in its folder before there is a run: models and log-probs made from the recipe alone.
 INITIAL, REFERENCE = "initial", "reference.safetensors"
-
-
-def microbatch_target(plan: Plan, model: LanguageModel, *, cuda: bool | None = None) -> int:
-    """The tokens of a micro-batch in training, where a single sequence is not longer. `cuda`: on a GPU; None: where the
-    model is."""
-    update, settings = plan.config.update, plan.config.model
-    limit = update.max_microbatch_tokens
-    on_cuda = model.device.type == "cuda" if cuda is None else cuda
-    if update.tokens_per_microbatch is not None or not on_cuda:
-        return limit
-    shape = shape_of(model.module.config, 0)
-    checkpointing = settings.gradient_checkpointing
-    return microbatch_tokens(shape, settings.dtype, gradient_checkpointing=checkpointing, limit=limit)
 
 
 def load_policy(

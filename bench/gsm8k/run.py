@@ -88,6 +88,8 @@ def main() -> None:
     parser.add_argument("--stage", help="this stage in this process")
     parser.add_argument("--seed", type=int)
     given = parser.parse_args()
+    if given.jobs > 1:  # or stages side by side wait for each other's threads
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // given.jobs)))
     stages = given.stages.split(",")
     unknown = set(stages) - set(STAGES)
     if unknown:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
+import ascent
 from ascent.api.peak_memory import forecast_peak, largest_microbatch, memory_of, watch_memory
 from ascent.api.train import assemble
-from ascent.config.load import nest_keys
+from ascent.config.load import merge_configs, nest_keys
 from ascent.config.validate import validate
 from ascent.models import memory
 from ascent.models.memory import layer_bytes, shape_of
 from ascent.plan.resolve import resolve
+from ascent.setup.layout import UPDATE_FRACTION, Layout, models_bytes
+from ascent.update.learner import LocalLearner
 from tests.api.test_check import SAMPLED
 from tests.setup.runs import tiny_plan
 
@@ -56,7 +61,39 @@ def test_on_a_gpu_micro_batches_have_a_target_and_kernels_keep_less(
     assert fused.activations < plain.activations == memory_of(plan, training).activations
     monkeypatch.setattr(memory, "MICROBATCH_BYTES", 2**20)
     layer = layer_bytes(shape_of(training.model.module.config, 0), 1, 4, fused=True)
-    assert largest_microbatch(plan, training, cuda=True) == 2**20 // (2 * layer) < largest_microbatch(plan, training)
+    token = 2 * layer + 3 * training.model.module.config.hidden_size * 4
+    assert largest_microbatch(plan, training, cuda=True) == 2**20 // token < largest_microbatch(plan, training)
+    small = int((models_bytes(plan, training.model, Layout()) + 2**19) / UPDATE_FRACTION)
+    assert largest_microbatch(plan, training, cuda=True, card=small) in (2**19 // token - 1, 2**19 // token)
+    assert memory_of(plan, training, cuda=True, card=small).total < small
+
+
+@pytest.mark.parametrize("where", ["update", "evaluation"])
+def test_a_gpu_without_memory_is_explained_and_the_run_goes_on_with_less(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: Any, **more: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a total capacity of")
+
+    with monkeypatch.context() as patch:
+        step, calls = LocalLearner.step, list[int]()
+        if where == "update":
+            patch.setattr(
+                LocalLearner, "step", lambda *given: calls.append(1) or (fail if len(calls) > 3 else step)(*given)
+            )
+        else:
+            patch.setattr(LocalLearner, "evaluate", fail)
+        with pytest.raises(ValueError, match=r"out of memory .*Tried to allocate 2\.00 GiB") as found:
+            ascent.train(tiny_plan(run={"save_every": 1}), run=tmp_path / "run", progress=False, say=lambda line: None)
+    words = str(found.value)
+    half, whole = map(int, re.findall(r"tokens_per_microbatch=(\d+) \(a micro-batch has up to (\d+) tokens", words)[0])
+    assert 16 < half == whole // 2 <= 256
+    assert "model.gradient_checkpointing=true" in words and "max_new_tokens" not in words and "\n" not in words
+    config = tmp_path / "run/config.yaml"
+    less = {"update": {"tokens_per_microbatch": half}, "model": {"gradient_checkpointing": True}}
+    config.write_text(yaml.safe_dump(merge_configs(yaml.safe_load(config.read_text()), less)))
+    done = ascent.resume(tmp_path / "run", progress=False, say=lambda line: None)
+    assert done.state == "finished"
 
 
 @pytest.mark.parametrize("more", [{}, {"model.dtype": "bfloat16"}, {"model.lora": 4}])

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ascent.config.load import merge_configs, nest_keys
+from ascent.config.validate import validate
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
 from ascent.parallel.ranks import Ranks
-from ascent.setup.layout import Layout, describe_layout, forecast_layout, is_sharded
+from ascent.plan.resolve import resolve
+from ascent.setup.layout import (
+    ONE_RANK,
+    Layout,
+    describe_layout,
+    forecast_layout,
+    is_sharded,
+    microbatch_target,
+    models_bytes,
+)
 from bench.scale import memory_table, time_table
 from tests.setup.runs import tiny_plan
 
@@ -53,6 +65,32 @@ def test_the_optimizers_memory_is_divided_in_both_layouts(model: LanguageModel) 
     assert whole.masters == divided.masters == 4 * -(-trained // 8)
     assert whole.gradients == one.gradients > divided.gradients
     assert one.weights == whole.weights == divided.weights  # of a divided model, the copy that samples
+
+
+def test_micro_batches_leave_room_for_the_other_models(model: LanguageModel) -> None:
+    def target(gib: float, algorithm: str = "sft", layout: Layout = ONE_RANK, **changes: Any) -> int:
+        recipe = {"algorithm": algorithm, "model": {"dtype": "bfloat16"}, "update": {"tokens_per_microbatch": None}}
+        plan = tiny_plan(**merge_configs(recipe, changes))
+        return microbatch_target(plan, model, layout, cuda=True, memory=int(gib * 2**30))
+
+    card = 0.6  # with half a GiB for the tiles of logits
+    assert target(0.1) == target(0.55) == 1 and target(80) == target(8) == 16384  # a sequence is always run
+    assert 1000 < target(card) < 16384
+    assert target(card, "dpo") < target(card)  # a reference
+    assert target(card, "dpo", model={"lora": 4}) == target(card, model={"lora": 4})  # the policy without its adapter
+    assert target(card, layout=Layout(8)) > target(card)  # the optimizer's state is divided
+    assert target(card, model={"gradient_checkpointing": True}) > target(card)
+    assert target(card, update={"tokens_per_microbatch": 700}) == 700
+
+
+def test_a_critic_of_its_own_takes_room(model: LanguageModel) -> None:
+    recipe = {"algorithm": "ppo", "model.policy": "tiny:llama", "data.train": "sort_digits:64"}
+    recipe |= {"rewards": [{"use": "correct"}]}
+    separate, head = (
+        models_bytes(resolve(validate(nest_keys({**recipe, "model.critic": kind}))), model, ONE_RANK)
+        for kind in ("separate", "head")
+    )
+    assert separate - head == 12 * sum(each.numel() for each in model.parameters())  # float32 weights and moments
 
 
 def test_the_tables_of_the_page_are_those_of_the_forecast() -> None:
