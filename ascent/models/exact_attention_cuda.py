@@ -2,9 +2,8 @@
 
 A query reads its keys in chunks of CHUNK tokens, counted from the first token of its sequence, in order, with an online
 softmax. Chunks that a query must not see change nothing: they add products with 0. The chunks of SPAN tokens make a
-state of their own, and the states of spans are merged, in order. So a row's bits depend neither on the tile of queries
-that it is computed in, nor on the blocks of the KV cache, nor on who shares its prompt, nor on whether several programs
-read a long row, each its spans.
+state of their own; the states of spans are merged, in order. So a row's bits depend neither on its tile of queries, nor
+on the blocks of the KV cache, nor on who shares its prompt, nor on whether several programs read a long row.
 
 - Every tile has a multiple of 64 rows on four warps each, also for the one query of a decode step: one instruction.
 - The mass of a chunk is a product with ones, not a sum over a tile, whose order would follow the registers.
@@ -178,6 +177,13 @@ def _empty(ROWS: tl.constexpr, PADDED: tl.constexpr):
 
 
 @triton.jit
+def _nothing(ROWS: tl.constexpr, PADDED: tl.constexpr):
+    """The state of no span."""
+    top_Q = tl.full([ROWS], -float("inf"), tl.float32)
+    return top_Q, tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, PADDED], tl.float32)
+
+
+@triton.jit
 def _shrinks(top, span_top, scale):
     """The new largest score, and the factors of both masses. The first span has a token that every query sees."""
     new = tl.maximum(top, span_top)
@@ -185,12 +191,12 @@ def _shrinks(top, span_top, scale):
 
 
 @triton.jit
-def _merge(top_Q, mass_QO, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale):
-    """The state of some spans and the next one."""
+def _merge(top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale):
+    """The state of some spans and the next one. Of theirs one column of the mass is kept: all are equal."""
     new_Q, shrink_Q, span_shrink_Q = _shrinks(top_Q, span_top_Q, scale)
-    mass_QO = mass_QO * shrink_Q[:, None] + span_mass_QO * span_shrink_Q[:, None]
+    mass_Q = mass_Q * shrink_Q + tl.max(span_mass_QO, 1) * span_shrink_Q
     sum_QD = sum_QD * shrink_Q[:, None] + span_sum_QD * span_shrink_Q[:, None]
-    return new_Q, mass_QO, sum_QD
+    return new_Q, mass_Q, sum_QD
 
 
 @triton.jit
@@ -215,26 +221,27 @@ def _packed(
             other=0.0,
         )  # fmt: skip
         positions_Q = keys - queries + index_Q
-        top_Q, mass_QO, sum_QD = _empty(ROWS, PADDED)
+        top_Q, mass_Q, sum_QD = _nothing(ROWS, PADDED)
+        span_top_Q, span_mass_QO, span_sum_QD = _empty(ROWS, PADDED)
         last = tl.minimum(keys - queries + (block + 1) * ROWS, keys)
-        for span in range(0, last, SPAN):
-            span_top_Q, span_mass_QO, span_sum_QD = _empty(ROWS, PADDED)
-            for chunk in range(span, tl.minimum(span + SPAN, last), CHUNK):
-                index_N = chunk + tl.arange(0, CHUNK)
-                tokens_N = (first_key + index_N).to(tl.int64)
-                there_ND = (index_N < keys)[:, None] & inside_D
-                k_ND = tl.load(
-                    k + tokens_N[:, None] * k_token + head // GROUP * k_head + dims_D[None, :], mask=there_ND, other=0.0
-                )
-                v_ND = tl.load(
-                    v + tokens_N[:, None] * v_token + head // GROUP * v_head + dims_D[None, :], mask=there_ND, other=0.0
-                )
-                seen_QN = index_N[None, :] <= positions_Q[:, None]
-                span_top_Q, span_mass_QO, span_sum_QD = _add_chunk(
-                    q_QD, k_ND, v_ND, seen_QN, span_top_Q, span_mass_QO, span_sum_QD, scale
-                )
-            top_Q, mass_QO, sum_QD = _merge(top_Q, mass_QO, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
-        mass_Q = tl.max(mass_QO, 1)  # all columns are equal
+        for chunk in range(0, last, CHUNK):  # one loop, so that loads run ahead over the ends of spans
+            if (chunk > 0) & (chunk % SPAN == 0):
+                top_Q, mass_Q, sum_QD = _merge(top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
+                span_top_Q, span_mass_QO, span_sum_QD = _empty(ROWS, PADDED)
+            index_N = chunk + tl.arange(0, CHUNK)
+            tokens_N = (first_key + index_N).to(tl.int64)
+            there_ND = (index_N < keys)[:, None] & inside_D
+            k_ND = tl.load(
+                k + tokens_N[:, None] * k_token + head // GROUP * k_head + dims_D[None, :], mask=there_ND, other=0.0
+            )
+            v_ND = tl.load(
+                v + tokens_N[:, None] * v_token + head // GROUP * v_head + dims_D[None, :], mask=there_ND, other=0.0
+            )
+            seen_QN = index_N[None, :] <= positions_Q[:, None]
+            span_top_Q, span_mass_QO, span_sum_QD = _add_chunk(
+                q_QD, k_ND, v_ND, seen_QN, span_top_Q, span_mass_QO, span_sum_QD, scale
+            )
+        top_Q, mass_Q, sum_QD = _merge(top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
         places_QD = (tokens_Q[:, None] * HEADS + head) * SIZE + dims_D[None, :]
         tl.store(out + places_QD, (sum_QD / mass_Q[:, None]).to(out.dtype.element_ty), mask=there_Q[:, None] & inside_D)
         lse_Q = (top_Q * scale + tl.log2(mass_Q)) * 0.6931471805599453
@@ -261,33 +268,38 @@ def _load_paged(
 
 @triton.jit
 def _add_paged(
-    q_QD, keys, values, row_blocks, begin, end, length, kv_head, top_Q, mass_QO, sum_QD, scale,
-    BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, CHUNK: tl.constexpr,
+    q_QD, keys, values, row_blocks, begin, end, kv_head, top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD,
+    scale, BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
+    CHUNK: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    """The state after the chunks from `begin` to `end` of a cached row of `length` tokens."""
-    for chunk in range(begin, tl.minimum(end, length), CHUNK):
+    """Both states, of merged spans and of the last one, after the chunks from `begin` to `end` of a cached row."""
+    for chunk in range(begin, end, CHUNK):  # one loop, so that loads run ahead over the ends of spans
+        if (chunk > begin) & (chunk % SPAN == 0):
+            top_Q, mass_Q, sum_QD = _merge(top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
+            span_top_Q, span_mass_QO, span_sum_QD = _empty(q_QD.shape[0], PADDED)
         k_ND, v_ND = _load_paged(
-            keys, values, row_blocks, chunk, length, kv_head, BLOCK_SIZE, KV_HEADS, SIZE, PADDED, CHUNK
+            keys, values, row_blocks, chunk, end, kv_head, BLOCK_SIZE, KV_HEADS, SIZE, PADDED, CHUNK
         )
-        seen_QN = tl.zeros([q_QD.shape[0], 1], tl.int32) + (chunk + tl.arange(0, CHUNK))[None, :] < length
-        top_Q, mass_QO, sum_QD = _add_chunk(q_QD, k_ND, v_ND, seen_QN, top_Q, mass_QO, sum_QD, scale)
-    return top_Q, mass_QO, sum_QD
+        seen_QN = tl.zeros([q_QD.shape[0], 1], tl.int32) + (chunk + tl.arange(0, CHUNK))[None, :] < end
+        span_top_Q, span_mass_QO, span_sum_QD = _add_chunk(
+            q_QD, k_ND, v_ND, seen_QN, span_top_Q, span_mass_QO, span_sum_QD, scale
+        )
+    return top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD
 
 
 @triton.jit
 def _load_state(state_Q, there_Q, PADDED: tl.constexpr):
-    """A stored state; the empty one where there is none."""
+    """A stored state; that of no key where there is none."""
     sum_QD = tl.load(state_Q[:, None] + tl.arange(0, PADDED)[None, :], mask=there_Q[:, None], other=0.0)
     top_Q = tl.load(state_Q + PADDED, mask=there_Q, other=-float("inf"))
-    mass_Q = tl.load(state_Q + PADDED + 1, mask=there_Q, other=0.0)
-    return top_Q, tl.zeros([there_Q.shape[0], 16], tl.float32) + mass_Q[:, None], sum_QD
+    return top_Q, tl.load(state_Q + PADDED + 1, mask=there_Q, other=0.0), sum_QD
 
 
 @triton.jit
-def _store_state(state_Q, there_Q, top_Q, mass_QO, sum_QD, PADDED: tl.constexpr):
+def _store_state(state_Q, there_Q, top_Q, mass_Q, sum_QD, PADDED: tl.constexpr):
     tl.store(state_Q[:, None] + tl.arange(0, PADDED)[None, :], sum_QD, mask=there_Q[:, None])
     tl.store(state_Q + PADDED, top_Q, mask=there_Q)
-    tl.store(state_Q + PADDED + 1, tl.max(mass_QO, 1), mask=there_Q)
+    tl.store(state_Q + PADDED + 1, mass_Q, mask=there_Q)
 
 
 @triton.jit
@@ -311,34 +323,33 @@ def _decode(
     queries_Q = row.to(tl.int64) * HEADS + kv_head * GROUP + heads_Q
     q_QD = tl.load(q + queries_Q[:, None] * SIZE + dims_D[None, :], mask=there_QD, other=0.0)
     row_blocks = block_table + row.to(tl.int64) * block_table_stride
-    top_Q, mass_QO, sum_QD = _empty(ROWS, PADDED)
-    first = split * SPAN
-    if CONTINUES:  # behind the chunks of a prefix, which may end inside a span
-        begin = tl.load(shared + row) // CHUNK * CHUNK
-        first = tl.cdiv(begin, SPAN) * SPAN
-        own_Q = state + queries_Q * (2 * PADDED + 4)
-        span_top_Q, span_mass_QO, span_sum_QD = _load_state(own_Q + PADDED + 2, there_Q & (begin < first), PADDED)
-        span_top_Q, span_mass_QO, span_sum_QD = _add_paged(
-            q_QD, keys, values, row_blocks, begin, first, length, kv_head, span_top_Q, span_mass_QO, span_sum_QD, scale,
-            BLOCK_SIZE, KV_HEADS, SIZE, PADDED, CHUNK,
-        )  # fmt: skip
-        top_Q, mass_QO, sum_QD = _load_state(own_Q, there_Q & (begin >= SPAN), PADDED)  # late: registers are few
-        if begin < first:
-            top_Q, mass_QO, sum_QD = _merge(top_Q, mass_QO, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
-    for span in range(first, length, tl.num_programs(2) * SPAN):
-        span_top_Q, span_mass_QO, span_sum_QD = _empty(ROWS, PADDED)
-        span_top_Q, span_mass_QO, span_sum_QD = _add_paged(
-            q_QD, keys, values, row_blocks, span, span + SPAN, length, kv_head, span_top_Q, span_mass_QO, span_sum_QD,
-            scale, BLOCK_SIZE, KV_HEADS, SIZE, PADDED, CHUNK,
-        )  # fmt: skip
-        if WHOLE:
-            top_Q, mass_QO, sum_QD = _merge(top_Q, mass_QO, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
-        else:
-            own_Q = state + (queries_Q * spans + span // SPAN) * (PADDED + 2)
-            _store_state(own_Q, there_Q, span_top_Q, span_mass_QO, span_sum_QD, PADDED)
+    top_Q, mass_Q, sum_QD = _nothing(ROWS, PADDED)
     if WHOLE:
-        out_QD = (sum_QD / tl.max(mass_QO, 1)[:, None]).to(out.dtype.element_ty)
+        begin = 0
+        span_top_Q, span_mass_QO, span_sum_QD = _empty(ROWS, PADDED)
+        if CONTINUES:  # behind the chunks of a prefix, which may end inside a span
+            begin = tl.load(shared + row) // CHUNK * CHUNK
+            own_Q = state + queries_Q * (2 * PADDED + 4)
+            top_Q, mass_Q, sum_QD = _load_state(own_Q, there_Q & (begin >= SPAN), PADDED)
+            own_Q += PADDED + 2
+            span_top_Q, span_mass_Q, span_sum_QD = _load_state(own_Q, there_Q & (begin % SPAN > 0), PADDED)
+            span_mass_QO += span_mass_Q[:, None]
+        top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD = _add_paged(
+            q_QD, keys, values, row_blocks, begin, length, kv_head, top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO,
+            span_sum_QD, scale, BLOCK_SIZE, KV_HEADS, SIZE, PADDED, CHUNK, SPAN,
+        )  # fmt: skip
+        top_Q, mass_Q, sum_QD = _merge(top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
+        out_QD = (sum_QD / mass_Q[:, None]).to(out.dtype.element_ty)
         tl.store(out + queries_Q[:, None] * SIZE + dims_D[None, :], out_QD, mask=there_QD)
+    else:
+        for span in range(split * SPAN, length, tl.num_programs(2) * SPAN):
+            span_top_Q, span_mass_QO, span_sum_QD = _empty(ROWS, PADDED)
+            _, _, _, span_top_Q, span_mass_QO, span_sum_QD = _add_paged(
+                q_QD, keys, values, row_blocks, span, tl.minimum(span + SPAN, length), kv_head, top_Q, mass_Q, sum_QD,
+                span_top_Q, span_mass_QO, span_sum_QD, scale, BLOCK_SIZE, KV_HEADS, SIZE, PADDED, CHUNK, SPAN,
+            )  # fmt: skip
+            own_Q = state + (queries_Q * spans + span // SPAN) * (PADDED + 2)
+            _store_state(own_Q, there_Q, span_top_Q, tl.max(span_mass_QO, 1), span_sum_QD, PADDED)
 
 
 @triton.jit
@@ -379,19 +390,11 @@ def _prefix(
         )
         row_blocks = block_table + first_row.to(tl.int64) * block_table_stride
         own_Q = state + queries_Q * (2 * PADDED + 4)
-        top_Q, mass_QO, sum_QD = _empty(ROWS, PADDED)
-        whole = end // SPAN * SPAN
-        for span in range(0, whole, SPAN):
-            span_top_Q, span_mass_QO, span_sum_QD = _empty(ROWS, PADDED)
-            span_top_Q, span_mass_QO, span_sum_QD = _add_paged(
-                q_QD, keys, values, row_blocks, span, span + SPAN, end, kv_head, span_top_Q, span_mass_QO, span_sum_QD,
-                scale, BLOCK_SIZE, KV_HEADS, SIZE, PADDED, CHUNK,
-            )  # fmt: skip
-            top_Q, mass_QO, sum_QD = _merge(top_Q, mass_QO, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
-        _store_state(own_Q, there_Q, top_Q, mass_QO, sum_QD, PADDED)
-        top_Q, mass_QO, sum_QD = _empty(ROWS, PADDED)
-        top_Q, mass_QO, sum_QD = _add_paged(
-            q_QD, keys, values, row_blocks, whole, end, end, kv_head, top_Q, mass_QO, sum_QD, scale,
-            BLOCK_SIZE, KV_HEADS, SIZE, PADDED, CHUNK,
+        top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD = _add_paged(
+            q_QD, keys, values, row_blocks, 0, end, kv_head, *_nothing(ROWS, PADDED), *_empty(ROWS, PADDED), scale,
+            BLOCK_SIZE, KV_HEADS, SIZE, PADDED, CHUNK, SPAN,
         )  # fmt: skip
-        _store_state(own_Q + PADDED + 2, there_Q, top_Q, mass_QO, sum_QD, PADDED)
+        if (end > 0) & (end % SPAN == 0):  # the last span is whole
+            top_Q, mass_Q, sum_QD = _merge(top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
+        _store_state(own_Q, there_Q, top_Q, mass_Q, sum_QD, PADDED)
+        _store_state(own_Q + PADDED + 2, there_Q, span_top_Q, tl.max(span_mass_QO, 1), span_sum_QD, PADDED)
