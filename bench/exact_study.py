@@ -175,9 +175,7 @@ def start(spec: Spec, given: argparse.Namespace) -> dict[str, Any]:
     result.unlink(missing_ok=True)
     words = [sys.executable, __file__, "one", *sys.argv[2:], "--arm", spec.arm, "--age", str(spec.staleness)]
     began, message = time.time(), ""
-    threads = {
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // given.jobs))
-    }  # or they wait for each other
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // given.jobs))}  # or they wait for each other
     with log.open("w") as output:
         try:
             status = subprocess.run(

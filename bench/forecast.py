@@ -232,7 +232,9 @@ def measure_pair(algorithm: str, words: list[str], given: argparse.Namespace, ru
     shutil.rmtree(run)  # checkpoints are large
     whole = ended - trained[given.warm_up - 1]["timestamp"]
     measured = {"memory": done.memory, "step": sum(after) / len(after), "whole": whole}
-    total = len(after) / given.steps * said.result["total_seconds"]
+    before = given.warm_up * said.result["step_seconds"]  # and the evaluation before the first step
+    before += said.result["evaluation_seconds"] * any("HELDOUT" in word for word in words)
+    total = said.result["total_seconds"] - before
     forecast = {"memory": said.result["memory"], "step": said.result["step_seconds"], "whole": total}
     ratio = {key: forecast[key] / measured[key] for key in forecast}
     ratio["step_alone"] = ratio["step"] * said.core / done.core  # as if nothing else had run beside either

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -9,11 +10,19 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ascent import loop
-from ascent.api.peak_memory import PeakMemory, explain_memory, forecast_peak, memory_of, watch_memory
+from ascent.api.peak_memory import (
+    PeakMemory,
+    explain_memory,
+    forecast_peak,
+    largest_microbatch,
+    memory_of,
+    watch_memory,
+)
 from ascent.api.train import Overrides, Recipe, assemble, plan_of, say_slow
 from ascent.checkpoints import rng
 from ascent.checkpoints.save import save
@@ -230,7 +239,8 @@ def _measure_centering(training: Training) -> float:
 
 def _on_gpu(plan: Plan, training: Training, name: str) -> RunForecast:
     card, config, sampled = find_gpu(name), plan.config, plan.row.samples
-    memory = memory_of(plan, training, cuda=True, card=int(card.memory))
+    on_card: dict[str, Any] = {"cuda": True, "card": int(card.memory)}
+    memory, microbatch = memory_of(plan, training, **on_card), largest_microbatch(plan, training, **on_card)
     rollouts, module = config.rollouts, training.model.module
     parameters = num_parameters(module)[0]
     trained = sum(each.numel() for each in training.model.parameters())
@@ -252,6 +262,8 @@ def _on_gpu(plan: Plan, training: Training, name: str) -> RunForecast:
         trained_models=1 + len(training.others),
         recomputes=config.model.gradient_checkpointing,
         offloaded=config.update.optimizer_offload,
+        layers=shape.layers,
+        microbatches=max(config.update.minibatches if sampled else 1, math.ceil(tokens / microbatch)),
         sequences=sequences,
         prompt_tokens=rollouts.prompts_per_step * prompt,
         new_tokens=rollouts.max_new_tokens,

@@ -61,3 +61,14 @@ def test_files_are_not_sampled() -> None:
 def test_an_unknown_card_is_refused() -> None:
     with pytest.raises(ValueError, match=r"gpu='H900' has no data sheet here; there are B200, H200"):
         find_gpu("H900")
+
+
+def test_a_small_model_waits_for_the_host() -> None:
+    small = StepWork(parameters=10**8, tokens=30_000, layers=12, microbatches=2, forwards=1)
+    found = step_seconds(GPUS["H200"], small, free_memory=0)
+    assert found["time/update"] == pytest.approx(2 * 12 * 0.004, rel=0.05)
+    assert found["time/prepare"] == pytest.approx(2 * 12 * 0.001)
+    recomputed = step_seconds(GPUS["H200"], replace(small, recomputes=True), free_memory=0)
+    assert recomputed["time/update"] == pytest.approx(1.25 * found["time/update"], rel=0.05)
+    large = replace(WORK, layers=28, microbatches=50)
+    assert step_seconds(GPUS["H200"], large, free_memory=80e9) == step_seconds(GPUS["H200"], WORK, free_memory=80e9)
