@@ -13,7 +13,7 @@ from dataclasses import dataclass
 MATMUL, FORWARD, BANDWIDTH = 0.4, 0.45, 0.5  # shares of the data sheet that a well-fed step reaches
 HOST = 0.003  # seconds of a decode step, or of an update, that no card makes shorter
 # Seconds in which the host launches one layer of a micro-batch; with gradients 4 to 5.3 ms beside two H200.
-LAUNCHES, FORWARD_LAUNCHES = 0.004, 0.001
+LAYER_SECONDS, FORWARD_LAYER_SECONDS = 0.004, 0.001
 MAX_SEQS = 512  # sequences that the engine decodes at a time
 HOST_LINK = 40e9  # bytes/s in each direction between host and card, PCIe 5
 OPTIMIZER_BYTES, OFFLOADED_BYTES = 30, 12  # of a trained weight: that AdamW reads and writes; that come from the host
@@ -79,8 +79,8 @@ def step_seconds(gpu: Gpu, work: StepWork, *, free_memory: float) -> dict[str, f
     products = 4 + 2 * trained / work.parameters + (2 if work.recomputes else 0)
     passes = products * flops * work.passes / (gpu.flops * MATMUL)
     layers = work.layers * work.microbatches  # small models wait for the host
-    launches = (LAUNCHES + FORWARD_LAUNCHES * work.recomputes) * layers * work.passes + HOST
-    forwards = max(2 * flops / (gpu.flops * FORWARD), FORWARD_LAUNCHES * layers) * work.forwards
+    launches = (LAYER_SECONDS + FORWARD_LAYER_SECONDS * work.recomputes) * layers * work.passes + HOST
+    forwards = max(2 * flops / (gpu.flops * FORWARD), FORWARD_LAYER_SECONDS * layers) * work.forwards
     optimizer = trained * (OFFLOADED_BYTES / HOST_LINK if work.offloaded else OPTIMIZER_BYTES / gpu.bandwidth)
     update = work.trained_models * (max(passes, launches) + work.updates * optimizer)
     found = {"time/update": update, "time/prepare": forwards}

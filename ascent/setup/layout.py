@@ -79,6 +79,12 @@ def microbatch_target(
     return microbatch_tokens(shape, settings.dtype, gradient_checkpointing=checkpointing, limit=limit, room=room)
 
 
+def agreed_target(plan: Plan, model: LanguageModel, ranks: Ranks, *, sharded: bool) -> int:
+    """`microbatch_target` of the rank with the least memory: all ranks split a step in the same way."""
+    own = microbatch_target(plan, model, Layout(ranks.count, sharded))
+    return min(ranks.gather(own, "the size of micro-batches"))
+
+
 def models_bytes(plan: Plan, model: LanguageModel, layout: Layout) -> int:
     """What an update needs on a GPU besides activations. Frozen models are taken to be as large as the policy."""
     settings, needs = plan.config.model, plan.row.needs
@@ -100,7 +106,8 @@ def is_sharded(plan: Plan, model: LanguageModel, ranks: Ranks) -> bool:
             return False
         tokens = plan.config.update.max_microbatch_tokens
         needed = forecast_layout(plan, model, Layout(ranks.count), tokens=tokens).total
-        return needed > MAX_USED * torch.cuda.get_device_properties().total_memory
+        too_large = needed > MAX_USED * torch.cuda.get_device_properties().total_memory
+        return any(ranks.gather(too_large, "the layout"))
     if ranks.layout == "sharded" and plan.config.model.quantize is not None:
         raise ValueError(
             f"layout sharded cannot divide 4-bit weights (model.quantize={plan.config.model.quantize}); use "

@@ -21,7 +21,7 @@ from ascent.plan.resolve import Plan
 from ascent.runs.sample_log import SampleBatch
 from ascent.setup import evaluation
 from ascent.setup.data import prepare_records, refuse_shorter, within_context
-from ascent.setup.layout import Layout, describe_layout, divide, is_sharded, microbatch_target
+from ascent.setup.layout import agreed_target, describe_layout, divide, is_sharded
 from ascent.setup.on_policy_distillation import OnPolicyAnswers
 from ascent.setup.policy import adam_of, device, load_policy, reference_of
 from ascent.setup.samplers import local_sampler
@@ -105,7 +105,7 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
     plan, clipped = within_context(plan, renderer)
     answers = on_policy_answers(plan, model, renderer, ranks)
     sharded = is_sharded(plan, model, ranks)
-    target = microbatch_target(plan, model, Layout(ranks.count, sharded))
+    target = agreed_target(plan, model, ranks, sharded=sharded)
     source, items, notes = source_of(plan, renderer, target, ranks, answers)
     if config.data.batch_size > len(items):
         few = f"data.batch_size={config.data.batch_size}, but there are only {len(items)} records"

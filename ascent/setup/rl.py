@@ -40,7 +40,7 @@ from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import CRITIC, check_same_vocab, critic_of, learner_of
 from ascent.setup.data import heldout_name, load_part, prepare_records, refuse_long_answers, refuse_shorter
 from ascent.setup.environments import env_session, open_environment
-from ascent.setup.layout import Layout, describe_layout, divide, is_sharded, microbatch_target
+from ascent.setup.layout import agreed_target, describe_layout, divide, is_sharded
 from ascent.setup.optimal_values import add_optimal_values
 from ascent.setup.policy import adam_of, device, frozen_model, initial, load_policy
 from ascent.setup.reward_trial import try_rewards
@@ -343,7 +343,7 @@ class RLSetup:
             target_kl=update.target_kl,
             dynamic_sampling_tries=rollouts.dynamic_sampling_tries,
             tokens_per_microbatch=update.max_microbatch_tokens,
-            microbatch_target=microbatch_target(plan, self.model, Layout(self.ranks.count, self.sharded)),
+            microbatch_target=agreed_target(plan, self.model, self.ranks, sharded=self.sharded),
             bootstrap_truncated=rollouts.truncated_reward == "bootstrap",
             critic_warmup_steps=update.critic_warmup_steps,
             max_staleness=rollouts.max_staleness,

@@ -17,6 +17,7 @@ from ascent.plan.resolve import resolve
 from ascent.setup.layout import (
     ONE_RANK,
     Layout,
+    agreed_target,
     describe_layout,
     forecast_layout,
     is_sharded,
@@ -81,6 +82,16 @@ def test_micro_batches_leave_room_for_the_other_models(model: LanguageModel) -> 
     assert target(card, layout=Layout(8)) > target(card)  # the optimizer's state is divided
     assert target(card, model={"gradient_checkpointing": True}) > target(card)
     assert target(card, update={"tokens_per_microbatch": 700}) == 700
+
+
+def test_ranks_with_different_gpus_split_a_step_in_the_same_way(model: LanguageModel) -> None:
+    class Small(Eight):
+        def gather(self, value: Any, what: str) -> list[Any]:
+            return [value, 700]
+
+    plan = tiny_plan(update={"tokens_per_microbatch": None})
+    assert agreed_target(plan, model, Small(), sharded=False) == 700
+    assert agreed_target(plan, model, Ranks(), sharded=False) == 16384
 
 
 def test_a_critic_of_its_own_takes_room(model: LanguageModel) -> None:
