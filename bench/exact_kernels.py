@@ -133,6 +133,7 @@ def packed_bits(heads: int, kv_heads: int, size: int) -> str:
 def decode_bits(heads: int, kv_heads: int, size: int, block_size: int) -> str:
     """Some tokens of the first sequence as rows whose cache holds it in shuffled blocks, with NaN in unused slots."""
     from ascent.models import exact_attention_cuda as attention
+    from ascent.models.exact_decode_cuda import decode_attention
     from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 
     q, k, v, offsets = packed_inputs(LENGTHS, heads, kv_heads, size)
@@ -148,7 +149,7 @@ def decode_bits(heads: int, kv_heads: int, size: int, block_size: int) -> str:
     rows = torch.tensor([699, 640, 639, 400, 128], device=DEVICE)
     table = blocks.int().expand(len(rows), -1).contiguous()
     decode = partial(
-        attention.decode_attention, q[rows], keys, values, table, (rows + 1).int(), new_k_BKD=k[rows],
+        decode_attention, q[rows], keys, values, table, (rows + 1).int(), new_k_BKD=k[rows],
         new_v_BKD=v[rows], slots_B=slots[rows], block_size=block_size, scaling=scaling,
     )  # fmt: skip
     members = int32(*range(len(rows)), *[-1] * (2 * MEMBERS - len(rows))).view(2, MEMBERS)
@@ -236,7 +237,7 @@ def head_time(rows: int) -> str:
 
 def decode_time(rows: int) -> str:
     from ascent.engines.native.runner import PROGRAMS
-    from ascent.models import exact_attention_cuda as attention
+    from ascent.models import exact_decode_cuda as attention
     from ascent.models.paged_attention_cuda import paged_attention
     from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 
@@ -262,8 +263,8 @@ def decode_time(rows: int) -> str:
         return paged_attention(q, keys, values, blocks, lengths, **new, slots_B=slots, **options, prefixes=groups)
 
     stages = []
-    for each in (2, 3, 4):
-        with patch.multiple(attention, DECODE_STAGES=each):
+    for each in (3, 5, 7):  # every second one is another buffer: the load of a block's number is a stage, too
+        with patch.multiple(attention, STAGES=each):
             stages.append(f"{each} stages {microseconds(partial(exact, table)):.1f}")
     alone = microseconds(partial(fast, table))
     grouped = [microseconds(partial(each, shared, prefixes)) for each in (exact, fast)]
@@ -277,7 +278,7 @@ def packed_time(sequences: int, length: int) -> str:
     forward = partial(attention.packed_forward, q, k, v, offsets, offsets, length, HEAD_SIZE**-0.5)
     found = []
     for rows, stages in itertools.product((64, 128), (2, 3)):
-        with patch.multiple(attention, ROWS=rows, PACKED_STAGES=stages):
+        with patch.multiple(attention, ROWS=rows, STAGES=stages):
             found.append(f"{rows} x {stages} {microseconds(forward):.0f}")
     stock = microseconds(partial(flash, q, k, v, offsets, length))
     return f"{sequences} x {length} tokens: {', '.join(found)} | {stock:.0f}"

@@ -90,6 +90,7 @@ OUTSIDE_OF_FILES = {
     "engines/native/sampling_triton.py": {"triton"},
     "models/locate.py": {"huggingface_hub", "httpx"},
     "models/exact_attention_cuda.py": {"triton"},
+    "models/exact_decode_cuda.py": {"triton"},
     "models/exact_head_cuda.py": {"triton"},
     "models/exact_linear_cuda.py": {"triton"},
     "models/gated_mlp_cuda.py": {"triton"},

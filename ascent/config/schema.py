@@ -105,7 +105,7 @@ class Model(Section):
         "computes in it, float32 elsewhere.",
     )
     arithmetic: Literal["auto", "fast", "exact"] = Field(
-        "fast",
+        "auto",
         description="exact: on an H100 or H200 in bfloat16, sampling and training give equal log-probs, bit for bit; "
         "auto: exact where it is proven, fast elsewhere.",
     )

@@ -116,7 +116,7 @@ class CudaDecode:
 
     def attend(self, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor, call: AttentionCall) -> Tensor:
         if call.exact:
-            from ascent.models.exact_attention_cuda import decode_attention
+            from ascent.models.exact_decode_cuda import decode_attention
 
             return decode_attention(
                 q_BHD.contiguous(), self.kv_cache.keys[call.layer], self.kv_cache.values[call.layer],

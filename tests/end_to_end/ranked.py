@@ -48,11 +48,11 @@ EXTRA: dict[str, dict[str, Any]] = {
 }
 
 
-def create_policy(folder: Path) -> Path:
+def create_policy(folder: Path, family: str = "llama") -> Path:
     """A policy that ends about every sixth token: completions of an untrained one would all be equally long, and a
     mean of means would then be a mean."""
     tokenizer = tiny_tokenizer()
-    module = tiny_model("llama", len(tokenizer), seed=0)
+    module = tiny_model(family, len(tokenizer), seed=0)
     module.config.pad_token_id, module.config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
     with torch.no_grad():  # one dimension is high everywhere, and the end of a text reads it
         module.get_input_embeddings().weight[:, 0] += 0.1

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,10 @@ for slot, known in VOCABULARY.items():
     OPTIONS[f"cells.{slot}"] = (*named, *({name: False} for name in known)) if several else (False, *named)
 
 
-def drawn(seed: int, policy: Path) -> tuple[Plan, dict[str, Any]]:
+def drawn(seed: int, policy: Path, rows: Sequence[str] = tuple(TABLE)) -> tuple[Plan, dict[str, Any]]:
     """A plan, and what it sets at random. A key that the recipe so far refuses is left out."""
     coins = random.Random(seed)
-    row = coins.choice(list(TABLE))
+    row = coins.choice(rows)
     base = {"model.policy": str(policy)} if TABLE[row].samples else {}
     accepted: dict[str, Any]
     plan, accepted = ranked.plan_of(row, base), {}
@@ -89,9 +90,8 @@ def files_of(checkpoint: Path) -> dict[str, Any]:
     return found
 
 
-def train_resume_replay(seed: int, policy: Path, folder: Path) -> bool:
+def train_resume_replay(plan: Plan, settings: Mapping[str, Any], folder: Path) -> bool:
     """False if it was refused, which must happen before a step is trained, and with a ValueError."""
-    plan, settings = drawn(seed, policy)
     run, copy = folder / "run", folder / "copy"
     try:
         train_plan(plan, run, say=lambda line: None)
@@ -115,7 +115,7 @@ def all_but_few_train(seeds: range, tmp_path: Path) -> None:
     policy = ranked.create_policy(tmp_path / "policy")
     trained = 0
     for seed in seeds:
-        trained += train_resume_replay(seed, policy, tmp_path / str(seed))
+        trained += train_resume_replay(*drawn(seed, policy), tmp_path / str(seed))
         shutil.rmtree(tmp_path / str(seed), ignore_errors=True)
     assert trained > 0.8 * len(seeds), trained
 

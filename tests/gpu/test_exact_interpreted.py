@@ -30,7 +30,7 @@ from ascent.engines.counter_rng import exponentials
 from ascent.engines.native.batch_state import SamplingState
 from ascent.engines.native.runner import padded_size
 from ascent.engines.native.sampling_triton import sample_full_vocab_cuda
-from ascent.models import exact_attention_cuda, exact_head_cuda, exact_linear_cuda
+from ascent.models import exact_attention_cuda, exact_decode_cuda, exact_head_cuda, exact_linear_cuda
 from ascent.models.head import Head, TileConfig, head_logits
 from ascent.models.layer_patching import EXACT
 from ascent.models.prefix_groups import MEMBERS, PrefixGroups
@@ -179,11 +179,11 @@ def test_decode_has_the_bits_of_packed_attention(block_size: int) -> None:
     options: dict[str, Any] = {"block_size": block_size, "scaling": SIZE**-0.5, "slots_B": slots[positions]}
     options |= {"new_k_BKD": k[positions], "new_v_BKD": v[positions]}
     keys[slots[149]] = values[slots[149]] = torch.nan  # the newest of all tokens, until its row writes it
-    assert torch.equal(exact_attention_cuda.decode_attention(*inputs, **options), out[positions])
+    assert torch.equal(exact_decode_cuda.decode_attention(*inputs, **options), out[positions])
     members = torch.full((2, MEMBERS), -1, dtype=torch.int32)
     members[0, :3] = torch.tensor([0, 1, 3])
     groups = PrefixGroups(members, torch.tensor([96, 96, 0, 96], dtype=torch.int32))
-    assert torch.equal(exact_attention_cuda.decode_attention(*inputs, **options, prefixes=groups), out[positions])
+    assert torch.equal(exact_decode_cuda.decode_attention(*inputs, **options, prefixes=groups), out[positions])
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 8])
@@ -205,12 +205,12 @@ def test_spans_of_a_long_row_have_the_bits_of_packed_attention(splits: int) -> N
     inputs = (q[positions].contiguous(), keys, values, table, torch.tensor(positions, dtype=torch.int32) + 1)
     options: dict[str, Any] = {"block_size": block_size, "scaling": SIZE**-0.5, "splits": splits}
     options |= {"slots_B": torch.tensor(positions) + block_size, "new_k_BKD": k[positions], "new_v_BKD": v[positions]}
-    assert torch.equal(exact_attention_cuda.decode_attention(*inputs, **options), out[positions])
+    assert torch.equal(exact_decode_cuda.decode_attention(*inputs, **options), out[positions])
     members = torch.full((3, MEMBERS), -1, dtype=torch.int32)
     members[0, :2], members[1, :2] = torch.tensor([0, 1]), torch.tensor([2, 3])
     for shared in ([512, 512, 256, 256, 0, 0], [448, 448, 192, 192, 0, 0], [320, 320, 0, 0, 0, 0]):
         groups = PrefixGroups(members, torch.tensor(shared, dtype=torch.int32))
-        assert torch.equal(exact_attention_cuda.decode_attention(*inputs, **options, prefixes=groups), out[positions])
+        assert torch.equal(exact_decode_cuda.decode_attention(*inputs, **options, prefixes=groups), out[positions])
 
 
 @pytest.mark.usefixtures("no_stock_product")
