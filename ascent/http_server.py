@@ -3,8 +3,9 @@
 It listens on loopback by default; on any other address it requires a token.
 
 A connection carries one request, and has a thread of its own. Head and body each have a size limit, checked before more
-is read, and a deadline, however slowly they arrive. At most MAX_CONNECTIONS are open: when one more comes, the oldest
-that has not yet sent the token (without a token: not yet its whole request) is closed.
+is read, and a deadline, however slowly they arrive. At most MAX_CONNECTIONS are open, or half of the files that this
+process may have open: when one more comes, the oldest that has not yet sent the token (without a token: not yet its
+whole request) is closed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-MAX_CONNECTIONS = 128  # each takes a thread and a file; many systems allow 256 files per process
+from ascent.open_files import allowed_sockets
+
+MAX_CONNECTIONS = 1024  # each takes a thread and a file
 BACKLOG = 1024  # connections waiting to be accepted; the system may allow fewer
 MAX_HEAD_BYTES = 16 << 10
 HEAD_SECONDS, REQUEST_SECONDS = 10.0, 60.0  # from connecting to the last byte of the head, and of the body
@@ -195,6 +198,7 @@ class Server(socketserver.TCPServer):
         self.routes, self.token, self.error_body = dict(routes), token, error_body
         self._connections: dict[Connection, None] = {}  # oldest first
         self._condition = threading.Condition()
+        self._most = allowed_sockets(MAX_CONNECTIONS)
         super().__init__(address, socketserver.BaseRequestHandler)
 
     @property
@@ -210,7 +214,7 @@ class Server(socketserver.TCPServer):
             if self._admit(connection):
                 threading.Thread(target=self._handle, args=(connection,), daemon=True, name="http-server").start()
                 return
-            connection.reply(503, self.error_body(503, f"{MAX_CONNECTIONS} requests are being worked on; try again"))
+            connection.reply(503, self.error_body(503, f"{self._most} requests are being worked on; try again"))
         except (OSError, RuntimeError):  # the client has gone, or no thread can be started
             pass
         self._remove(connection)
@@ -226,13 +230,13 @@ class Server(socketserver.TCPServer):
 
     def _admit(self, connection: Connection) -> bool:
         with self._condition:
-            if len(self._connections) >= MAX_CONNECTIONS:
+            if len(self._connections) >= self._most:
                 oldest = next((each for each in self._connections if not each.authenticated and not each.dropped), None)
                 if oldest is None:
                     return False
                 oldest.drop()
-                self._condition.wait_for(lambda: len(self._connections) < MAX_CONNECTIONS, timeout=1.0)
-            if len(self._connections) < MAX_CONNECTIONS:
+                self._condition.wait_for(lambda: len(self._connections) < self._most, timeout=1.0)
+            if len(self._connections) < self._most:
                 self._connections[connection] = None
             return connection in self._connections
 

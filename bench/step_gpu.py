@@ -5,9 +5,9 @@
 Every measurement is a process of its own, one after the other, on a Qwen2.5 shape with random weights in bfloat16. How
 many tokens each completion has is imposed on all sides: E is 512 for all, after prompts of 199 tokens; R is log-normal
 with mean 300, at most 2,048; L is 512 after prompts of 999 tokens; M is 1,024 for all. 64 prompts x 8 completions, one
-update, no KL, AdamW, entropy logged. `exact` is grpo with model.arithmetic=exact. TRL takes 16 completions
-at a time. WARM steps come before those that count; the first is reported too. Peak memory is what torch's allocator had
-handed out, with our KV cache, which lies outside.
+update, no KL, AdamW, entropy logged. `exact` is grpo with model.arithmetic=exact, which is the default there; grpo and
+ppo are fast. TRL takes 16 completions at a time. WARM steps come before those that count; the first is reported too.
+Peak memory is what torch's allocator had handed out, with our KV cache, which lies outside.
 """
 
 from __future__ import annotations
@@ -148,8 +148,7 @@ def ours(given: argparse.Namespace, side: str) -> dict[str, Any]:
         keys |= {"cells.kl": False, "cells.kl_controller": False}
     else:
         keys |= {"model.critic": "separate", "update.epochs": 1, "update.minibatches": 1}
-    if side == "exact":
-        keys["model.arithmetic"] = "exact"
+    keys["model.arithmetic"] = "exact" if side == "exact" else "fast"
     keys |= {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in given.set)}
     training = assemble(resolve(validate(nest_keys(keys))), folder)
     source: Any = training.source

@@ -47,6 +47,7 @@ LAYERS = (
         "progress",
         "distribution",
     ),
+    ("open_files",),
 )
 DEPTH = {part: depth for depth, layer in enumerate(LAYERS) for part in layer}
 

@@ -65,6 +65,7 @@ ON_RESUME: dict[str, str] = {
     "rollouts.weights_folder": "",
     "rollouts.lora_sync": "",
     "rollouts.server_timeout": "",
+    "rollouts.server_concurrency": "",
     "rollouts.max_staleness": "the checkpoint holds a rollout buffer of the old size",
     "rollouts.partial_rollouts": "the checkpoint holds rollouts of the old kind",
     "update.learning_rate": "",

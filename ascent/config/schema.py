@@ -226,6 +226,9 @@ class Rollouts(Section):
     server_timeout: Float = Field(
         600.0, gt=0, le=86400, description="Seconds until a server's answer is sampled again elsewhere."
     )
+    server_concurrency: Int = Field(
+        256, ge=1, le=4096, description="Completions that a server samples at a time; others wait for their turn."
+    )
     max_staleness: Int = Field(
         0, ge=0, le=1000, description="Weight versions that a rollout may be old; 0: synchronous."
     )

@@ -20,6 +20,7 @@ from pathlib import Path
 from ascent.engines.remote import RemoteError, RemoteSampler
 from ascent.engines.weight_updates import Pushed, ServedModel, WeightUpdates
 from ascent.http_client import RequestGroup, ServerFailed
+from ascent.open_files import allowed_sockets
 from ascent.progress import WaitingNotes, phase
 from ascent.protocols import Weights
 from ascent.records import Completion, Request
@@ -124,7 +125,7 @@ class ServerFleet:
         group = RequestGroup()
         self._groups.append(group)
         at_once = sum(each.sampler.at_once for each in self._servers)
-        workers = max(min(at_once, len(all_requests)), 1)
+        workers = allowed_sockets(max(min(at_once, len(all_requests)), 1))
         threads = ThreadPoolExecutor(workers, thread_name_prefix="fleet")
         try:
             for done in as_completed([threads.submit(self._complete, each, group) for each in all_requests]):

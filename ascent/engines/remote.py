@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeVar
 from ascent import http_client
 from ascent.engines.counter_rng import request_key
 from ascent.http_client import Client, RequestGroup, RetryPolicy, ServerFailed
+from ascent.open_files import allowed_sockets
 from ascent.protocols import Weights
 from ascent.records import Completion, Request, Stop
 
@@ -31,6 +32,7 @@ T = TypeVar("T")
 Mode = Literal["raw", "processed"]
 Reload = Callable[[int, Weights], None]
 
+AT_ONCE = 256
 TOKEN_ID_PREFIX = "token_id:"  # vLLM's text of a token with return_tokens_as_token_ids
 MIN_LOGPROB = -9999.0  # vLLM's value for minus infinity
 MIN_TEMPERATURE = 0.01  # vLLM raises lower temperatures to this
@@ -70,7 +72,7 @@ class RemoteSampler:
         *,
         key_from: str | None = None,
         key: str | None = None,
-        at_once: int = 64,
+        at_once: int = AT_ONCE,
         retry: RetryPolicy | None = None,
         reload: Reload | str | None = None,
         exact: bool = False,
@@ -94,7 +96,8 @@ class RemoteSampler:
         """Yield completions as they finish; the first failed request raises RemoteError."""
         all_requests = list(requests)
         _check_unique(all_requests)
-        group, threads = RequestGroup(), ThreadPoolExecutor(self.at_once, thread_name_prefix="remote")
+        workers = allowed_sockets(max(min(self.at_once, len(all_requests)), 1))
+        group, threads = RequestGroup(), ThreadPoolExecutor(workers, thread_name_prefix="remote")
         self._groups.append(group)
         try:
             self.prepare(all_requests, group)

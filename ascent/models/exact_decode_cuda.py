@@ -1,8 +1,8 @@
 """Attention of decode steps on CUDA with the bits of packed attention (`exact_attention_cuda`), in Triton.
 
 A program takes the query heads of one row that read the same key/value head. They are few, so they are the columns of
-its products (16 in place of 64, in a quarter of the registers): the rows are the keys of a chunk, then the dimensions of
-the output. Factors are exchanged, their products and the order of sums are not.
+its products (16, where a tile of packed attention has 64 rows): the rows are the keys of a chunk, then the dimensions
+of the output. Factors are exchanged; their products and the order of sums are not.
 
 Rows that share a prompt read its whole chunks together, as the rows of a tile of packed attention: the state after them
 (largest score, mass, weighted sum, of the merged spans and of the last one; in float32) is stored, and every row goes
@@ -21,7 +21,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ascent.models.exact_attention_cuda import CHUNK, LOG2_E, PRODUCT_ROWS, SPAN, add_chunk, empty, merge, nothing, shrinks
+from ascent.models.exact_attention_cuda import (
+    CHUNK,
+    LOG2_E,
+    PRODUCT_ROWS,
+    SPAN,
+    add_chunk,
+    empty,
+    merge,
+    nothing,
+    shrinks,
+)
 from ascent.models.paged_attention_cuda import copy_vector
 from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 

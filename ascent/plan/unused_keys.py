@@ -77,7 +77,7 @@ RULES = (
         "{name} learns from files ({source}), not from rollouts; remove it",
     ),
     Rule(
-        ("rollouts.servers", "rollouts.weights_folder", "rollouts.server_timeout"),
+        ("rollouts.servers", "rollouts.weights_folder", "rollouts.server_timeout", "rollouts.server_concurrency"),
         lambda row, values: _samples(row, values) and values["rollouts.engine"] in ("remote", "vllm"),
         "completions are sampled in this process; remove it, or set rollouts.engine to remote or vllm",
     ),

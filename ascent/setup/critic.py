@@ -17,7 +17,7 @@ from ascent.models import lora
 from ascent.models.model import LanguageModel
 from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.plan.resolve import Plan
-from ascent.setup.policy import adam_of, device, initial
+from ascent.setup.policy import adam_of, arithmetic_of, device, initial
 from ascent.update.learner import LocalLearner
 from ascent.update.schedule import Schedule
 
@@ -67,7 +67,7 @@ def critic_of(
         seed=seed,
         trust_remote_code=settings.trust_remote_code,
         quantize=settings.quantize,
-        arithmetic=settings.arithmetic,
+        arithmetic=arithmetic_of(plan),
     )
     model.step_format = None  # one that judged steps learns values from now on
     check_same_vocab(model, policy, f"the critic ({key} {name})", "name another model as model.critic_from")

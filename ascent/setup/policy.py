@@ -53,7 +53,7 @@ def load_policy(
         trust_remote_code=settings.trust_remote_code,
         routing_replay=settings.routing_replay,
         quantize=settings.quantize,
-        arithmetic=settings.arithmetic,
+        arithmetic=arithmetic_of(plan),
     )
     model.notes += notes
     model.normalization = None  # what a reward model had learnt before says nothing of what it will have learnt
@@ -64,6 +64,11 @@ def load_policy(
     if model_folder is not None:
         lora.restore(model, model_folder)
     return model
+
+
+def arithmetic_of(plan: Plan) -> str:
+    """What was decided (`setup.arithmetic`); fast where nobody decided."""
+    return "exact" if plan.config.model.arithmetic == "exact" else "fast"
 
 
 def _head(plan: Plan) -> models.Heads:
@@ -82,7 +87,7 @@ def reference_of(plan: Plan, folder: Path, policy: LanguageModel, ranks: Ranks =
     if settings.reference is None and policy.adapter is not None:
         return ReferenceCache(lora.WithoutAdapter(policy), file=file, fingerprint=of, ranks=ranks)
     name = initial(settings.reference or settings.policy, folder, plan.config.seed, plan.objects)
-    frozen = frozen_model(plan, name, arithmetic=settings.arithmetic)
+    frozen = frozen_model(plan, name, arithmetic=arithmetic_of(plan))
     return ReferenceCache(frozen, file=file, fingerprint=of, ranks=ranks)
 
 

@@ -42,7 +42,7 @@ from ascent.setup.data import heldout_name, load_part, prepare_records, refuse_l
 from ascent.setup.environments import env_session, open_environment
 from ascent.setup.layout import agreed_target, describe_layout, divide, is_sharded
 from ascent.setup.optimal_values import add_optimal_values
-from ascent.setup.policy import adam_of, device, frozen_model, initial, load_policy
+from ascent.setup.policy import adam_of, arithmetic_of, device, frozen_model, initial, load_policy
 from ascent.setup.reward_trial import try_rewards
 from ascent.setup.reward_workers import use_reward_workers
 from ascent.setup.rewards import scorer_of
@@ -121,7 +121,7 @@ def reference_model(plan: Plan, folder: Path, policy: LanguageModel, longest: in
         frozen: Any = lora.WithoutAdapter(policy)
     else:
         name = initial(config.model.reference or config.model.policy, folder, config.seed, plan.objects)
-        frozen = frozen_model(plan, name, arithmetic=config.model.arithmetic)
+        frozen = frozen_model(plan, name, arithmetic=arithmetic_of(plan))
         check_same_vocab(frozen, policy, "the reference", "use the model that the policy started from")
         refuse_shorter("the reference (model.reference)", frozen, policy, longest)
         if frozen.module.config.vocab_size != policy.module.config.vocab_size:

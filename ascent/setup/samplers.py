@@ -20,7 +20,7 @@ from ascent.engines.hf import HFSampler
 from ascent.engines.native.engine import NativeEngine
 from ascent.engines.native.interruptible import InterruptibleEngine
 from ascent.engines.placed_servers import PlacedFleet
-from ascent.engines.remote import RemoteError, RemoteSampler
+from ascent.engines.remote import AT_ONCE, RemoteError, RemoteSampler
 from ascent.engines.server_process import (
     ServerProcess,
     ascent_command,
@@ -59,6 +59,7 @@ class Engine:
     name: str = "native"
     servers: tuple[str, ...] = ()
     timeout: float = 600.0
+    concurrency: int = AT_ONCE
 
     @classmethod
     def parse(cls, text: str) -> Engine:
@@ -107,7 +108,7 @@ def policy_sampler(
         return InterruptibleEngine(model, renderer.stop_ids, max_model_len=longest)
     if settings.engine not in REMOTE:
         return local_sampler(settings.engine, model, renderer, longest)
-    engine = Engine(settings.engine, settings.servers, settings.server_timeout)
+    engine = Engine(settings.engine, settings.servers, settings.server_timeout, settings.server_concurrency)
     place = folder / WEIGHTS if settings.weights_folder is None else Path(settings.weights_folder).expanduser()
     # A shared folder may be that of several runs.
     own = place if settings.weights_folder is None else place / f"ascent-{os.getpid()}-{os.urandom(3).hex()}"
@@ -251,7 +252,10 @@ def _checked_member(engine: Engine, url: str, key: str | None, served: ServedPol
             f"the server {url} takes {model.max_model_len} tokens, but a sequence may have {served.longest}; start it "
             f"with --max-model-len {served.longest}"
         )
-    sampler = RemoteSampler(url, model.name, served.stop_ids, key=key, retry=retry, exact=engine.name == "remote")
+    sampler = RemoteSampler(
+        url, model.name, served.stop_ids, key=key, retry=retry, exact=engine.name == "remote",
+        at_once=engine.concurrency,
+    )  # fmt: skip
     return FleetServer(sampler, updates, model)
 
 

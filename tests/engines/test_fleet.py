@@ -106,6 +106,35 @@ def slowed(server: Served, seconds: float) -> None:
     server.http.routes["/v1/completions"] = Route("POST", handle, inner.max_bytes)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("concurrency", [3, 256])
+def test_how_many_requests_a_server_works_on(
+    two: list[Served], folders: Path, tmp_path: Path, concurrency: int
+) -> None:
+    """As many as it is given at a time, and no more: the others get theirs when one is done."""
+    now, most, change = 0, 0, threading.Lock()
+    inner = two[0].http.routes["/v1/completions"]
+
+    def handle(call: Call) -> object:
+        nonlocal now, most
+        with change:
+            now, most = now + 1, max(most, now + 1)
+        time.sleep(0.2)
+        with change:
+            now -= 1
+        return inner.handle(call)
+
+    broken(two[0], handle)
+    model = policy(folders)
+    engine = Engine("remote", (two[0].url,), 30.0, concurrency)
+    sampler = fleet_of(
+        engine, served_policy(model), tmp_path / "log", policy=PolicyWeights(model, tmp_path / "weights")
+    )
+    sampler.set_weights(3, {})
+    assert len(by_key(sampler.sample(REQUESTS))) == len(REQUESTS)
+    assert min(concurrency, len(REQUESTS)) / 2 < most <= concurrency
+    sampler.close()
+
+
 def broken(server: Served, handle: Callable[[Call], object]) -> None:
     server.http.routes["/v1/completions"] = Route("POST", handle, 1 << 20)  # type: ignore[arg-type]
 

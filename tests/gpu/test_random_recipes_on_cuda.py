@@ -1,5 +1,5 @@
-"""Recipes drawn at random, of rows that sample, on a GPU in the arithmetic that is the default there: exact. So the first
-ratio of every step is 1.0, and what was trained resumes and replays to the same bits."""
+"""Recipes drawn at random, of rows that sample, on a GPU in the arithmetic that is the default there: exact. So the
+first ratio of every step is 1.0, and what was trained resumes and replays to the same bits."""
 
 from __future__ import annotations
 

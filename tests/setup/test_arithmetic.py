@@ -24,7 +24,7 @@ REWARDS = {"rewards": ["exact"]}
 
 
 def decided(changes: dict[str, Any], folder: Path, ranks: Any = SINGLE) -> str:
-    plan = plan_of(RECIPE | {"model.arithmetic": "auto"} | ({} if "algorithm" in changes else REWARDS) | changes)
+    plan = plan_of(RECIPE | ({} if "algorithm" in changes else REWARDS) | changes)
     return with_arithmetic(plan, folder, ranks).config.model.arithmetic
 
 
