@@ -16,6 +16,7 @@ from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
 from ascent.models import layer_patching, lora
 from ascent.models.exact import device_problem
+from ascent.models.heads import score_layer
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
@@ -51,18 +52,21 @@ def sample(model: LanguageModel, asked: Sequence[Request], **options: Any) -> tu
     return [(each, done[each.prompt_id, each.sample]) for each in asked], engine
 
 
+def batch_of(texts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    return {
+        "tokens_T": torch.tensor([token for text in texts for token in text], device="cuda"),
+        "positions_T": torch.cat([torch.arange(len(text)) for text in texts]).cuda(),
+        "segments": Segments.from_lengths(torch.tensor([len(text) for text in texts], device="cuda")),
+    }
+
+
 def trained(model: LanguageModel, sampled: Sampled, per_batch: int = 10**6) -> Tensor:
     """The trainer's log-probs of all completions, `per_batch` sequences at a time, with gradients."""
     found = []
     for start in range(0, len(sampled), per_batch):
         part = sampled[start : start + per_batch]
         texts = [request.tokens + done.tokens for request, done in part]
-        batch = {
-            "tokens_T": torch.tensor([token for text in texts for token in text], device="cuda"),
-            "positions_T": torch.cat([torch.arange(len(text)) for text in texts]).cuda(),
-            "segments": Segments.from_lengths(torch.tensor([len(text) for text in texts], device="cuda")),
-        }
-        logprobs = model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"].detach().cpu()
+        logprobs = model.outputs(batch_of(texts), frozenset({"logprobs_T"}))["logprobs_T"].detach().cpu()
         pieces = logprobs.split([len(text) for text in texts])
         found += [piece[len(request.tokens) :] for piece, (request, _) in zip(pieces, part, strict=True)]
     return torch.cat(found)
@@ -95,6 +99,23 @@ def test_preemption_changes_no_bit(tmp_path: Path) -> None:
     assert engine.stats().preemptions > 0
     assert sampled == sample(model, requests())[0]
     assert torch.equal(trained(model, sampled), recorded(sampled))
+
+
+def test_scores_and_values_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    """Of reward models and critics: alone, and among answers to the same prompt, which run once."""
+    folder = create(tmp_path / "m", family="qwen2", hidden=256, heads=4, key_value_heads=2, initializer_range=0.1)
+    model = load(folder, head="scalar", dtype="bfloat16", device="cuda", arithmetic="exact")
+    torch.manual_seed(0)
+    torch.nn.init.normal_(score_layer(model.module).weight)
+    draw = np.random.default_rng(0)
+    prompt = tuple(draw.integers(3, 250, size=150).tolist())
+    texts = [prompt + tuple(draw.integers(3, 250, size=1 + 40 * n).tolist()) for n in range(8)]
+    want = frozenset({"scores_B", "values_T"})
+    together = model.outputs(batch_of(texts), want)
+    alone = [model.outputs(batch_of([text]), want) for text in texts]
+    assert together["scores_B"].unique().numel() == len(texts)
+    for name in want:
+        assert torch.equal(together[name], torch.cat([each[name] for each in alone]))
 
 
 def test_products_that_cublas_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
