@@ -19,6 +19,7 @@ from ascent.records import Completion, Request
 
 T = TypeVar("T")
 POLL_SECONDS = 0.5  # between two looks at whether the client is still there
+STREAMED_STEPS = 4  # decode steps until requests may come and go: tokens of a stream's event
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class EngineThread:
 
     def __init__(self, engine: StreamingEngine) -> None:
         self.engine = engine
+        self._steps = engine.steps_per_sync
         self._changed = threading.Condition()
         self._commands: list[Callable[[], None]] = []
         self._stopping = False
@@ -163,6 +165,9 @@ class EngineThread:
                 self.engine.add(request)
 
     def _step(self) -> None:
+        # A GPU waits for the host at every sync, so there it is only for streams that they are frequent.
+        streamed = self.engine.model.device.type != "cuda" or any(job.partial for job, _ in self._running.values())
+        self.engine.steps_per_sync = min(STREAMED_STEPS, self._steps) if streamed else self._steps
         for each in self.engine.step():
             job, index = self._running.pop((each.prompt_id, each.sample))
             job.outputs.put(Output(index, each.tokens, each.logprobs, each))

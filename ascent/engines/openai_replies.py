@@ -93,7 +93,7 @@ class Reply:
 
     def _choice(self, index: int, completion: Completion, scored: Scored | None) -> dict[str, Any]:
         request, generation = self.generation.requests[index], self.generation
-        text = _TextStream(self, request).add(completion.tokens, last=True)
+        text = _TextStream(self, request).add(completion.tokens, last=True) if generation.return_text else ""
         if generation.echo:
             text = self._text(request.tokens) + text
         choice: dict[str, Any] = {"index": index, "finish_reason": _reason(completion)}
@@ -113,6 +113,8 @@ class Reply:
         self, tokens: Sequence[int], logprobs: Sequence[float], request: Request, scored: Scored | None
     ) -> dict[str, Any]:
         """`scored` covers the prompt and the completion; without it only the sampled tokens' log-probs are known."""
+        if not self.generation.return_text:
+            return {"token_logprobs": list(logprobs)}
         rows: list[tuple[int, float | None, dict[int, float] | None]] = []
         start = len(request.tokens)
         for index, token in enumerate(request.tokens if self.generation.echo else ()):

@@ -2,7 +2,8 @@
 
 Beyond the protocol, as vLLM: `top_k`, `min_p`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `skip_special_tokens`,
 `return_token_ids`, `return_tokens_as_token_ids`. Ours alone: `prompt_id` and `sample`, which with `seed` determine the
-random numbers, so that a server samples the tokens that the engine would sample in the client's process.
+random numbers, so that a server samples the tokens that the engine would sample in the client's process; and
+`return_text`, which may be false for a client that reads token ids and their log-probs alone.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Generation:
     tokens_as_ids: bool
     skip_special_tokens: bool
     only_prompt: bool = False  # max_tokens 0: nothing is sampled
+    return_text: bool = True
 
 
 class Fields:
@@ -108,7 +110,10 @@ def read_chat(body: Mapping[str, Any], renderer: Renderer, end_ids: frozenset[in
     if top is None and fields.integer("top_logprobs", 0, 0, MAX_TOP_LOGPROBS):
         raise ValueError("top_logprobs needs logprobs=true")
     newer = fields.integer("max_completion_tokens", max(max_model_len - len(tokens), 1), 1, MAX_INT)
-    return _generation(fields, [tokens], end_ids, top, echo=False, max_tokens=newer)
+    generation = _generation(fields, [tokens], end_ids, top, echo=False, max_tokens=newer)
+    if not generation.return_text:
+        raise ValueError("return_text=false is for completions; a chat is text")
+    return generation
 
 
 def _generation(
@@ -123,12 +128,16 @@ def _generation(
     stream, options = fields.flag("stream"), fields.take("stream_options", {}, "an object", _is_object)
     if stream and (echo or top_logprobs):
         raise ValueError("a stream has neither echo nor the likeliest tokens; use stream=false, or logprobs=0")
+    return_ids, return_text = fields.flag("return_token_ids"), fields.flag("return_text", default=True)
+    if not return_text and (stream or echo or top_logprobs or not return_ids):
+        raise ValueError("return_text=false needs return_token_ids=true, and neither stream, echo nor likeliest tokens")
     requests = _requests(fields, prompts, count, max(max_tokens, 1), end_ids)
     generation = Generation(
         requests=requests, choices_per_prompt=count, stream=stream, include_usage=options.get("include_usage") is True,
-        echo=echo, top_logprobs=top_logprobs, return_token_ids=fields.flag("return_token_ids"),
+        echo=echo, top_logprobs=top_logprobs, return_token_ids=return_ids,
         tokens_as_ids=fields.flag("return_tokens_as_token_ids"),
         skip_special_tokens=fields.flag("skip_special_tokens", default=True), only_prompt=max_tokens == 0,
+        return_text=return_text,
     )  # fmt: skip
     fields.finish()
     return generation

@@ -160,7 +160,7 @@ class RemoteSampler:
             **{"min_tokens": request.min_new_tokens, "stop": list(request.stop), "skip_special_tokens": False},
             **{"logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True},
             **({} if not self.exact else {"seed": request.seed, "prompt_id": request.prompt_id}),
-            **({} if not self.exact else {"sample": request.sample, "logprobs": 0}),
+            **({} if not self.exact else {"sample": request.sample, "logprobs": 0, "return_text": False}),
         }
 
     def _read(self, request: Request, choice: dict[str, Any]) -> Completion:

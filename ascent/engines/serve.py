@@ -41,7 +41,6 @@ from ascent.models.numerics import describe_numerics
 from ascent.records import Completion
 
 MAX_BODY_BYTES = 16 << 20
-STEPS_PER_SYNC = 4  # tokens of a stream's event
 KNOWN_VERSIONS = 8  # whose ids are kept for replies that are on their way
 ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 500: "server_error", 503: "overloaded_error"}
 
@@ -76,9 +75,7 @@ class ModelServer:
         self._thread.close()
 
     def _create_engine(self) -> StreamingEngine:
-        return StreamingEngine(
-            self.model.eval(), self._renderer.stop_ids, max_model_len=self._max_model_len, steps_per_sync=STEPS_PER_SYNC
-        )
+        return StreamingEngine(self.model.eval(), self._renderer.stop_ids, max_model_len=self._max_model_len)
 
     def _complete(self, call: Call) -> http_server.Reply:
         body = self._read(call)

@@ -83,6 +83,16 @@ def test_64_clients_at_once_get_what_each_would_get_alone(server: Served, engine
     assert server.server._engine.idle and server.server._engine.stats().used_blocks == 0
 
 
+def test_ids_and_log_probs_alone(server: Served) -> None:
+    body = {"prompt": "abc", "max_tokens": 9, "seed": 5, "logprobs": 0, "return_token_ids": True, "stop": ["1"]}
+    (whole,), (short,) = (
+        server.ask("/v1/completions", body | {"return_text": text})[1]["choices"] for text in (True, False)
+    )
+    assert short["logprobs"] == {"token_logprobs": whole["logprobs"]["token_logprobs"]}
+    differ = {name for name in whole if whole[name] != short[name]}
+    assert differ == ({"text", "logprobs"} if whole["text"] else {"logprobs"}) and short["text"] == ""
+
+
 def events(text: str) -> list[Any]:
     """The choices of a stream's events; it must end as streams do."""
     lines = text.split("\n\n")
@@ -161,6 +171,13 @@ REFUSED = [
     ("/v1/completions", {"prompt": "a", "frequency_penalty": 0.5}, 400, "frequency_penalty=0.5 is not supported"),
     ("/v1/completions", {"prompt": "a", "ignore_eos": True}, 400, "ignore_eos is not supported"),
     ("/v1/completions", {"prompt": "a", "stream": True, "logprobs": 2}, 400, "use stream=false, or logprobs=0"),
+    ("/v1/completions", {"prompt": "a", "return_text": False}, 400, "return_text=false needs return_token_ids=true"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "a"}], "return_text": False, "return_token_ids": True},
+        400,
+        "return_text=false is for completions",
+    ),
     ("/v1/completions", {"prompt": "a", "model": "gpt"}, 404, "there is no model 'gpt' here; this server has 'tiny'"),
     ("/v1/chat/completions", {"messages": []}, 400, "messages=[], but it must be a list of messages"),
     ("/v1/chat/completions", {"messages": [{"role": "wizard", "content": "a"}]}, 400, "messages[0] has role 'wizard'"),

@@ -53,6 +53,16 @@ def trained(model: LanguageModel, request: Request, done: Completion) -> torch.T
         return model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"][len(request.tokens) :]
 
 
+def test_syncs_may_be_more_frequent_for_a_while(tmp_path: Path) -> None:
+    """As a server's are while there are streams, also before the first step."""
+    model = make(tmp_path)
+    engine = NativeEngine(model, {1}, max_num_seqs=32, max_model_len=256)
+    usual, expected = engine.steps_per_sync, run(NativeEngine(model, {1}, max_num_seqs=32, max_model_len=256), asked())
+    for steps in (2, usual):
+        engine.steps_per_sync = steps
+        assert run(engine, asked()) == expected
+
+
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("window", [None, 40])
 def test_sinks_take_weight_and_give_nothing(splits: int, window: int | None) -> None:

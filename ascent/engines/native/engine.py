@@ -81,7 +81,8 @@ class NativeEngine:
         steps_per_sync: int = STEPS_PER_SYNC,
     ) -> None:
         self.model, self.stop_ids, self.version = model, frozenset(stop_ids), 0
-        self.steps_per_sync = steps_per_sync
+        self.steps_per_sync = steps_per_sync  # may be lowered between two steps, and raised again
+        self._most_steps = LONGER_SYNC * steps_per_sync
         limit = max_sequence_length(model.module.config)
         self.max_model_len = min(max_model_len or DEFAULT_MAX_LEN, limit or DEFAULT_MAX_LEN)
         self._check_arguments(max_num_seqs, memory_fraction)
@@ -237,7 +238,7 @@ class NativeEngine:
             )
             max_rows = max(self.max_num_seqs, MIN_BATCH)
             state = BatchState(max_rows, blocks.blocks_needed(self.max_model_len), device)
-            self._runner = Runner(self.model, kv_cache, state, LONGER_SYNC * self.steps_per_sync)
+            self._runner = Runner(self.model, kv_cache, state, self._most_steps)
         return self._runner
 
     def _start(self, runner: Runner, admission: Admission, old: int) -> None:

@@ -200,6 +200,15 @@ class TestCompositionDoesNotMatter:
     def test_when_the_host_looks_less_often(self, model: LanguageModel) -> None:
         assert run(model, ragged(), steps_per_sync=5) == run(model, ragged())
 
+    def test_when_it_looks_more_often_for_a_while(self, model: LanguageModel) -> None:
+        """As a server does for streams, also before the first step."""
+        engine = NativeEngine(model, ENDS, max_num_seqs=8, max_model_len=128)
+        usual = engine.steps_per_sync
+        for steps in (2, usual):
+            engine.steps_per_sync = steps
+            found = {(each.prompt_id, each.sample): each for each in engine.sample(ragged())}
+            assert found == run(model, ragged())
+
     def test_after_a_restart(self, model: LanguageModel, folders: dict[str, Path]) -> None:
         assert run(load(folders["qwen2"]), ragged()) == run(model, ragged())
 
