@@ -177,6 +177,8 @@ def _check_settings(each: SweepRun) -> None:
     differing = {key: value for key, value in now.items() if was.get(key) != value}
     if now.get("data.epochs") is not None:
         differing.pop("run.steps", None)  # computed when the run starts
+    if differing.get("model.arithmetic") == "auto":
+        del differing["model.arithmetic"]  # decided when the run starts
     for key, value in differing.items():
         raise ValueError(
             f"{each.folder} was trained with {key}={was.get(key)}, and this sweep has {value}; give it another folder "
