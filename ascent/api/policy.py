@@ -270,6 +270,7 @@ class Policy:
             adam=adam_of(self.plan),
             max_grad_norm=update.max_grad_norm,
             temperature=self.config.rollouts.temperature,
+            unrounded=self.model.unrounded(),
         )
 
     @cached_property

@@ -61,6 +61,19 @@ def check_hub(found: Path | str) -> Path | str:
     return found
 
 
+def local_folder(origin: str) -> Path | None:
+    """The folder, or the cached snapshot of a hub name; None where there is neither. Nothing is downloaded."""
+    if not origin or Path(origin).is_dir():
+        return Path(origin) if origin else None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(origin, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+
+
 def _model_in(folder: Path) -> Path:
     steps = [(int(found[1]), path) for path in folder.glob("checkpoints/*") if (found := STEP.fullmatch(path.name))]
     newest_first = [path / "model" for _, path in sorted(steps, reverse=True)]

@@ -15,6 +15,7 @@ from ascent.maths.batch import PackedBatch
 from ascent.models import load as models
 from ascent.models import lora
 from ascent.models.model import LanguageModel
+from ascent.models.unrounded import Unrounded
 from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.plan.resolve import Plan
 from ascent.setup.policy import adam_of, arithmetic_of, device, initial
@@ -102,7 +103,9 @@ def check_same_vocab(model: LanguageModel, policy: LanguageModel, what: str, fix
     )
 
 
-def learner_of(plan: Plan, critic: Critic, ranks: Ranks = SINGLE, whole: Critic | None = None) -> LocalLearner:
+def learner_of(
+    plan: Plan, critic: Critic, ranks: Ranks = SINGLE, whole: Critic | None = None, unrounded: Unrounded | None = None
+) -> LocalLearner:
     """The critic's own optimizer. It learns in every step, the first ones alone where the recipe says so."""
     config = plan.config
     updates = config.update.epochs * config.update.minibatches
@@ -113,5 +116,11 @@ def learner_of(plan: Plan, critic: Critic, ranks: Ranks = SINGLE, whole: Critic 
         config.run.steps * updates,
     )
     return LocalLearner(
-        critic, schedule, adam=adam_of(plan), max_grad_norm=config.update.max_grad_norm, ranks=ranks, whole=whole
+        critic,
+        schedule,
+        adam=adam_of(plan),
+        max_grad_norm=config.update.max_grad_norm,
+        ranks=ranks,
+        whole=whole,
+        unrounded=unrounded,
     )

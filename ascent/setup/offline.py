@@ -127,6 +127,7 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
         ranks=ranks,
         whole=model if sharded else None,
         samples=answers is not None,
+        unrounded=model.unrounded() if model_folder is None else None,
     )
     notes = (*notes, *describe_layout(ranks, sharded=sharded))
     heldout: list[Batch] = []

@@ -272,6 +272,7 @@ class RLSetup:
             ranks=self.ranks,
             whole=self.model if self.sharded else None,
             samples=True,
+            unrounded=self.model.unrounded() if model_folder is None else None,
         )
 
     def _critic(
@@ -293,7 +294,8 @@ class RLSetup:
             trained = divide(
                 lambda: critic_of(plan, folder, self.model, saved, place="cpu")[0], self.ranks, torch.device(device())
             )
-        learner = learner_of(plan, trained, self.ranks, model if self.sharded else None)
+        values = model.model.unrounded() if saved is None else None
+        learner = learner_of(plan, trained, self.ranks, model if self.sharded else None, values)
         self.others = (loop.TrainedModel(CRITIC, learner, critic_objective(plan.row)),)
         self.saved = {CRITIC: model.save}
         return learner, (note,)

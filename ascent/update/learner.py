@@ -6,7 +6,7 @@ step. How the batch is split into micro-batches, and these over ranks, therefore
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
@@ -72,6 +72,7 @@ class LocalLearner:
         ranks: Ranks = SINGLE,
         whole: Model | None = None,
         samples: bool = False,
+        unrounded: Mapping[str, Callable[[], Tensor]] | None = None,
     ) -> None:
         if not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm={max_grad_norm} would stop training; it must be above 0")
@@ -84,6 +85,8 @@ class LocalLearner:
         self.whole, self._samples = whole, samples
         dtype = None if whole is None else next(whole.named_parameters())[1].dtype
         self.optimizer = make_optimizer(model.named_parameters(), adam, ranks, dtype)
+        if unrounded:
+            self.optimizer.start_from(unrounded)
         self.steps, self.skipped, self.skipped_in_a_row = 0, 0, 0
         self.persistent: dict[str, Tensor] = {}  # statistics that enter their own next value
         first = next(iter(self.optimizer.weights.values()))

@@ -13,7 +13,7 @@ stores take as long as the loads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -214,6 +214,11 @@ class OffloadedAdamW(AdamW):
         for stream in streams:
             if stream is not None:
                 stream.synchronize()
+
+    def start_from(self, unrounded: Mapping[str, Callable[[], Tensor]]) -> None:
+        self._wait(self._loads, self._stores)
+        super().start_from(unrounded)
+        self._load_first()
 
     def state(self) -> dict[str, Tensor]:
         """The state itself, not copies, for which the host may have no room: save it before the next step."""

@@ -10,7 +10,7 @@ The arithmetic is torch's fused AdamW: one pass over memory, element by element,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -126,6 +126,28 @@ class AdamW:
         for name, weight in self.weights.items():
             if self.masters[name] is not weight:
                 weight.copy_(self.masters[name])
+
+    @torch.no_grad()
+    def start_from(self, unrounded: Mapping[str, Callable[[], Tensor]]) -> None:
+        """Masters become the float32 values that the weights are roundings of. What does not round to its weight is
+        not used, so the weights stay as they are."""
+        for name, master in self.masters.items():
+            if name not in unrounded or not self.has_master(name):
+                continue
+            values, dtype = unrounded[name](), self._rounded_dtype(name)
+            if values.numel() != self.weights[name].numel():
+                continue
+            own = self._own(name, values).to(master.device, master.dtype)
+            if torch.equal(own.to(dtype), master.to(dtype)):
+                master.copy_(own)
+
+    def _own(self, name: str, values: Tensor) -> Tensor:
+        """The values of a whole weight that this process steps, in the shape of its master."""
+        return values.view(self.weights[name].shape)
+
+    def _rounded_dtype(self, name: str) -> torch.dtype:
+        """Of the weight in a forward pass."""
+        return self.weights[name].dtype
 
     def state(self) -> dict[str, Tensor]:
         """Copies on the CPU: moments and counts of every weight, masters of low-precision ones."""

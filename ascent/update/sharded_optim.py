@@ -68,6 +68,9 @@ class PiecewiseAdamW(AdamW):
         found = {name for names in self._ranks.gather(super().non_finite_gradients(), "the gradient") for name in names}
         return [name for name in self.weights if name in found]
 
+    def _own(self, name: str, values: Tensor) -> Tensor:
+        return values.view(-1)[slice(*self.ranges[name])].view(self.masters[name].shape)
+
     def state(self) -> dict[str, Any]:
         """This rank's pieces, under the names of whole tensors."""
         found: dict[str, Any] = {}
@@ -205,6 +208,9 @@ class ShardedAdamW(PiecewiseAdamW):
 
     def has_master(self, name: str) -> bool:
         return self._compute not in FULL
+
+    def _rounded_dtype(self, name: str) -> torch.dtype:
+        return self._compute
 
     def _make_masters(self) -> dict[str, Tensor]:
         self.ranges = {}

@@ -46,8 +46,10 @@ def prepare(study: Study) -> None:
     write_rows(folder / "test.jsonl", map(_question, test))
     examples = [{"messages": [*_question(each)["prompt"], _answer(each.info["solution"])]} for each in train]
     write_rows(folder / "sft.jsonl", _shuffled(examples, 0, settings.sft_epochs))
-    for seed in SEEDS:
+    for seed in (0, *SEEDS):
         write_rows(folder / f"prompts-{seed}.jsonl", _shuffled(list(map(_question, train)), seed, 1))
+    questions = _shuffled(list(map(_question, train)), 0, 1)
+    write_rows(folder / "pilot.jsonl", questions[-settings.pilot_questions :])
     raw = pyarrow.parquet.read_table(study.data / "train.parquet").to_pylist()
     solutions = [(row.get("extra_info") or row)["answer"] for row in raw]  # with their annotations
     called = [_with_calls(each.messages[-1].content, text) for each, text in zip(train, solutions, strict=False)]

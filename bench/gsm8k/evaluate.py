@@ -22,12 +22,13 @@ def peak_gb() -> float:
 class Evaluator:
     """One engine for any number of weights: `load` copies them into the modules that it runs."""
 
-    def __init__(self, study: Study, model: Path) -> None:
+    def __init__(self, study: Study, model: Path, data: str = "test.jsonl", dtype: str | None = None) -> None:
         settings = study.settings
-        rows = [json.loads(line) for line in (study.work / "data/test.jsonl").read_text().splitlines()]
+        rows = [json.loads(line) for line in (study.work / "data" / data).read_text().splitlines()]
         self.prompts, self.answers = [row["prompt"] for row in rows], [row["answer"] for row in rows]
         self.samples = settings.samples
-        self.policy = ascent.Policy(str(model), dtype=settings.dtype, max_new_tokens=settings.max_new_tokens)
+        dtype = dtype or settings.dtype
+        self.policy = ascent.Policy(str(model), dtype=dtype, max_new_tokens=settings.max_new_tokens)
 
     def load(self, weights: Any) -> None:
         """Weights by name, of any dtype; the next sample drops every cached prompt."""
@@ -38,18 +39,32 @@ class Evaluator:
             for name, value in weights.items():
                 own[name].copy_(value)
 
-    def greedy(self) -> list[float]:
-        rollouts = self.policy.sample(self.prompts, greedy=True)
-        return [is_correct(each.text, answer) for each, answer in zip(rollouts, self.answers, strict=True)]
+    def scores(self, samples: int, **options: Any) -> list[float]:
+        """The mean of every question's samples."""
+        drawn = self.policy.sample(self.prompts, n=samples, **options)
+        found = [is_correct(each.text, self.answers[place // samples]) for place, each in enumerate(drawn)]
+        self.drawn = drawn
+        return [sum(found[i : i + samples]) / samples for i in range(0, len(found), samples)]
 
     def test(self) -> dict[str, Any]:
         """greedy and mean@k, each with a 95% interval over questions."""
-        drawn = self.policy.sample(self.prompts, n=self.samples)
-        answers = [answer for answer in self.answers for _ in range(self.samples)]
-        scores = [is_correct(each.text, answer) for each, answer in zip(drawn, answers, strict=True)]
-        means = [sum(scores[i : i + self.samples]) / self.samples for i in range(0, len(scores), self.samples)]
-        found = {"greedy": estimate(self.greedy(), seed=0), f"mean@{self.samples}": estimate(means, seed=0)}
-        shown = {name: {"value": each.value, "low": each.low, "high": each.high} for name, each in found.items()}
-        truncated = sum(each.truncated for each in drawn) / len(drawn)
-        tokens = sum(each.length for each in drawn) / len(drawn)
-        return {**shown, "questions": len(means), "truncated": truncated, "tokens": tokens}
+        found = {"greedy": self.scores(1, greedy=True), f"mean@{self.samples}": self.scores(self.samples)}
+        estimates = {name: estimate(each, seed=0) for name, each in found.items()}
+        shown = {name: {"value": each.value, "low": each.low, "high": each.high} for name, each in estimates.items()}
+        truncated = sum(each.truncated for each in self.drawn) / len(self.drawn)
+        tokens = sum(each.length for each in self.drawn) / len(self.drawn)
+        return {**shown, "questions": len(self.prompts), "truncated": truncated, "tokens": tokens}
+
+
+def test_points(study: Study, stage: str, seed: int | None) -> list[dict[str, Any]]:
+    """The test of every model that the stage saved, by step. TRL's models are float32, and in its training only products
+    are in bfloat16: embeddings, norms and sums are not, so its models are tested in float32."""
+    from safetensors.torch import load_file
+
+    folders = sorted(study.points(stage, seed).iterdir(), key=lambda each: int(each.name))
+    dtype = "float32" if stage.startswith("trl_") else None
+    evaluator, found = Evaluator(study, study.model, dtype=dtype), []  # TRL's models have no tokenizer beside them
+    for folder in folders:
+        evaluator.load(load_file(folder / "model.safetensors"))
+        found.append({"step": int(folder.name), **evaluator.test()})
+    return found

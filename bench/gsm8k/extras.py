@@ -13,6 +13,7 @@ import ascent
 from ascent.tasks import TASKS
 
 BETAS = (0.1, 0.0)  # KL in the reward, and none: the curve of over-optimization
+DIGEST_LEARNING_RATE = 1e-5
 TOOLS = {"use": "tools", "tools": ["calculator"], "announce": False, "max_turns": 10}
 
 
@@ -28,7 +29,10 @@ def digest(study: Study) -> dict[str, Any]:
     judge = train({**pairs, "update.learning_rate": 2e-5}, folder / "reward_model")
     found: dict[str, Any] = {"reward_model": judge.metrics[-1], "imitation": digest_scores(study, folder / "sft")}
     for beta in BETAS:
-        recipe = rl_recipe(study, "rlhf", 1, folder / "sft", study.work, settings.digest_steps) | {
+        recipe = rl_recipe(
+            study, "rlhf", 1, folder / "sft", study.work, settings.digest_steps, DIGEST_LEARNING_RATE
+        ) | {
+            "run.evaluate_every": settings.save_every,
             "data.train": "digest:4096", "data.evaluate": f"digest@heldout:{settings.digest_prompts}",
             "model.reward_model": str(folder / "reward_model"), "rollouts.prompts_per_step": settings.digest_prompts,
             "rollouts.group_size": 1, "rollouts.max_new_tokens": 64, "cells.reward_shaping.kl_penalty.beta": beta,
@@ -60,9 +64,9 @@ def tools(study: Study) -> dict[str, Any]:
     """Imitation of solutions with calls, then rlvr; the same questions without tools are stages sft and grpo."""
     settings, folder = study.settings, study.folder("tools")
     train(sft_recipe(study, study.work / "data/tools.jsonl", study.model, settings.sft_steps), folder / "sft")
-    recipe = rl_recipe(study, "rlvr", 1, folder / "sft", study.work / "data/prompts-1.jsonl", settings.steps)
-    test = str(study.work / "data/test.jsonl")
-    run = train(recipe | {"rewards": [{"use": REWARD}], "env": TOOLS, "data.evaluate": test}, folder / "rlvr")
+    prompts, test = study.work / "data/prompts-1.jsonl", str(study.work / "data/test.jsonl")
+    recipe = rl_recipe(study, "rlvr", 1, folder / "sft", prompts, settings.extra_steps, study.learning_rate)
+    run = train(recipe | {"rewards": [{"use": REWARD}], "env": TOOLS}, folder / "rlvr")
     found: dict[str, Any] = curve(run)
     for name in ("sft", "rlvr"):
         result = ascent.evaluate(
@@ -77,8 +81,9 @@ def tools(study: Study) -> dict[str, Any]:
 def code(study: Study) -> dict[str, Any]:
     """From the instruction-tuned model itself: generated functions of one line, scored by their tests."""
     folder, data = study.folder("code"), study.work / "data"
-    recipe = rl_recipe(study, "rlvr", 1, study.model, data / "code.jsonl", study.settings.steps)
-    rewards = [{"use": "programs", "sandbox": "none"}]
-    run = train(recipe | {"rewards": rewards, "data.evaluate": str(data / "code-test.jsonl")}, folder / "rlvr")
+    steps, every = study.settings.extra_steps, study.settings.save_every
+    recipe = rl_recipe(study, "rlvr", 1, study.model, data / "code.jsonl", steps, study.learning_rate)
+    recipe |= {"rewards": [{"use": "programs", "sandbox": "none"}], "run.evaluate_every": every}
+    run = train(recipe | {"data.evaluate": str(data / "code-test.jsonl")}, folder / "rlvr")
     rows = (data / "code-test.jsonl").read_text().splitlines()
     return {**curve(run), "test_rows": len(rows), "example": json.loads(rows[0])["prompt"][0]["content"]}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluate import Evaluator, peak_gb
-from settings import Study
+from evaluate import Evaluator, peak_gb, test_points
+from settings import LEARNING_RATES, Study
 
 import ascent
 from ascent.runs.folder import Run, read_run, state_of
@@ -51,16 +52,28 @@ def sft_recipe(study: Study, data: Path, model: Path, steps: int) -> dict[str, A
     }  # fmt: skip
 
 
-def rl_recipe(study: Study, algorithm: str, seed: int, model: Path, data: Path, steps: int) -> dict[str, Any]:
+def rl_recipe(
+    study: Study, algorithm: str, seed: int, model: Path, data: Path, steps: int, learning_rate: float
+) -> dict[str, Any]:
     """`data` are the prompts; what scores them and what is held out is the caller's."""
     settings = study.settings
     return {
         **common(study), "algorithm": algorithm, "seed": seed, "model.policy": str(model), "data.train": str(data),
         "rollouts.group_size": settings.group, "rollouts.prompts_per_step": settings.prompts,
         "rollouts.max_new_tokens": settings.max_new_tokens, "rollouts.temperature": 1.0, "update.epochs": 1,
-        "update.minibatches": 1, "update.learning_rate": settings.learning_rate, "run.steps": steps,
-        "run.evaluate_every": settings.evaluate_every, **ROWS.get(algorithm, {}),
+        "update.minibatches": 1, "update.learning_rate": learning_rate, "run.steps": steps,
+        **ROWS.get(algorithm, {}),
     }  # fmt: skip
+
+
+def keep(study: Study, stage: str, seed: int | None, folder: Path) -> None:
+    """Moves the models of a run's checkpoints to where they are tested; the optimizer's state is gigabytes."""
+    target = study.points(stage, seed)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for checkpoint in (folder / "checkpoints").iterdir():
+        shutil.move(checkpoint / "model", target / checkpoint.name)
+    shutil.rmtree(folder)
 
 
 def sft(study: Study) -> dict[str, Any]:
@@ -69,14 +82,29 @@ def sft(study: Study) -> dict[str, Any]:
     run = train(sft_recipe(study, study.work / "data/sft.jsonl", study.model, study.settings.sft_steps), folder)
     shutil.rmtree(study.sft, ignore_errors=True)
     ascent.export(folder, study.sft)
-    return {**curve(run), "test": Evaluator(study, study.sft).test()}
+    found = curve(run)
+    keep(study, "sft", None, folder)
+    shutil.copytree(study.model, study.points("sft") / "0")
+    weights = study.points("sft") / str(study.settings.sft_steps) / "model.safetensors"
+    return {**found, "sha256": hashlib.sha256(weights.read_bytes()).hexdigest()}
 
 
-def gsm8k_recipe(study: Study, algorithm: str, seed: int) -> dict[str, Any]:
+def pilot(study: Study, place: int) -> dict[str, Any]:
+    """One learning rate, on training questions alone."""
+    settings, folder = study.settings, study.folder("pilot", place)
+    recipe = gsm8k_recipe(study, "grpo", 0, LEARNING_RATES[place], settings.extra_steps)
+    run = train(recipe, folder)
+    accuracy = Evaluator(study, folder, "pilot.jsonl").scores(settings.pilot_samples)
+    shutil.rmtree(folder)
+    found = {"learning_rate": LEARNING_RATES[place], "accuracy": sum(accuracy) / len(accuracy)}
+    return {**found, **curve(run)}
+
+
+def gsm8k_recipe(study: Study, algorithm: str, seed: int, learning_rate: float, steps: int) -> dict[str, Any]:
     settings = study.settings
     prompts = study.work / f"data/prompts-{seed}.jsonl"
-    recipe = rl_recipe(study, algorithm, seed, study.sft, prompts, settings.steps)
-    recipe |= {"rewards": [{"use": REWARD}], "data.evaluate": str(study.work / "data/test.jsonl")}
+    recipe = rl_recipe(study, algorithm, seed, study.sft, prompts, steps, learning_rate)
+    recipe |= {"rewards": [{"use": REWARD}], "run.save_every": settings.save_every, "run.keep": steps}
     if algorithm == "dapo":
         cache = max(1, settings.max_new_tokens // 6)
         recipe["cells.reward_shaping.soft_overlong"] = {"max_length": settings.max_new_tokens, "cache": cache}
@@ -87,19 +115,18 @@ def gsm8k_recipe(study: Study, algorithm: str, seed: int) -> dict[str, Any]:
 
 
 def rl(study: Study, algorithm: str, seed: int) -> dict[str, Any]:
+    """Trained; rows that are not compared with TRL's are tested at once."""
     folder = study.folder(algorithm, seed)
-    run = train(gsm8k_recipe(study, algorithm, seed), folder)
-    found = {**curve(run), "test": Evaluator(study, folder).test()}
-    shutil.rmtree(folder)  # with the optimizer's state it is gigabytes
-    return found
+    found = curve(train(gsm8k_recipe(study, algorithm, seed, study.learning_rate, study.settings.steps), folder))
+    keep(study, algorithm, seed, folder)
+    return found if algorithm == "grpo" else {**found, "points": test_points(study, algorithm, seed)}
 
 
 def dpo(study: Study) -> dict[str, Any]:
-    from pairs import pairs_file
-
     settings, folder = study.settings, study.folder("dpo")
     recipe = {
-        **common(study), "algorithm": "dpo", "model.policy": str(study.sft), "data.train": str(pairs_file(study)),
+        **common(study), "algorithm": "dpo", "model.policy": str(study.sft),
+        "data.train": str(study.work / "data/pairs.jsonl"),
         "data.batch_size": settings.dpo_batch, "data.max_tokens": settings.max_tokens,
         "cells.loss.beta": settings.dpo_beta, "update.learning_rate": settings.dpo_learning_rate, "data.epochs": 1,
     }  # fmt: skip
@@ -109,14 +136,14 @@ def dpo(study: Study) -> dict[str, Any]:
 
 def curve(run: Run) -> dict[str, Any]:
     """Loss or reward of every step, accuracy where it was evaluated, and seconds of training up to there."""
-    steps, points, seconds, start = [], [], 0.0, None
+    steps, points, seconds = [], [], 0.0
     for row in run.metrics:
         if "time/step" in row:
             seconds += row["time/step"]
-            start = start if start is not None else row["timestamp"] - row["time/step"]
-            keys = ("loss/total", "reward/mean", "tokens/trained", "completion/length_mean", "policy/entropy")
+            keys = ("loss/total", "reward/mean", "tokens/trained", "completion/length_mean", "policy/entropy",
+                    "optim/grad_norm")  # fmt: skip
             steps.append({key: row[key] for key in keys if key in row} | {"step": row["step"], "seconds": seconds})
         evals = {key: value for key, value in row.items() if key.startswith("eval/reward/")}
         if evals:
             points.append({"step": row["step"], "seconds": seconds, **evals})
-    return {"steps": steps, "points": points, "seconds": seconds, "peak_gb": peak_gb(), "written": time.time()}
+    return {"steps": steps, "evaluations": points, "seconds": seconds, "peak_gb": peak_gb(), "written": time.time()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import Any
 
 from data import write_rows
 from reward import is_correct
@@ -12,11 +12,8 @@ from settings import Study
 import ascent
 
 
-def pairs_file(study: Study) -> Path:
-    """One pair of every question that has both, in the order of the training prompts; written once."""
-    path = study.work / "data/pairs.jsonl"
-    if path.exists():
-        return path
+def pairs(study: Study) -> dict[str, Any]:
+    """One pair of every question that has both, in the order of the training prompts."""
     settings = study.settings
     lines = (study.work / "data/prompts-1.jsonl").read_text().splitlines()[: settings.dpo_prompts]
     rows = [json.loads(line) for line in lines]
@@ -33,4 +30,5 @@ def pairs_file(study: Study) -> Path:
             answers = {"chosen": right[0], "rejected": wrong[0]}
             made = {name: [{"role": "assistant", "content": text}] for name, text in answers.items()}
             found.append({"prompt": row["prompt"], **made})
-    return write_rows(path, found)
+    write_rows(study.work / "data/pairs.jsonl", found)
+    return {"questions": len(rows), "pairs": len(found)}

@@ -1,20 +1,21 @@
 """TRL's side: SFTTrainer, GRPOTrainer, DPOTrainer on the same rows in the same order with the same settings.
 
 Both sides have float32 master weights: TRL's model is float32 under bfloat16 autocast, which is TRL's own default.
-Seconds are from the end of one optimizer step to the end of the next; evaluation, with our engine, is not in them.
+Seconds are from the end of one optimizer step to the end of the next; saving a model is not in them.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-from evaluate import Evaluator, peak_gb
+from evaluate import peak_gb, test_points
 from reward import trl_correct
 from settings import Study
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -29,24 +30,21 @@ def now() -> float:
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]
-    """Seconds of every step; at some steps also the accuracy, with the clock stopped."""
+    """Seconds of every step. Every so many steps and at the end the model is saved, with the clock stopped."""
 
-    def __init__(self, evaluator: Evaluator | None = None, every: int = 0) -> None:
-        self.evaluator, self.every = evaluator, every
+    def __init__(self, folder: Path, every: int) -> None:
+        self.folder, self.every = folder, every
         self.steps: list[float] = []
-        self.points: list[dict[str, float]] = []
         self.logs: list[dict[str, float]] = []
+        shutil.rmtree(folder, ignore_errors=True)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.start = now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         self.steps.append(now() - self.start)
-        if self.evaluator is not None and state.global_step % self.every == 0:
-            self.evaluator.load(model.state_dict())
-            scores = self.evaluator.greedy()
-            point = {"step": state.global_step, "seconds": sum(self.steps)}
-            self.points.append({**point, "eval/reward/mean": sum(scores) / len(scores)})
+        if state.global_step % self.every == 0 or state.global_step == state.max_steps:
+            model.save_pretrained(self.folder / str(state.global_step))
         self.start = now()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -54,12 +52,13 @@ class Clock(TrainerCallback):  # type: ignore[misc]
 
     def curve(self) -> dict[str, Any]:
         seconds = list(itertools.accumulate(self.steps))
-        kept = {"loss": "loss/total", "reward": "reward/mean", "completions/mean_length": "completion/length_mean"}
+        kept = {"loss": "loss/total", "reward": "reward/mean", "completions/mean_length": "completion/length_mean",
+                "entropy": "policy/entropy", "grad_norm": "optim/grad_norm"}  # fmt: skip
         rows: list[dict[str, float]] = [{"step": i + 1, "seconds": each} for i, each in enumerate(seconds)]
         for log in self.logs:
             if 1 <= log["step"] <= len(rows):
                 rows[int(log["step"]) - 1] |= {ours: log[name] for name, ours in kept.items() if name in log}
-        return {"steps": rows, "points": self.points, "seconds": seconds[-1], "peak_gb": peak_gb()}
+        return {"steps": rows, "seconds": seconds[-1], "peak_gb": peak_gb()}
 
 
 def load(folder: Path) -> tuple[Any, Any]:
@@ -80,13 +79,6 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def finish(study: Study, clock: Clock, model: Any, base: Path) -> dict[str, Any]:
-    found = clock.curve()
-    evaluator = clock.evaluator or Evaluator(study, base)
-    evaluator.load(model.state_dict())
-    return {**found, "test": evaluator.test()}
-
-
 def sft(study: Study) -> dict[str, Any]:
     """It gets our tokens and masks, so that losses can be compared digit by digit."""
     from trl import SFTConfig, SFTTrainer
@@ -99,7 +91,7 @@ def sft(study: Study) -> dict[str, Any]:
     names = {"input_ids": "tokens_T", "completion_mask": "loss_mask_T"}
     split = {name: [each.long().tolist() for each in batch[field].split(sizes)] for name, field in names.items()}
     del reader
-    clock = Clock()
+    clock = Clock(study.points("trl_sft"), settings.sft_steps)
     trainer = SFTTrainer(
         model=model, processing_class=tokenizer, train_dataset=Dataset.from_dict(split), callbacks=[clock],
         args=SFTConfig(
@@ -110,7 +102,7 @@ def sft(study: Study) -> dict[str, Any]:
         ),
     )  # fmt: skip
     trainer.train()
-    return finish(study, clock, trainer.model, study.model)
+    return clock.curve()
 
 
 def grpo(study: Study, seed: int) -> dict[str, Any]:
@@ -119,32 +111,31 @@ def grpo(study: Study, seed: int) -> dict[str, Any]:
     settings = study.settings
     model, tokenizer = load(study.sft)
     rows = settings.prompts * settings.group
-    clock = Clock(Evaluator(study, study.sft), settings.evaluate_every)
+    clock = Clock(study.points("trl_grpo", seed), settings.save_every)
     trainer = GRPOTrainer(
         model=model, processing_class=tokenizer, reward_funcs=trl_correct, callbacks=[clock],
         train_dataset=Dataset.from_list(rows_of(study.work / f"data/prompts-{seed}.jsonl")),
         args=GRPOConfig(
             **common(study, "trl_grpo", seed), num_generations=settings.group, shuffle_dataset=False,
             per_device_train_batch_size=settings.trl_rows, gradient_accumulation_steps=rows // settings.trl_rows,
-            max_completion_length=settings.max_new_tokens, max_steps=settings.steps, temperature=1.0, top_p=1.0,
-            learning_rate=settings.learning_rate, lr_scheduler_type="constant", beta=0.0, epsilon=0.2,
+            max_completion_length=settings.max_new_tokens, max_steps=settings.trl_steps, temperature=1.0, top_p=1.0,
+            learning_rate=study.learning_rate, lr_scheduler_type="constant", beta=0.0, epsilon=0.2,
             loss_type="grpo", scale_rewards="group",
         ),
     )  # fmt: skip
     trainer.train()
-    return finish(study, clock, trainer.model, study.sft)
+    return clock.curve()
 
 
 def dpo(study: Study) -> dict[str, Any]:
-    from pairs import pairs_file
     from trl import DPOConfig, DPOTrainer
 
     settings = study.settings
     model, tokenizer = load(study.sft)
-    clock = Clock()
+    clock = Clock(study.points("trl_dpo"), 10**6)
     trainer = DPOTrainer(
         model=model, ref_model=load(study.sft)[0], processing_class=tokenizer, callbacks=[clock],
-        train_dataset=Dataset.from_list(rows_of(pairs_file(study))),
+        train_dataset=Dataset.from_list(rows_of(study.work / "data/pairs.jsonl")),
         args=DPOConfig(
             **common(study, "trl_dpo", 0), per_device_train_batch_size=settings.dpo_batch, beta=settings.dpo_beta,
             num_train_epochs=1, learning_rate=settings.dpo_learning_rate, lr_scheduler_type="constant",
@@ -152,4 +143,4 @@ def dpo(study: Study) -> dict[str, Any]:
         ),
     )  # fmt: skip
     trainer.train()
-    return finish(study, clock, trainer.model, study.sft)
+    return {**clock.curve(), "points": test_points(study, "trl_dpo", None)}

@@ -3,7 +3,8 @@
     python bench/gsm8k/report.py OUT [--write]      # --write: bench/results/DATE-gsm8k.json and docs/results/gsm8k*.png
 
 What the study must show is in `verdict`: our seconds to TRL's final accuracy as a share of TRL's, seed by seed; whether
-accuracies at equal steps agree within the seeds' interval; and which rows end above SFT beyond the 95% intervals.
+accuracies at equal steps agree within the seeds' interval; and which rows end above SFT beyond the 95% intervals. OUT
+may also be a JSON that was written before.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import datetime
 import json
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +21,38 @@ from settings import RL, SEEDED, SEEDS
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-ACCURACY = "eval/reward/mean"
+KINDS = ("mean@8", "greedy")
 T_95 = {2: 12.706, 3: 4.303}  # Student's t, two-sided, by number of seeds
 
 
 def gather(out: Path) -> dict[str, Any]:
+    if out.is_file():
+        return json.loads(out.read_text())["results"]  # type: ignore[no-any-return]
     return {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
 
 
-def seconds_to(points: list[dict[str, float]], target: float) -> float | None:
+def points_of(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """Tests of a stage's models by step, with the seconds of training up to there; the first is SFT's."""
+    tested = found[name].get("points") or found.get(f"test_{name}", {}).get("points", []) if name in found else []
+    seconds = {row["step"]: row["seconds"] for row in found.get(name, {}).get("steps", [])}
+    start = [{**end_of_sft(found), "step": 0, "seconds": 0.0}] if tested and "test_sft" in found else []
+    return [*start, *({**point, "seconds": seconds[point["step"]]} for point in tested)]
+
+
+def end_of_sft(found: dict[str, Any]) -> dict[str, Any]:
+    return found["test_sft"]["points"][-1]  # type: ignore[no-any-return]
+
+
+def seconds_to(points: list[dict[str, Any]], target: float, kind: str) -> float | None:
     """Seconds of training until the accuracy is first reached, between two points by a straight line."""
-    before = None
+    before: tuple[float, float] | None = None
     for point in points:
-        if point[ACCURACY] >= target:
-            if before is None or point[ACCURACY] == before[ACCURACY]:
-                return point["seconds"]
-            part = (target - before[ACCURACY]) / (point[ACCURACY] - before[ACCURACY])
-            return before["seconds"] + part * (point["seconds"] - before["seconds"])
-        before = point
+        accuracy, seconds = point[kind]["value"], point["seconds"]
+        if accuracy >= target:
+            if before is None or accuracy == before[0]:
+                return float(seconds)
+            return float(before[1] + (target - before[0]) / (accuracy - before[0]) * (seconds - before[1]))
+        before = (accuracy, seconds)
     return None
 
 
@@ -47,27 +63,35 @@ def interval(values: list[float]) -> dict[str, Any]:
 
 
 def verdict(found: dict[str, Any]) -> dict[str, Any]:
-    shares = {}
-    for seed in SEEDS:
-        ours, theirs = found.get(f"grpo-{seed}"), found.get(f"trl_grpo-{seed}")
-        if ours and theirs and theirs["points"]:
-            reached = seconds_to(ours["points"], theirs["points"][-1][ACCURACY])
-            shares[seed] = None if reached is None else reached / theirs["points"][-1]["seconds"]
-    ends: dict[str, Any] = {}
-    for stage in SEEDED:
-        tests = [found[f"{stage}-{seed}"]["test"] for seed in SEEDS if f"{stage}-{seed}" in found]
-        kinds = [name for name in tests[0] if isinstance(tests[0][name], dict)] if tests else []
-        ends[stage] = {kind: interval([test[kind]["value"] for test in tests]) for kind in kinds}
-    start = found.get("sft", {}).get("test", {})
-    above = [
-        stage for stage in RL
-        if start and ends[stage] and all(
-            found[f"{stage}-{seed}"]["test"][kind]["low"] > start[kind]["high"]
-            for seed in SEEDS if f"{stage}-{seed}" in found
-            for kind in ends[stage] if kind != "greedy"
-        )
-    ]  # fmt: skip
-    return {"seconds_to_trl_of_trl": shares, "ends": ends, "above_sft_by_samples": above}
+    curves = {stage: {seed: points_of(found, f"{stage}-{seed}") for seed in SEEDS} for stage in SEEDED}
+    result: dict[str, Any] = {"start": end_of_sft(found) if "test_sft" in found else None}
+    for kind in KINDS:
+        shares = {}
+        for seed in SEEDS:
+            ours, theirs = curves["grpo"][seed], curves["trl_grpo"][seed]
+            if ours and theirs:
+                reached = seconds_to(ours, theirs[-1][kind]["value"], kind)
+                shares[seed] = None if reached is None else reached / theirs[-1]["seconds"]
+        by_step = {
+            stage: {step: interval(values) for step, values in _by_step(own.values(), kind).items()}
+            for stage, own in curves.items()
+        }
+        above = [
+            stage for stage in RL
+            if any(curves[stage].values()) and all(
+                points[-1][kind]["low"] > points[0][kind]["high"] for points in curves[stage].values() if points
+            )
+        ]  # fmt: skip
+        result[kind] = {"seconds_to_trl_of_trl": shares, "accuracy": by_step, "above_sft": above}
+    return result
+
+
+def _by_step(curves: Iterable[list[dict[str, Any]]], kind: str) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for points in curves:
+        for point in points[1:]:
+            found.setdefault(point["step"], []).append(point[kind]["value"])
+    return found
 
 
 def plot(found: dict[str, Any], folder: Path) -> None:
@@ -76,17 +100,17 @@ def plot(found: dict[str, Any], folder: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (by_step, by_time) = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True)
-    for number, stage in enumerate(SEEDED):
-        for seed in SEEDS:
-            points = found.get(f"{stage}-{seed}", {}).get("points", [])
-            label = stage.replace("trl_grpo", "TRL's GRPO") if seed == SEEDS[0] else None
-            style = {"color": f"C{number}", "marker": ".", "label": label}
-            for axis, unit in ((by_step, "step"), (by_time, "seconds")):
-                axis.plot([each[unit] for each in points], [each[ACCURACY] for each in points], **style)
-                axis.set_xlabel(unit)
-    by_step.set_ylabel("held-out accuracy, greedy")
-    by_step.legend()
+    figure, grid = pyplot.subplots(2, 2, figsize=(11, 7), sharey="row")
+    for axes, kind in zip(grid, KINDS, strict=True):
+        for number, stage in enumerate(SEEDED):
+            for place, points in enumerate(filter(None, (points_of(found, f"{stage}-{seed}") for seed in SEEDS))):
+                label = stage.replace("trl_grpo", "TRL's GRPO") if place == 0 else None
+                for axis, unit in zip(axes, ("step", "seconds"), strict=True):
+                    x, y = [each[unit] for each in points], [each[kind]["value"] for each in points]
+                    axis.plot(x, y, color=f"C{number}", marker=".", label=label, alpha=0.8)
+                    axis.set_xlabel(unit)
+        axes[0].set_ylabel(f"test accuracy, {kind}")
+    grid[0][0].legend()
     figure.tight_layout()
     figure.savefig(folder / "gsm8k.png", dpi=120)
     pyplot.close(figure)
@@ -112,7 +136,8 @@ def main() -> None:
     print(json.dumps(result, indent=1))
     today = datetime.date.today().isoformat()
     if given.write:
-        record = {"study": "gsm8k", "date": today, "command": __doc__.split("\n\n")[1].strip(), **result}
+        command = "python bench/gsm8k/run.py, then python bench/gsm8k/report.py OUT --write"
+        record = {"study": "gsm8k", "date": today, "command": command, **result}
         path = ROOT / "bench/results" / f"{today}-gsm8k.json"
         path.write_text(json.dumps({**record, "results": found}, indent=1) + "\n")
     plot(found, ROOT / "docs/results" if given.write else given.out)

@@ -5,15 +5,15 @@
     python bench/gsm8k/run.py --tiny ...        # a trial of the scripts on a CPU, with a small model
 
 A stage (and seed) is a process of its own that writes OUT/STAGE[-SEED].json; one that is there is not run again, so the
-same command continues after a stop. With --seconds no stage starts later than that. Runs that were stopped resume from
-WORK. Stages whose time is compared with TRL's, and those that share files, run alone; of the others (SIDE_BY_SIDE)
---jobs run at a time, after them, and their seconds say nothing. TRL has to be importable. bench/gsm8k/report.py makes
-one JSON and the plots.
+same command continues after a stop. With --seconds no stage starts that would end later than that, by what its other
+seeds took. Runs that were stopped resume from WORK. Stages whose time is compared with TRL's run alone; of the others
+(SIDE_BY_SIDE) --jobs run at a time. TRL has to be importable. bench/gsm8k/report.py makes one JSON and the plots.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -25,7 +25,10 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from settings import RL, SEEDED, SEEDS, SIDE_BY_SIDE, STAGES, TINY, Settings, Study
+from settings import LEARNING_RATES, NEEDS, PHASES, RL, SEEDED, SEEDS, SIDE_BY_SIDE, TINY, Settings, Study
+
+STAGES = [stage for phase in PHASES for stage in phase]
+FIRST_GUESS = 60.0  # seconds of a stage of which none has run
 
 
 def run_stage(study: Study, stage: str, seed: int | None) -> None:
@@ -37,36 +40,49 @@ def run_stage(study: Study, stage: str, seed: int | None) -> None:
         from ours import rl
 
         found = rl(study, stage, seed or 0)
-    elif stage.startswith("trl_"):
-        import peers
+    elif stage.startswith("test_"):
+        from evaluate import test_points
 
-        own = getattr(peers, stage.removeprefix("trl_"))
-        found = own(study) if seed is None else own(study, seed)
+        found = {"points": test_points(study, stage.removeprefix("test_"), seed)}
     else:
         import extras
         import ours
+        import pairs
 
-        found = getattr(ours if stage in ("sft", "dpo") else extras, stage)(study)
+        if stage.startswith("trl_"):
+            import peers as module
+        else:
+            module = next(each for each in (ours, pairs, extras) if hasattr(each, stage))
+        own = getattr(module, stage.removeprefix("trl_"))
+        found = own(study) if seed is None else own(study, seed)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     study.write(stage, seed, {"gpu": gpu, "torch": torch.__version__, "wall": time.time() - start, **found})
 
 
-def work(stages: list[str], seeds: list[int]) -> list[tuple[str, int | None]]:
-    """In the order of STAGES; the seeds of both sides of GRPO alternate, so that each call has all of a seed."""
-    found: list[tuple[str, int | None]] = []
-    for stage in stages:
-        found += [(stage, seed) for seed in seeds] if stage in SEEDED else [(stage, None)]
-    compared = [each for each in found if each[0] in ("grpo", "trl_grpo")]
-    rest = [each for each in found if each not in compared]
-    first = [each for each in rest if each[0] in ("sft", "trl_sft")]
-    return [*first, *sorted(compared, key=lambda each: each[1] or 0), *(each for each in rest if each not in first)]
+def work(phase: tuple[str, ...], seeds: list[int]) -> list[tuple[str, int | None]]:
+    """Stages with their seeds. Those of both sides of GRPO alternate, so that each call has all of a seed."""
+    of_stage = {stage: list(range(len(LEARNING_RATES))) if stage == "pilot" else seeds for stage in phase}
+    seeded = {"pilot", *SEEDED, *(f"test_{stage}" for stage in SEEDED)}
+    found = [
+        (stage, seed) for stage in phase for seed in (of_stage[stage] if stage in seeded else [None])
+    ]  # fmt: skip
+    return sorted(found, key=lambda each: each[1] or 0) if phase == PHASES[2] else found
+
+
+def expected_seconds(study: Study, stage: str) -> float:
+    """The longest that another seed of the stage has taken."""
+    found = [json.loads(path.read_text())["wall"] for path in study.out.glob(f"{stage}-*.json")]
+    return max(found, default=FIRST_GUESS)
 
 
 def run_apart(study: Study, until: float, stage: str, seed: int | None) -> int:
     """In a process of its own, unless it is done or too late. Returns its status."""
     name, began = study.name(stage, seed), time.time()
-    if study.result(stage, seed).exists() or began > until:
-        print(name, "done" if study.result(stage, seed).exists() else "left for the next call", flush=True)
+    if study.result(stage, seed).exists():
+        return 0
+    needed = NEEDS.get(stage, stage)
+    if began + expected_seconds(study, stage) > until or (needed != stage and not study.result(needed).exists()):
+        print(name, "left for the next call", flush=True)
         return 0
     words = [sys.executable, __file__, *sys.argv[1:], "--stage", stage]
     words += [] if seed is None else ["--seed", str(seed)]
@@ -104,10 +120,11 @@ def main() -> None:
 
     prepare(study)
     each = partial(run_apart, study, time.time() + given.seconds)
-    queue = work(stages, [int(seed) for seed in given.seeds.split(",")])
-    failed = [status for stage, seed in queue if stage not in SIDE_BY_SIDE and (status := each(stage, seed))]
-    with ThreadPoolExecutor(given.jobs) as pool:
-        failed += [*filter(None, pool.map(lambda one: each(*one), [one for one in queue if one[0] in SIDE_BY_SIDE]))]
+    seeds, failed = [int(seed) for seed in given.seeds.split(",")], 0
+    for phase in PHASES:
+        queue = [one for one in work(phase, seeds) if one[0] in stages]
+        with ThreadPoolExecutor(given.jobs if phase[0] in SIDE_BY_SIDE else 1) as pool:
+            failed += sum(map(bool, pool.map(lambda one: each(*one), queue)))
     sys.exit(bool(failed))
 
 

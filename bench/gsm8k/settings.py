@@ -1,14 +1,17 @@
 """GSM8K on one GPU: what is trained, for how long, and why. Written before any result was seen.
 
-The model is SmolLM2-135M-Instruct, the test set is all of GSM8K's (1,319 questions), and the budget is 30 minutes of
-one H200, TRL's seeds included. So everything is short, and the same for both sides:
+The model is SmolLM2-135M-Instruct, the test set is all of GSM8K's (1,319 questions), and device time is short, TRL's
+seeds included. So everything is short, and the same for both sides:
 
     sft     7,473 training solutions, 2 epochs of batches of 64, learning rate 1e-4 with linear decay, no warmup.
             All of the following start from it.
-    rl      grpo, dapo, ppo (separate critic), rloo, and TRL's GRPOTrainer: 24 steps of 64 prompts x 8 completions of
-            at most 192 tokens, learning rate 1e-5, temperature 1, no KL, one update per step, seeds 1 to 3. ppo's row
-            takes four epochs; here it takes one as the others do. dapo's row drops groups without signal and does not
-            sample others for them, so its budget of rollouts is that of the others.
+    pilot   grpo, 24 steps with each of LEARNING_RATES, on seed 0. The one with the highest accuracy on 1,024 training
+            questions (four samples each) is that of everything below, of both sides. The test set is not looked at.
+    rl      grpo, dapo, ppo (separate critic), rloo: 32 steps of 64 prompts x 8 completions of at most 192 tokens,
+            temperature 1, no KL, one update per step, seeds 1 to 3; TRL's GRPOTrainer the same, 24 steps. Accuracies
+            are compared at equal steps up to 24; the other steps are for what fits into a quarter of TRL's time.
+            ppo's row takes four epochs; here it takes one as the others do. dapo's row drops groups without signal and
+            does not sample others for them, so its budget of rollouts is that of the others.
     dpo     pairs of a correct and a wrong sample of the SFT model (2,048 training questions x 8 samples), one epoch in
             batches of 32, beta .1, learning rate 5e-6.
     digest  the task `digest` in the model's own chat format: SFT on summaries of mixed quality, a reward model, 40
@@ -16,13 +19,13 @@ one H200, TRL's seeds included. So everything is short, and the same for both si
     tools   the calculator: SFT and 24 steps of rlvr on solutions in which GSM8K's own annotations are calls.
     code    24 steps of rlvr on generated functions with unit tests, from the instruction-tuned model itself.
 
-A learning rate of 1e-5 is what this model learned to sort with (docs/results/sort_numbers.md). None of the numbers was
-tuned on GSM8K; both sides have float32 master weights and compute in bfloat16. The reward is 1 for the right number
-after "####" and 0 otherwise, on both sides by the same function.
+Both sides have float32 master weights and compute in bfloat16. The reward is 1 for the right number after "####" and 0
+otherwise, on both sides by the same function. Models are saved every eight steps and tested afterwards, those of both
+sides by the same engine, TRL's in float32: greedy, and the mean of eight samples.
 
-Wall-clock is compared for sft, grpo and dpo, which have the GPU to themselves; the others may share it.
+Wall-clock is compared for sft and grpo, which have the GPU to themselves; the others share it.
 
-If device time runs short the stages are dropped from the end of STAGES, not shortened.
+If device time runs short the stages are dropped from the end of PHASES, not shortened.
 """
 
 from __future__ import annotations
@@ -31,11 +34,20 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-STAGES = ("sft", "trl_sft", "grpo", "trl_grpo", "dapo", "ppo", "rloo", "dpo", "trl_dpo", "digest", "tools", "code")
 RL = ("grpo", "dapo", "ppo", "rloo")
+# In order; the stages of the second and the last phase run side by side, and their seconds say nothing.
+PHASES = (
+    ("sft", "trl_sft"),
+    ("pilot",),
+    ("grpo", "trl_grpo"),
+    ("pairs", "test_sft", "test_grpo", "test_trl_grpo", "rloo", "ppo", "dapo", "dpo", "trl_dpo", "tools", "digest",
+     "code", "test_trl_sft"),
+)  # fmt: skip
+SIDE_BY_SIDE = (*PHASES[1], *PHASES[3])
+NEEDS = {"dpo": "pairs", "trl_dpo": "pairs"}
 SEEDED = (*RL, "trl_grpo")  # once for every seed
 SEEDS = (1, 2, 3)
-SIDE_BY_SIDE = ("dapo", "ppo", "rloo", "digest", "tools", "code")  # their time is not compared with TRL's
+LEARNING_RATES = (1e-5, 3e-5, 1e-4)  # of the pilot
 
 
 @dataclass(frozen=True)
@@ -50,12 +62,15 @@ class Settings:
     sft_batch: int = 64
     sft_learning_rate: float = 1e-4
 
-    steps: int = 24
-    evaluate_every: int = 6
+    steps: int = 32
+    trl_steps: int = 24
+    extra_steps: int = 24  # of pilot, tools, code
+    save_every: int = 8
     prompts: int = 64
     group: int = 8
     max_new_tokens: int = 192
-    learning_rate: float = 1e-5
+    pilot_questions: int = 1024
+    pilot_samples: int = 4
     critic_learning_rate: float = 5e-5
     trl_rows: int = 64  # completions that go through TRL's model at a time
 
@@ -78,9 +93,9 @@ class Settings:
 
 
 TINY = replace(
-    Settings(), train_rows=16, test_rows=4, samples=2, sft_epochs=1, sft_batch=4, steps=2, evaluate_every=1,
-    prompts=2, group=2, max_new_tokens=8, trl_rows=2, dpo_prompts=4, dpo_samples=2, dpo_batch=2, digest_rows=16,
-    digest_steps=2, digest_prompts=2, code_rows=8, dtype="float32",
+    Settings(), train_rows=16, test_rows=4, samples=2, sft_epochs=1, sft_batch=4, steps=2, trl_steps=2, extra_steps=1,
+    save_every=1, pilot_questions=4, pilot_samples=2, prompts=2, group=2, max_new_tokens=8, trl_rows=2, dpo_prompts=4,
+    dpo_samples=2, dpo_batch=2, digest_rows=16, digest_steps=2, digest_prompts=2, code_rows=8, dtype="float32",
 )  # fmt: skip
 
 
@@ -102,6 +117,20 @@ class Study:
 
     def folder(self, stage: str, seed: int | None = None) -> Path:
         return self.work / self.name(stage, seed)
+
+    def points(self, stage: str, seed: int | None = None) -> Path:
+        """Folders by step, each with a model to test."""
+        return self.work / "points" / self.name(stage, seed)
+
+    @property
+    def learning_rate(self) -> float:
+        """The pilot's choice."""
+        paths = [self.result("pilot", place) for place in range(len(LEARNING_RATES))]
+        missing = [path.name for path in paths if not path.exists()]
+        if missing:
+            raise ValueError(f"the pilot is not done ({', '.join(missing)}): run stage pilot first")
+        found = [json.loads(path.read_text()) for path in paths]
+        return float(max(found, key=lambda each: each["accuracy"])["learning_rate"])
 
     @property
     def sft(self) -> Path:

@@ -29,7 +29,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_recipes_resolve_with_one_update_and_no_kl(study: Any, algorithm: str, tmp_path: Path) -> None:
     settings = study("settings")
     where = settings.Study(tmp_path, tmp_path, tmp_path, tmp_path, settings.Settings())
-    plan = plan_of(study("ours").gsm8k_recipe(where, algorithm, 1))
+    plan = plan_of(study("ours").gsm8k_recipe(where, algorithm, 1, 1e-5, 4))
     assert plan.config.update.epochs == plan.config.update.minibatches == 1
     assert plan.config.rollouts.prompts_per_step * plan.config.rollouts.group_size == 512
     assert plan.config.rollouts.temperature == 1 and plan.config.rollouts.dynamic_sampling_tries == 0
@@ -54,10 +54,41 @@ def test_annotations_become_calls(study: Any) -> None:
     ]  # fmt: skip
 
 
-def test_seconds_to_an_accuracy(study: Any) -> None:
-    seconds_to = study("report").seconds_to
-    points = [{"seconds": s, "eval/reward/mean": a} for s, a in ((0, 0.0), (10, 0.1), (20, 0.3))]
-    assert seconds_to(points, 0.2) == pytest.approx(15) and seconds_to(points, 0.4) is None
+def results_of(seconds: float, accuracies: list[float]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A stage and the tests of its models, every two steps."""
+    steps = range(2, 2 * len(accuracies) + 1, 2)
+    rows = [{"step": step, "seconds": seconds * step} for step in range(1, steps[-1] + 1)]
+    points = [
+        {"step": step} | {kind: {"value": a, "low": a - 0.1, "high": a + 0.1} for kind in ("greedy", "mean@8")}
+        for step, a in zip(steps, accuracies, strict=True)
+    ]
+    return {"steps": rows}, {"points": points}
+
+
+def test_the_verdict(study: Any) -> None:
+    """From .1 after SFT: ours to TRL's .3 after 3 of 4 steps of a second, TRL's took 4 steps of 10."""
+    report = study("report")
+    found = {"test_sft": results_of(1, [0.0, 0.1])[1]}
+    for seed in (1, 2):
+        found[f"grpo-{seed}"], found[f"test_grpo-{seed}"] = results_of(1.0, [0.2, 0.4])
+        found[f"trl_grpo-{seed}"], found[f"test_trl_grpo-{seed}"] = results_of(10.0, [0.2, 0.3])
+    found["rloo-1"] = found["grpo-1"] | results_of(1.0, [0.15, 0.2])[1]
+    result = report.verdict(found)["mean@8"]
+    assert result["seconds_to_trl_of_trl"] == {1: pytest.approx(3 / 40), 2: pytest.approx(3 / 40)}
+    assert result["above_sft"] == ["grpo"]
+    assert result["accuracy"]["grpo"][4] == {"mean": pytest.approx(0.4), "half_width": 0.0, "values": [0.4, 0.4]}
+    assert report.seconds_to(report.points_of(found, "rloo-1"), 0.5, "greedy") is None
+    assert report.seconds_to(report.points_of(found, "rloo-1"), 0.1, "greedy") == 0.0
+
+
+def test_the_pilot_chooses_the_learning_rate(study: Any, tmp_path: Path) -> None:
+    settings = study("settings")
+    where = settings.Study(tmp_path, tmp_path, tmp_path, tmp_path, settings.Settings())
+    with pytest.raises(ValueError, match=r"pilot-0\.json, pilot-1\.json, pilot-2\.json"):
+        _ = where.learning_rate
+    for place, (rate, accuracy) in enumerate(zip(settings.LEARNING_RATES, (0.2, 0.3, 0.1), strict=True)):
+        where.write("pilot", place, {"learning_rate": rate, "accuracy": accuracy})
+    assert where.learning_rate == settings.LEARNING_RATES[1]
 
 
 def test_a_stage_that_was_stopped_after_its_run_takes_it_as_it_is(study: Any, tmp_path: Path) -> None:
