@@ -57,8 +57,8 @@ class Evaluator:
 
 
 def test_points(study: Study, stage: str, seed: int | None) -> list[dict[str, Any]]:
-    """The test of every model that the stage saved, by step. TRL's models are float32, and in its training only products
-    are in bfloat16: embeddings, norms and sums are not, so its models are tested in float32."""
+    """The test of every model that the stage saved, by step. TRL trains float32 models of which only products are in
+    bfloat16, not embeddings, norms and sums, so its models are tested in float32."""
     from safetensors.torch import load_file
 
     folders = sorted(study.points(stage, seed).iterdir(), key=lambda each: int(each.name))
