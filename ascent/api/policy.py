@@ -45,6 +45,7 @@ from ascent.setup.objects import model_of, write_model
 from ascent.setup.policy import adam_of, load_policy
 from ascent.setup.rl import FrozenModel, reference_model
 from ascent.setup.samplers import samples_exactly
+from ascent.setup.unrounded import unrounded_weights
 from ascent.update.device import to_device
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import Objective
@@ -270,7 +271,7 @@ class Policy:
             adam=adam_of(self.plan),
             max_grad_norm=update.max_grad_norm,
             temperature=self.config.rollouts.temperature,
-            unrounded=self.model.unrounded(),
+            unrounded=unrounded_weights(self.model),
         )
 
     @cached_property

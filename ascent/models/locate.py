@@ -63,8 +63,8 @@ def check_hub(found: Path | str) -> Path | str:
 
 def local_folder(origin: str) -> Path | None:
     """The folder, or the cached snapshot of a hub name; None where there is neither. Nothing is downloaded."""
-    if not origin or Path(origin).is_dir():
-        return Path(origin) if origin else None
+    if origin and Path(origin).is_dir():
+        return Path(origin)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 

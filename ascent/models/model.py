@@ -17,7 +17,6 @@ from ascent.models.head import Head
 from ascent.models.hf_logging import quiet_transformers
 from ascent.models.layer_patching import FAST, kernels_of
 from ascent.models.routing import EXPERTS, ROUTES_CHANGED, Routes, RoutingReplay
-from ascent.models.unrounded import Unrounded, unrounded_weights
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -164,10 +163,6 @@ class LanguageModel:
             parts["value_head"] = self.value_head
         for prefix, part in parts.items():
             yield from ((f"{prefix}.{name}", each) for name, each in part.named_parameters() if each.requires_grad)
-
-    def unrounded(self) -> Unrounded:
-        """Values of `named_parameters` before they were rounded to a low precision, where the origin has them."""
-        return {} if self.module.dtype == torch.float32 else unrounded_weights(self.origin)
 
     def modules(self) -> Iterator[nn.Module]:
         yield from self.module.modules()

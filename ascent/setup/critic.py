@@ -15,11 +15,11 @@ from ascent.maths.batch import PackedBatch
 from ascent.models import load as models
 from ascent.models import lora
 from ascent.models.model import LanguageModel
-from ascent.models.unrounded import Unrounded
 from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.plan.resolve import Plan
 from ascent.setup.policy import adam_of, arithmetic_of, device, initial
 from ascent.update.learner import LocalLearner
+from ascent.update.optim import Unrounded
 from ascent.update.schedule import Schedule
 
 CRITIC = "critic"  # its folder in a checkpoint, and its name among the learners

@@ -49,6 +49,7 @@ from ascent.setup.rewards import scorer_of
 from ascent.setup.samplers import REMOTE, can_overlap, check_engine, policy_sampler, reference_sampler, samples_exactly
 from ascent.setup.step_rewards import refuse_stepless
 from ascent.setup.teacher import teacher_of
+from ascent.setup.unrounded import unrounded_weights
 from ascent.update.device import to_device
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import critic_objective, objective_of
@@ -272,7 +273,7 @@ class RLSetup:
             ranks=self.ranks,
             whole=self.model if self.sharded else None,
             samples=True,
-            unrounded=self.model.unrounded() if model_folder is None else None,
+            unrounded=unrounded_weights(self.model) if model_folder is None else None,
         )
 
     def _critic(
@@ -294,7 +295,7 @@ class RLSetup:
             trained = divide(
                 lambda: critic_of(plan, folder, self.model, saved, place="cpu")[0], self.ranks, torch.device(device())
             )
-        values = model.model.unrounded() if saved is None else None
+        values = unrounded_weights(model.model) if saved is None else None
         learner = learner_of(plan, trained, self.ranks, model if self.sharded else None, values)
         self.others = (loop.TrainedModel(CRITIC, learner, critic_objective(plan.row)),)
         self.saved = {CRITIC: model.save}

@@ -6,7 +6,7 @@ step. How the batch is split into micro-batches, and these over ranks, therefore
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
@@ -23,7 +23,7 @@ from ascent.update import microbatch
 from ascent.update.device import TokenCounts, count_tokens, dummy_outputs, plan_ahead, to_device, token_metrics
 from ascent.update.fingerprint import add_fingerprints, fingerprint
 from ascent.update.objective import MISMATCHED, MISMATCHED_SCORE, Objective
-from ascent.update.optim import Adam, master_dtype
+from ascent.update.optim import Adam, Unrounded, master_dtype
 from ascent.update.schedule import Schedule
 from ascent.update.sharded_optim import ShardedAdamW, make_optimizer
 from ascent.update.term_sums import TermSums
@@ -72,7 +72,7 @@ class LocalLearner:
         ranks: Ranks = SINGLE,
         whole: Model | None = None,
         samples: bool = False,
-        unrounded: Mapping[str, Callable[[], Tensor]] | None = None,
+        unrounded: Unrounded | None = None,
     ) -> None:
         if not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm={max_grad_norm} would stop training; it must be above 0")

@@ -13,7 +13,7 @@ stores take as long as the loads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ascent.models.host_memory import HostBuffer, available_bytes
 from ascent.models.memory import OFFLOAD_BUCKET, OFFLOAD_SLOTS
-from ascent.update.optim import FULL, MOMENTS, Adam, AdamW, decays
+from ascent.update.optim import FULL, MOMENTS, Adam, AdamW, Unrounded, decays
 
 ALIGNMENT = 64  # values; a weight is cut at multiples of it only, so that vectorized loops have the same remainder
 
@@ -215,7 +215,7 @@ class OffloadedAdamW(AdamW):
             if stream is not None:
                 stream.synchronize()
 
-    def start_from(self, unrounded: Mapping[str, Callable[[], Tensor]]) -> None:
+    def start_from(self, unrounded: Unrounded) -> None:
         self._wait(self._loads, self._stores)
         super().start_from(unrounded)
         self._load_first()

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.hooks import RemovableHandle
 
+Unrounded: TypeAlias = Mapping[str, Callable[[], Tensor]]  # float32 values of weights by name
 FULL = (torch.float32, torch.float64)
 FUSED_ELEMENTS = 2**20  # on CUDA: smaller gradients are not worth the launch of a kernel of our own
 # torch's names for the state of AdamW, and those in our files.
@@ -128,7 +129,7 @@ class AdamW:
                 weight.copy_(self.masters[name])
 
     @torch.no_grad()
-    def start_from(self, unrounded: Mapping[str, Callable[[], Tensor]]) -> None:
+    def start_from(self, unrounded: Unrounded) -> None:
         """Masters become the float32 values that the weights are roundings of. What does not round to its weight is
         not used, so the weights stay as they are."""
         for name, master in self.masters.items():

@@ -80,8 +80,9 @@ def run_apart(study: Study, until: float, stage: str, seed: int | None) -> int:
     name, began = study.name(stage, seed), time.time()
     if study.result(stage, seed).exists():
         return 0
-    needed = NEEDS.get(stage, stage)
-    if began + expected_seconds(study, stage) > until or (needed != stage and not study.result(needed).exists()):
+    needed = NEEDS.get(stage, stage.removeprefix("test_"))
+    waits = needed != stage and not study.result(needed, seed).exists()
+    if waits or began + expected_seconds(study, stage) > until:
         print(name, "left for the next call", flush=True)
         return 0
     words = [sys.executable, __file__, *sys.argv[1:], "--stage", stage]

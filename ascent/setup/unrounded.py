@@ -7,25 +7,25 @@ smaller than the spacing of bfloat16 numbers, change few weights: one step of 1e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from ascent.models.locate import ADAPTER_CONFIG, local_folder
+from ascent.models.model import LanguageModel
+from ascent.update.optim import Unrounded
 
-Unrounded: TypeAlias = Mapping[str, Callable[[], Tensor]]
 MASTER = "optimizer/master."  # in the files of a checkpoint (ascent.checkpoints.save), behind the learner's name
 
 
-def unrounded_weights(origin: str) -> Unrounded:
-    """By the names of `LanguageModel.named_parameters`: from files in float32, or from the masters of the run's
-    checkpoint that the folder belongs to. Nothing is read before it is called; an adapter's base is not asked."""
-    folder = local_folder(origin)
+def unrounded_weights(model: LanguageModel) -> Unrounded:
+    """By the names of its parameters: from files in float32, or from the masters of the run's checkpoint that its
+    folder belongs to. Nothing is read before it is called; an adapter's base is not asked."""
+    folder = None if model.module.dtype == torch.float32 else local_folder(model.origin)
     if folder is None or (folder / ADAPTER_CONFIG).is_file():
         return {}
     found: dict[str, Callable[[], Tensor]] = {}

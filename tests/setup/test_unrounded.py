@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import ascent
 from ascent.checkpoints.resume import read_state
 from ascent.models.load import load
 from ascent.models.tiny import create
-from ascent.models.unrounded import unrounded_weights
+from ascent.setup.unrounded import unrounded_weights
 from ascent.update.offloaded_optim import OffloadedAdamW
 from ascent.update.optim import AdamW
 
@@ -116,13 +117,16 @@ def test_several_ranks_start_from_the_same_values(folder: Path, tmp_path: Path, 
 
 
 def test_what_has_no_such_values(folder: Path, tmp_path: Path) -> None:
-    assert unrounded_weights("nobody/nothing") == {} and unrounded_weights("") == {}
-    assert load(folder).unrounded() == {}  # in float32 a weight is its own master
+    model = load(folder, dtype="bfloat16")
+    assert unrounded_weights(model)
+    for origin in ("nobody/nothing", ""):
+        assert unrounded_weights(replace(model, origin=origin)) == {}
+    assert unrounded_weights(load(folder)) == {}  # in float32 a weight is its own master
     low = tmp_path / "low"
     load(folder, dtype="bfloat16").save(low)
-    assert load(low, dtype="bfloat16").unrounded() == {}
+    assert unrounded_weights(load(low, dtype="bfloat16")) == {}
     adapter = train(tmp_path / "lora", folder, {"model.lora": 4})
-    assert unrounded_weights(str(adapter / "checkpoints/1/model")) == {}
+    assert unrounded_weights(load(adapter, dtype="bfloat16")) == {}
     moved = {name: each * 2 for name, each in load_file(folder / "model.safetensors").items()}
     other = tmp_path / "other" / "model"
     load(folder, dtype="bfloat16").save(other)
