@@ -98,6 +98,7 @@ def forecast(
     fused: bool = False,
     ranks: int = 1,
     sharded: bool = False,
+    keeps_weights: bool = False,
 ) -> Forecast:
     """Peak bytes of one optimizer step over micro-batches of `tokens` tokens (or, not training, of one forward).
 
@@ -106,7 +107,7 @@ def forecast(
     buckets of them (`staging`). `reference` is the number of weights of a frozen model in memory. Without a
     token head `budget_bytes` is 0. `fused`: with the kernels of CUDA, which keep less. Of several `ranks` each has its
     part of masters and moments; of a model that is `sharded` also its part of gradients and float32 weights, besides
-    one whole layer and the whole for sampling.
+    one whole layer, or all of them where an update `keeps_weights`, and the whole for sampling.
     """
     if tokens < 1:
         raise ValueError(f"tokens={tokens}: a micro-batch holds at least one token")
@@ -118,13 +119,14 @@ def forecast(
         return Forecast(shape.weight_bytes(size), 0, 0, 0, layer + 2 * hidden_bytes, budget_bytes, reference * size)
     # With gradient checkpointing each layer keeps its input, and one layer at a time is recomputed.
     activations = shape.layers * hidden_bytes + layer if gradient_checkpointing else shape.layers * layer
-    own, layer_weights = -(-shape.trained // ranks), shape.weight_bytes(size) // max(shape.layers, 1)
+    own = -(-shape.trained // ranks)
+    gathered = shape.weight_bytes(size) // (1 if keeps_weights else max(shape.layers, 1))
     masters, moments = own * 4 if sharded or dtype != "float32" else 0, own * 8
     gradients = shape.trained * (4 if dtype == "float32" or fused else size + 4)
     on_device = not optimizer_offload
     return Forecast(
         weights=shape.weight_bytes(size),
-        gradients=own * 4 + layer_weights if sharded else gradients,
+        gradients=own * 4 + gathered if sharded else gradients,
         masters=masters * on_device,
         moments=moments * on_device,
         staging=0 if on_device else min(OFFLOAD_SLOTS * OFFLOAD_BUCKET, shape.trained) * 12,

@@ -173,7 +173,7 @@ class LanguageModel:
         return (each for _, each in self.named_parameters())
 
     def train(self, mode: bool = True) -> LanguageModel:
-        self.module.train(mode)
+        (self.module if self.root is None else self.root).train(mode)
         return self
 
     def eval(self) -> LanguageModel:

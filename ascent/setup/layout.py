@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from ascent.models.fused_logprobs import BUDGET_BYTES, CUDA_BUDGET_BYTES
-from ascent.models.memory import Forecast, forecast, microbatch_tokens, shape_of
+from ascent.models.memory import MICROBATCH_BYTES, Forecast, forecast, microbatch_tokens, shape_of
 from ascent.models.model import LanguageModel
 from ascent.models.quantize import num_parameters
 from ascent.parallel.ranks import Ranks
@@ -21,10 +21,12 @@ UPDATE_FRACTION = 0.85  # of a GPU's memory, for an update; the KV cache is give
 
 
 class Layout(NamedTuple):
-    """How many ranks there are, and whether a model is divided over them or whole on each."""
+    """How many ranks there are, whether a model is divided over them or whole on each, and whether each gathers a
+    divided model once for all micro-batches of a step and not once for each pass."""
 
     ranks: int = 1
     sharded: bool = False
+    keeps_weights: bool = False
 
 
 ONE_RANK = Layout()
@@ -54,6 +56,7 @@ def forecast_layout(
         reference=reference,
         ranks=layout.ranks,
         sharded=layout.sharded,
+        keeps_weights=layout.keeps_weights,
     )
 
 
@@ -71,17 +74,21 @@ def microbatch_target(
     on_cuda = model.device.type == "cuda" if cuda is None else cuda
     if update.tokens_per_microbatch is not None or not on_cuda:
         return limit
-    if memory is None and model.device.type == "cuda":
-        memory = torch.cuda.get_device_properties(model.device).total_memory
+    memory = gpu_memory(model) if memory is None else memory
     room = None if memory is None else int(UPDATE_FRACTION * memory) - models_bytes(plan, model, layout)
     checkpointing = settings.gradient_checkpointing
     shape = shape_of(model.module.config, 0)
     return microbatch_tokens(shape, settings.dtype, gradient_checkpointing=checkpointing, limit=limit, room=room)
 
 
-def agreed_target(plan: Plan, model: LanguageModel, ranks: Ranks, *, sharded: bool) -> int:
+def gpu_memory(model: LanguageModel) -> int | None:
+    """The bytes of the GPU that the model is on."""
+    return torch.cuda.get_device_properties(model.device).total_memory if model.device.type == "cuda" else None
+
+
+def agreed_target(plan: Plan, model: LanguageModel, ranks: Ranks, layout: Layout) -> int:
     """`microbatch_target` of the rank with the least memory: all ranks split a step in the same way."""
-    own = microbatch_target(plan, model, Layout(ranks.count, sharded))
+    own = microbatch_target(plan, model, layout)
     return min(ranks.gather(own, "the size of micro-batches"))
 
 
@@ -97,6 +104,21 @@ def models_bytes(plan: Plan, model: LanguageModel, layout: Layout) -> int:
     )
     critic = own.persistent if "critic" in needs and settings.critic == "separate" else 0
     return own.total + sum(frozen) * own.weights + critic
+
+
+def choose_layout(plan: Plan, model: LanguageModel, ranks: Ranks, *, memory: int | None = None) -> Layout:
+    """Divided as was asked for, or where the model does not fit otherwise.
+
+    Gathered once a step where micro-batches need not be smaller for that. `memory`: the bytes of a GPU; None: of the
+    one the model is on, if it is.
+    """
+    layout = Layout(ranks.count, is_sharded(plan, model, ranks))
+    memory = gpu_memory(model) if memory is None else memory
+    if not layout.sharded or memory is None:
+        return layout
+    kept = layout._replace(keeps_weights=True)
+    fits = models_bytes(plan, model, kept) + MICROBATCH_BYTES <= UPDATE_FRACTION * memory
+    return kept if all(ranks.gather(fits, "the layout")) else layout
 
 
 def is_sharded(plan: Plan, model: LanguageModel, ranks: Ranks) -> bool:
@@ -116,18 +138,23 @@ def is_sharded(plan: Plan, model: LanguageModel, ranks: Ranks) -> bool:
     return ranks.layout == "sharded"
 
 
-def describe_layout(ranks: Ranks, *, sharded: bool) -> tuple[str, ...]:
+def describe_layout(layout: Layout) -> tuple[str, ...]:
     """In words, for several ranks."""
-    if ranks.count == 1 and not sharded:
+    if layout == ONE_RANK:
         return ()
-    how = "weights, gradients and optimizer divided (FSDP2)" if sharded else "weights whole on each, optimizer divided"
-    return (f"{ranks.count} ranks: {how}",)
+    how = "weights whole on each, optimizer divided"
+    if layout.sharded:
+        how = "weights, gradients and optimizer divided (FSDP2)"
+    if layout.keeps_weights:
+        how += ", weights gathered once a step"
+    return (f"{layout.ranks} ranks: {how}",)
 
 
-def divide(load: Callable[[], M], ranks: Ranks, device: torch.device) -> M:
+def divide(load: Callable[[], M], ranks: Ranks, device: torch.device, layout: Layout) -> M:
     """A second copy of a model, divided over the ranks. `load` loads it whole, in host memory."""
     from ascent.update.fsdp import shard
 
     model = load()
-    shard(model if isinstance(model, LanguageModel) else model.model, ranks, device)
+    divided = model if isinstance(model, LanguageModel) else model.model
+    shard(divided, ranks, device, keeps_weights=layout.keeps_weights)
     return model

@@ -21,7 +21,7 @@ from ascent.plan.resolve import Plan
 from ascent.runs.sample_log import SampleBatch
 from ascent.setup import evaluation
 from ascent.setup.data import prepare_records, refuse_shorter, within_context
-from ascent.setup.layout import agreed_target, describe_layout, divide, is_sharded
+from ascent.setup.layout import agreed_target, choose_layout, describe_layout, divide
 from ascent.setup.on_policy_distillation import OnPolicyAnswers
 from ascent.setup.policy import adam_of, device, load_policy, reference_of
 from ascent.setup.samplers import local_sampler
@@ -105,8 +105,8 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
     )
     plan, clipped = within_context(plan, renderer)
     answers = on_policy_answers(plan, model, renderer, ranks)
-    sharded = is_sharded(plan, model, ranks)
-    target = agreed_target(plan, model, ranks, sharded=sharded)
+    layout = choose_layout(plan, model, ranks)
+    target = agreed_target(plan, model, ranks, layout)
     source, items, notes = source_of(plan, renderer, target, ranks, answers)
     if config.data.batch_size > len(items):
         few = f"data.batch_size={config.data.batch_size}, but there are only {len(items)} records"
@@ -116,21 +116,21 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
         steps = math.ceil(round(config.data.epochs * source.steps_per_epoch, 6))
         notes = (*notes, f"data.epochs={config.data.epochs:g}: {steps} steps of {config.data.batch_size} records")
     notes = (*model.notes, *renderer.describe(), *clipped, *notes)
-    if sharded and answers is None:
+    if layout.sharded and answers is None:
         model.to_host()  # it is written there when it is saved
     learner = LocalLearner(
-        divide(lambda: load_policy(plan, folder, model_folder, place="cpu"), ranks, torch.device(device()))
-        if sharded
+        divide(lambda: load_policy(plan, folder, model_folder, place="cpu"), ranks, torch.device(device()), layout)
+        if layout.sharded
         else model,
         Schedule(config.update.learning_rate, config.update.schedule, config.update.warmup_steps, steps),
         adam=adam_of(plan),
         max_grad_norm=config.update.max_grad_norm,
         ranks=ranks,
-        whole=model if sharded else None,
+        whole=model if layout.sharded else None,
         samples=answers is not None,
         unrounded=unrounded_weights(model) if model_folder is None else None,
     )
-    notes = (*notes, *describe_layout(ranks, sharded=sharded))
+    notes = (*notes, *describe_layout(layout))
     heldout: list[Batch] = []
     if config.data.evaluate is not None:
         found = prepare_records(config.data.evaluate, plan, renderer)

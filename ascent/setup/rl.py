@@ -40,7 +40,7 @@ from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import CRITIC, check_same_vocab, critic_of, learner_of
 from ascent.setup.data import heldout_name, load_part, prepare_records, refuse_long_answers, refuse_shorter
 from ascent.setup.environments import env_session, open_environment
-from ascent.setup.layout import agreed_target, describe_layout, divide, is_sharded
+from ascent.setup.layout import agreed_target, choose_layout, describe_layout, divide
 from ascent.setup.optimal_values import add_optimal_values
 from ascent.setup.policy import adam_of, arithmetic_of, device, frozen_model, initial, load_policy
 from ascent.setup.reward_trial import try_rewards
@@ -247,18 +247,21 @@ class RLSetup:
         return self.ranks.count == 1 and can_overlap(plan, exact=exact)
 
     def _describe_ranks(self, plan: Plan, exact: bool) -> tuple[str, ...]:
-        found = describe_layout(self.ranks, sharded=self.sharded)
+        found = describe_layout(self.layout)
         if can_overlap(plan, exact=exact) and not self._overlaps(plan, exact):
             found = (*found, "stale rollouts are sampled before the update: several ranks do not do both at once")
         return found
 
     def _policy_learner(self, plan: Plan, folder: Path, model_folder: Path | None) -> LocalLearner:
         """The policy takes no step while the critic warms up alone. If it is divided, the whole of it samples."""
-        self.sharded = is_sharded(plan, self.model, self.ranks)
+        self.layout = choose_layout(plan, self.model, self.ranks)
         model = self.model
-        if self.sharded:
+        if self.layout.sharded:
             model = divide(
-                lambda: load_policy(plan, folder, model_folder, place="cpu"), self.ranks, torch.device(device())
+                lambda: load_policy(plan, folder, model_folder, place="cpu"),
+                self.ranks,
+                torch.device(device()),
+                self.layout,
             )
         config = plan.config
         updates = config.update.epochs * config.update.minibatches
@@ -271,7 +274,7 @@ class RLSetup:
             max_grad_norm=config.update.max_grad_norm,
             temperature=config.rollouts.temperature,
             ranks=self.ranks,
-            whole=self.model if self.sharded else None,
+            whole=self.model if self.layout.sharded else None,
             samples=True,
             unrounded=unrounded_weights(self.model) if model_folder is None else None,
         )
@@ -290,13 +293,16 @@ class RLSetup:
         model, note = critic_of(plan, folder, self.model, saved)
         refuse_shorter("the critic (model.critic_from, or the reward model)", model.model, self.model, self.longest)
         trained = model
-        if self.sharded:
+        if self.layout.sharded:
             model.model.to_host()  # it is written there when it is saved
             trained = divide(
-                lambda: critic_of(plan, folder, self.model, saved, place="cpu")[0], self.ranks, torch.device(device())
+                lambda: critic_of(plan, folder, self.model, saved, place="cpu")[0],
+                self.ranks,
+                torch.device(device()),
+                self.layout,
             )
         values = unrounded_weights(model.model) if saved is None else None
-        learner = learner_of(plan, trained, self.ranks, model if self.sharded else None, values)
+        learner = learner_of(plan, trained, self.ranks, model if self.layout.sharded else None, values)
         self.others = (loop.TrainedModel(CRITIC, learner, critic_objective(plan.row)),)
         self.saved = {CRITIC: model.save}
         return learner, (note,)
@@ -346,7 +352,7 @@ class RLSetup:
             target_kl=update.target_kl,
             dynamic_sampling_tries=rollouts.dynamic_sampling_tries,
             tokens_per_microbatch=update.max_microbatch_tokens,
-            microbatch_target=agreed_target(plan, self.model, self.ranks, sharded=self.sharded),
+            microbatch_target=agreed_target(plan, self.model, self.ranks, self.layout),
             bootstrap_truncated=rollouts.truncated_reward == "bootstrap",
             critic_warmup_steps=update.critic_warmup_steps,
             max_staleness=rollouts.max_staleness,

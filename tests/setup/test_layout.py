@@ -10,14 +10,17 @@ import pytest
 from ascent.config.load import merge_configs, nest_keys
 from ascent.config.validate import validate
 from ascent.models.load import load
+from ascent.models.memory import MICROBATCH_BYTES
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
 from ascent.parallel.ranks import Ranks
 from ascent.plan.resolve import resolve
 from ascent.setup.layout import (
     ONE_RANK,
+    UPDATE_FRACTION,
     Layout,
     agreed_target,
+    choose_layout,
     describe_layout,
     forecast_layout,
     is_sharded,
@@ -44,9 +47,27 @@ def test_a_layout_is_taken_as_asked_for_and_whole_on_a_cpu(model: LanguageModel)
         False,
         True,
     ]
-    assert describe_layout(Ranks(), sharded=False) == ()
-    assert describe_layout(Eight(), sharded=False) == ("8 ranks: weights whole on each, optimizer divided",)
-    assert "FSDP2" in describe_layout(Eight(), sharded=True)[0]
+    assert describe_layout(ONE_RANK) == ()
+    assert describe_layout(Layout(8)) == ("8 ranks: weights whole on each, optimizer divided",)
+    assert "FSDP2" in describe_layout(Layout(8, True))[0]
+
+
+def test_weights_are_gathered_once_a_step_only_where_micro_batches_stay_as_large(model: LanguageModel) -> None:
+    class Unequal(Eight):
+        def gather(self, value: Any, what: str) -> list[Any]:
+            return [value, False]
+
+    plan = tiny_plan(model={"dtype": "bfloat16"})
+    needed = models_bytes(plan, model, Layout(8, True, True)) + MICROBATCH_BYTES
+    fits, short = int(needed / UPDATE_FRACTION) + 2, int(needed / UPDATE_FRACTION) - 2
+    assert choose_layout(plan, model, Eight("sharded"), memory=fits) == Layout(8, True, True)
+    assert choose_layout(plan, model, Eight("sharded"), memory=short) == Layout(8, True)
+    assert choose_layout(plan, model, Unequal("sharded"), memory=fits) == Layout(8, True)  # of all ranks or of none
+    assert choose_layout(plan, model, Eight("replicated"), memory=fits) == Layout(8)
+    assert choose_layout(plan, model, Eight("sharded")) == Layout(8, True)  # a CPU
+    each, kept = (forecast_layout(plan, model, Layout(8, True, keeps), tokens=64) for keeps in (False, True))
+    assert kept.gradients - each.gradients == kept.weights - kept.weights // model.module.config.num_hidden_layers
+    assert "gathered once a step" in describe_layout(Layout(8, True, True))[0]
 
 
 def test_four_bits_cannot_be_divided(model: LanguageModel) -> None:
@@ -90,8 +111,8 @@ def test_ranks_with_different_gpus_split_a_step_in_the_same_way(model: LanguageM
             return [value, 700]
 
     plan = tiny_plan(update={"tokens_per_microbatch": None})
-    assert agreed_target(plan, model, Small(), sharded=False) == 700
-    assert agreed_target(plan, model, Ranks(), sharded=False) == 16384
+    assert agreed_target(plan, model, Small(), Layout(8)) == 700
+    assert agreed_target(plan, model, Ranks(), ONE_RANK) == 16384
 
 
 def test_a_critic_of_its_own_takes_room(model: LanguageModel) -> None:

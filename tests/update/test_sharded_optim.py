@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from ascent.algorithms import TABLE
 from ascent.checkpoints.resume import read_state
 from ascent.checkpoints.save import save
 from ascent.maths.segments import Segments
 from ascent.models.load import load
-from ascent.models.tiny import create
+from ascent.models.tiny import FAMILIES, create
 from ascent.parallel.distributed import process_group
 from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.update.fsdp import shard
@@ -90,16 +92,16 @@ def test_the_optimizers_memory_falls_as_one_over_the_ranks(dtype: str, tmp_path:
         assert max(found) <= alone / count + 64
 
 
-LAYOUTS = ("single", "replicated", "sharded")
+LAYOUTS = ("single", "replicated", "sharded", "gathered once")
 
 
 def one_rank_learner(layout: str, folder: Path, dtype: str, device: str) -> LocalLearner:
     """A learner of one rank, in the layouts of several."""
     adam = Adam(weight_decay=0.01)
     model, whole = load(folder, dtype=dtype, device=device), None
-    if layout == "sharded":
+    if layout in ("sharded", "gathered once"):
         model, whole = load(folder, dtype=dtype, device="cpu"), model
-        shard(model, SINGLE, torch.device(device))
+        shard(model, SINGLE, torch.device(device), keeps_weights=layout == "gathered once")
     learner = LocalLearner(model, Schedule(1e-2), adam=adam, max_grad_norm=0.05, whole=whole, samples=True)
     if layout == "replicated":
         learner.optimizer.close()
@@ -141,6 +143,54 @@ def check_one_rank(found: dict[str, tuple[dict[str, Tensor], list[Any]]]) -> Non
 def test_one_rank_has_the_bits_of_one_process_in_both_layouts(dtype: str, tmp_path: Path) -> None:
     create(tmp_path / "model", seed=0)
     check_one_rank(run_in_ranks(1, tmp_path / "log", one_rank, tmp_path / "model", dtype, "cpu")[0])
+
+
+def two_ranks(folder: Path, keeps_weights: bool) -> tuple[list[Any], dict[str, Tensor], list[int]]:
+    """Log-probs before each of three steps and after them, the weights, and how many layers a step gathered."""
+    with process_group(timeout=60) as ranks:
+        model = load(folder, device="cpu", gradient_checkpointing=True)
+        shard(model, ranks, torch.device("cpu"), keeps_weights=keeps_weights)
+        learner = LocalLearner(model, Schedule(1e-2), ranks=ranks, whole=load(folder), samples=True)
+        gathers, logprobs = [], []
+        for step in range(3):
+            batches = [text_batch([9, 14], step + place) for place in (0, 9, 20, 31)]
+            logprobs.append(learner.logprobs(batches[0]))
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+                learner.step(batches, objective_of(TABLE["sft"]))
+            gathers.append(sum(each.count for each in profile.key_averages() if each.key == "fsdp::all_gather_copy_in"))
+            assert all(isinstance(weight, DTensor) for _, weight in model.named_parameters())  # given back
+        logprobs.append(learner.logprobs(batches[0]))
+        found = {name: weight.clone() for name, weight in learner.weights().items()}
+        learner.close()
+        return logprobs, found, gathers
+
+
+def test_weights_that_are_gathered_once_a_step_give_the_same_bits_with_fewer_gathers(tmp_path: Path) -> None:
+    create(tmp_path / "model", seed=0)
+    each, once = (run_in_ranks(2, tmp_path / str(keeps), two_ranks, tmp_path / "model", keeps) for keeps in (0, 1))
+    for (logprobs, weights, many), (others, their_weights, few) in zip(each, once, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(logprobs, others, strict=True))
+        assert len({tuple(one.tolist()) for one in logprobs}) == 4  # no step saw the weights of the one before
+        assert [name for name in weights if not torch.equal(weights[name], their_weights[name])] == []
+        assert 0 < few[1] == few[2] and 3 * few[2] <= many[2], (few, many)
+
+
+def divided_modules(folder: Path) -> dict[str, list[str]]:
+    """By family of models."""
+    found = {}
+    for family in FAMILIES:
+        model = load(create(folder / family, family=family, seed=0, layers=3), device="cpu")
+        shard(model, SINGLE, torch.device("cpu"))
+        assert model.root is not None
+        found[family] = [name for name, each in model.root.named_modules() if isinstance(each, FSDPModule)]
+    return found
+
+
+def test_every_layer_is_divided_by_itself(tmp_path: Path) -> None:
+    """Else a device holds the whole model as soon as it needs one weight."""
+    (found,) = run_in_ranks(1, tmp_path / "log", divided_modules, tmp_path)
+    expected = ["", *(f"module.model.layers.{layer}" for layer in range(3))]
+    assert all(names == expected for names in found.values()), found
 
 
 def saved(folder: Path, steps: int, resume: bool) -> dict[str, Tensor]:
