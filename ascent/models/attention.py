@@ -289,12 +289,30 @@ class _FlashAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_THD: Tensor) -> tuple[Tensor | None, ...]:
         q_THD, k_TKD, v_TKD, offsets, key_offsets, out_THD, lse, rng_state, unused = ctx.saved_tensors
-        gradients = torch.ops.aten._flash_attention_backward(
+        gradients = flash_backward(
             *(d_THD.contiguous(), q_THD, k_TKD, v_TKD, out_THD, lse, offsets, key_offsets, *ctx.sizes, 0.0),
             *(ctx.window["window_size_left"] == -1, rng_state, unused),
             **ctx.window,
         )
         return *gradients, *[None] * 6
+
+
+def flash_backward(*args: Any, **options: Any) -> Sequence[Tensor]:
+    """torch's flash kernel.
+
+    It adds the gradient of the queries in a fixed order only where that is asked for; else a run that is repeated or
+    resumed ends in other weights.
+    """
+    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True, warn_only=True)  # a thread that samples meanwhile must not fail
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        gradients: Sequence[Tensor] = torch.ops.aten._flash_attention_backward(*args, **options)
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+    return gradients
 
 
 def _sdpa(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall) -> Tensor:

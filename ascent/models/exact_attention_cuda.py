@@ -17,8 +17,6 @@ Axes: T tokens, H query heads, K key/value heads, D head size, Q queries of a ti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,6 +24,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from ascent.models.attention import flash_backward
 
 CHUNK, SPAN = 64, 256  # keys; they never change with the shape
 PRODUCT_ROWS = 64  # of the instruction, on four warps
@@ -78,27 +78,12 @@ class _Packed(torch.autograd.Function):
     def backward(ctx: Any, d_THD: Tensor) -> tuple[Tensor | None, ...]:
         q_THD, k_TKD, v_TKD, offsets, key_offsets, out_THD, lse_HT = ctx.saved_tensors
         unused = torch.zeros(2, dtype=torch.int64, device=q_THD.device).view(torch.uint64)  # the state of dropout
-        with _deterministic():
-            gradients = torch.ops.aten._flash_attention_backward(
-                *(d_THD.contiguous(), q_THD, k_TKD, v_TKD, out_THD, lse_HT, offsets, key_offsets, *ctx.sizes, 0.0),
-                *(True, unused, unused[0]),
-                scale=ctx.scaling, window_size_left=-1, window_size_right=0,
-            )  # fmt: skip
+        gradients = flash_backward(
+            *(d_THD.contiguous(), q_THD, k_TKD, v_TKD, out_THD, lse_HT, offsets, key_offsets, *ctx.sizes, 0.0),
+            *(True, unused, unused[0]),
+            scale=ctx.scaling, window_size_left=-1, window_size_right=0,
+        )  # fmt: skip
         return *gradients, *[None] * 5
-
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    """The flash kernel adds the gradient of the queries in a fixed order only where this is asked for."""
-    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 @triton.jit

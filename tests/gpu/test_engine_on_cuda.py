@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +64,34 @@ def test_syncs_may_be_more_frequent_for_a_while(tmp_path: Path) -> None:
     for steps in (2, usual):
         engine.steps_per_sync = steps
         assert run(engine, asked()) == expected
+
+
+def test_a_capture_survives_an_engine_before_it_and_another_thread(tmp_path: Path) -> None:
+    """Cycles of an engine that is gone hold graphs; to free them, or memory in a thread, would invalidate a capture."""
+    model = make(tmp_path)
+    expected = run(NativeEngine(model, {1}, max_num_seqs=32, max_model_len=256), asked())
+    stop, threshold = threading.Event(), gc.get_threshold()
+
+    def allocate() -> None:
+        while not stop.is_set():
+            kept = [torch.empty(2**22 + 2**20 * size, device="cuda") for size in range(4)]
+            torch.cuda.current_stream().synchronize()
+            del kept
+            torch.cuda.empty_cache()
+
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    try:
+        for _ in range(4):
+            gone: list[Any] = [NativeEngine(model, {1}, max_num_seqs=32, max_model_len=256)]
+            assert run(gone[0], asked()) == expected
+            gone.append(gone)  # only the collector of cycles frees it
+            del gone
+            gc.set_threshold(5)  # as soon as it can
+    finally:
+        gc.set_threshold(*threshold)
+        stop.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("splits", [1, 3])

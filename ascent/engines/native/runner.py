@@ -13,7 +13,9 @@ K decode steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -254,12 +256,29 @@ class Runner:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         self._step_index.fill_(1)
-        with torch.cuda.graph(graph, pool=self._graph_memory):
+        # What other threads do meanwhile (plan, move or save tensors) is no part of it.
+        captured = torch.cuda.graph(graph, pool=self._graph_memory, capture_error_mode="thread_local")
+        with _without_gc(collect=not self._cuda_graphs), captured:
             self._step(*key)
         self.state.fields_FB.copy_(before[0])
         self._step_index.copy_(before[1])
         self._cuda_graphs[key], self._graph_memory = graph, graph.pool()
         return graph
+
+
+@contextmanager
+def _without_gc(*, collect: bool) -> Iterator[None]:
+    """No cycles are freed: those of an engine before this one hold graphs and memory, and to free these invalidates a
+    capture. `collect`: they are freed before."""
+    if collect:
+        gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _chunks(indices: Sequence[int], prompts: Sequence[PromptBlocks], max_tokens: int) -> list[list[int]]:
