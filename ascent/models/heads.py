@@ -1,8 +1,9 @@
 """Scalar heads: one number per hidden state, for critics and reward models.
 
 A model with such a head is transformers' sequence classifier with one label, so transformers can load it. Its head,
-`score`, is linear without bias: a reward is defined up to a constant. Initial weights are normal with standard
-deviation 1 / sqrt(hidden size + 1) (ALGORITHMS 4.2).
+`score`, is linear without bias: a reward is defined up to a constant. Initial weights of a reward model are normal with
+standard deviation 1 / sqrt(hidden size + 1) (ALGORITHMS 4.2). Those of a critic are 0 (decision 19): drawn, its first
+values would be of the size of hidden states, and whatever the rewards are, advantages would be these values.
 
 A trained reward model also has its mean and standard deviation over demonstrations in its config. The mean is
 subtracted from its scores, so that demonstrations score 0 on average (InstructGPT; ALGORITHMS 4.3). Scores are not
@@ -77,15 +78,15 @@ def set_step_format(config: PreTrainedConfig, found: StepFormat | None) -> None:
         setattr(config, STEPS, found._asdict())
 
 
-def scalar_head(size: int, *, seed: int, dtype: torch.dtype = torch.float32) -> nn.Linear:
-    """A new head for hidden states of this size."""
-    head = nn.Linear(size, 1, bias=False, dtype=dtype)
-    init_head(head, seed=seed)
+def new_value_head(size: int) -> nn.Linear:
+    """For hidden states of this size. All values are 0."""
+    head = nn.Linear(size, 1, bias=False)
+    nn.init.zeros_(head.weight)
     return head
 
 
 def init_head(head: nn.Linear, *, seed: int) -> None:
-    """Initialize the weights, the same on every device and in every precision (up to rounding)."""
+    """Initialize a reward model's head, the same on every device and in every precision (up to rounding)."""
     weight = torch.randn(head.weight.shape, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         head.weight.copy_(weight * (head.in_features + 1) ** -0.5)

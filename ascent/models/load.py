@@ -89,7 +89,7 @@ def load(
     check_model(module, None if head == "scalar" else output_head(module))
     exact.check_model(module, patched)
     routes = check_routing(module.eval()) if routing_replay else None
-    value_head, head_notes = _value_head(folder, module, seed) if head == "both" else (None, [])
+    value_head, head_notes = _value_head(folder, module) if head == "both" else (None, [])
     notes += head_notes
     for note in notes:
         logger.info(note)
@@ -220,10 +220,10 @@ def _match_tokenizer(tokenizer: Any, module: PreTrainedModel) -> list[str]:
     return [note] if note else []
 
 
-def _value_head(folder: Path | str, module: PreTrainedModel, seed: int) -> tuple[nn.Linear, list[str]]:
+def _value_head(folder: Path | str, module: PreTrainedModel) -> tuple[nn.Linear, list[str]]:
     size = module.config.get_text_config().hidden_size
     saved = heads.load_value_head(folder, size, torch.float32) if isinstance(folder, Path) else None
-    notes = [] if saved is not None else [f"the value head is new (initialized from seed {seed})"]
-    head = (saved or heads.scalar_head(size, seed=seed)).to(module.device)
+    notes = [] if saved is not None else ["the value head is new: all values are 0"]
+    head = (saved or heads.new_value_head(size)).to(module.device)
     head.kernels = layer_patching.kernels_of(module)  # type: ignore[assignment]
     return head, notes

@@ -1,7 +1,7 @@
 """A critic with weights of its own: where it starts, that it reads the policy's tokens, how it is saved and restored.
 
 It starts as `model.critic_from`, else as the reward model, whose score becomes the value of every state, else as the
-policy. Where there is no scalar head yet, one is drawn (`models.heads`).
+policy. Where there is no scalar head yet, all values are 0 (`models.heads`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ascent.maths.batch import PackedBatch
 from ascent.models import load as models
 from ascent.models import lora
+from ascent.models.heads import score_layer
 from ascent.models.model import LanguageModel
 from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.plan.resolve import Plan
@@ -73,11 +74,14 @@ def critic_of(
     model.step_format = None  # one that judged steps learns values from now on
     check_same_vocab(model, policy, f"the critic ({key} {name})", "name another model as model.critic_from")
     fresh = any("scalar head is new" in note for note in model.notes)
+    if fresh:
+        nn.init.zeros_(score_layer(model.module).weight)
     if settings.lora is not None:
         model = lora.attach(model, rank=settings.lora, alpha=settings.lora_alpha, seed=seed)
         if saved is not None:
             lora.restore(model, saved)
-    return Critic(model), f"the critic starts as {key} {name}, {'with a new head' if fresh else 'head included'}"
+    start = "with a new head: all values are 0" if fresh else "head included"
+    return Critic(model), f"the critic starts as {key} {name}, {start}"
 
 
 def origin(plan: Plan) -> tuple[str, str]:

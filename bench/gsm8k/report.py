@@ -1,6 +1,8 @@
 """One JSON, tables and plots from the results of bench/gsm8k/run.py.
 
-    python bench/gsm8k/report.py OUT [--write]      # --write: bench/results/DATE-gsm8k.json and docs/results/gsm8k*.png
+    python bench/gsm8k/report.py OUT [--write] [--part NAME]
+
+--write: bench/results/DATE-gsm8k[-NAME].json and docs/results/gsm8k[-NAME]*.png.
 
 What the study must show is in `verdict`: our seconds to TRL's final accuracy as a share of TRL's, seed by seed; whether
 accuracies at equal steps agree within the seeds' interval; and which rows end above SFT beyond the 95% intervals. OUT
@@ -17,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from settings import RL, SEEDED, SEEDS
+from settings import RL, SEEDED, SEEDS, Settings
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -65,6 +67,7 @@ def interval(values: list[float]) -> dict[str, Any]:
 def verdict(found: dict[str, Any]) -> dict[str, Any]:
     curves = {stage: {seed: points_of(found, f"{stage}-{seed}") for seed in SEEDS} for stage in SEEDED}
     result: dict[str, Any] = {"start": end_of_sft(found) if "test_sft" in found else None}
+    result["training_reward"] = training_rewards(found)
     for kind in KINDS:
         shares = {}
         for seed in SEEDS:
@@ -86,6 +89,17 @@ def verdict(found: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def training_rewards(found: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """By stage and seed, the mean reward of the last eight steps that both sides take."""
+    last = range(Settings().trl_steps - 7, Settings().trl_steps + 1)
+    return {
+        name: {"rollouts": 8 * Settings().prompts * Settings().group, "mean": statistics.fmean(rewards)}
+        for name, record in found.items()
+        if (rewards := [row["reward/mean"] for row in record.get("steps", ()) if row["step"] in last
+                        and "reward/mean" in row])
+    }  # fmt: skip
+
+
 def _by_step(curves: Iterable[list[dict[str, Any]]], kind: str) -> dict[int, list[float]]:
     found: dict[int, list[float]] = {}
     for points in curves:
@@ -94,7 +108,7 @@ def _by_step(curves: Iterable[list[dict[str, Any]]], kind: str) -> dict[int, lis
     return found
 
 
-def plot(found: dict[str, Any], folder: Path) -> None:
+def plot(found: dict[str, Any], folder: Path, study: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -112,7 +126,7 @@ def plot(found: dict[str, Any], folder: Path) -> None:
         axes[0].set_ylabel(f"test accuracy, {kind}")
     grid[0][0].legend()
     figure.tight_layout()
-    figure.savefig(folder / "gsm8k.png", dpi=120)
+    figure.savefig(folder / f"{study}.png", dpi=120)
     pyplot.close(figure)
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
     for axis, stage in zip(axes, ("sft", "dpo"), strict=True):
@@ -122,7 +136,7 @@ def plot(found: dict[str, Any], folder: Path) -> None:
         axis.set(title=stage, xlabel="step", ylabel="loss")
         axis.legend()
     figure.tight_layout()
-    figure.savefig(folder / "gsm8k-losses.png", dpi=120)
+    figure.savefig(folder / f"{study}-losses.png", dpi=120)
     pyplot.close(figure)
 
 
@@ -130,17 +144,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--part", help="of a study in several parts, each with an SFT model of its own")
     given = parser.parse_args()
-    found = gather(given.out)
+    found, name = gather(given.out), f"gsm8k-{given.part}" if given.part else "gsm8k"
     result = verdict(found)
     print(json.dumps(result, indent=1))
     today = datetime.date.today().isoformat()
     if given.write:
         command = "python bench/gsm8k/run.py, then python bench/gsm8k/report.py OUT --write"
         record = {"study": "gsm8k", "date": today, "command": command, **result}
-        path = ROOT / "bench/results" / f"{today}-gsm8k.json"
+        path = ROOT / "bench/results" / f"{today}-{name}.json"
         path.write_text(json.dumps({**record, "results": found}, indent=1) + "\n")
-    plot(found, ROOT / "docs/results" if given.write else given.out)
+    plot(found, ROOT / "docs/results" if given.write else given.out, name)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ from ascent.models.heads import (
     VALUE_HEAD_FILE,
     Normalization,
     StepFormat,
+    init_head,
     load_value_head,
+    new_value_head,
     save_head,
-    scalar_head,
     score_layer,
 )
 from ascent.models.load import load
@@ -23,13 +24,19 @@ NUMBERS = {"hidden": 32, "layers": 2, "initializer_range": 0.25}
 WANT = frozenset({"scores_B", "values_T"})
 
 
-def test_a_head_starts_normal_with_the_stated_spread():
-    head = scalar_head(9999, seed=0)
-    assert head.bias is None
+def test_a_reward_models_head_starts_normal_with_the_stated_spread():
+    first, same, other = (torch.nn.Linear(9999, 1, bias=False) for _ in range(3))
+    for head, seed in ((first, 0), (same, 0), (other, 1)):
+        init_head(head, seed=seed)
     # The spread of 9,999 draws lies within 4 standard errors (1 / sqrt(2 n) = 0.7%) of 1 / sqrt(10,000).
-    assert float(head.weight.detach().std()) == pytest.approx(0.01, rel=0.03)
-    assert torch.equal(scalar_head(9999, seed=0).weight, head.weight)
-    assert not torch.equal(scalar_head(9999, seed=1).weight, head.weight)
+    assert float(first.weight.detach().std()) == pytest.approx(0.01, rel=0.03)
+    assert torch.equal(same.weight, first.weight) and not torch.equal(other.weight, first.weight)
+
+
+def test_a_value_heads_values_start_at_0(tmp_path):
+    model = load(create(tmp_path, **NUMBERS), head="both")
+    assert not model.outputs(batch_of(LENGTHS), frozenset({"values_T"}))["values_T"].any()
+    assert model.notes == ("the value head is new: all values are 0",)
 
 
 WITHOUT_A_CLASSIFIER = ("granite", "cohere2", "olmoe")  # in transformers: no reward model, no critic of its own weights
@@ -94,14 +101,15 @@ def test_the_gradient_of_a_score_ends_at_its_own_sequence(tmp_path):
 
 def test_a_critic_on_the_policys_trunk(tmp_path):
     create(tmp_path / "base", **NUMBERS)
-    model = load(tmp_path / "base", head="both", seed=2)
+    model = load(tmp_path / "base", head="both")
+    init_head(model.value_head, seed=2)
     both = {"logprobs_T", "entropy_T", "scores_B", "values_T"}
     assert both < model.offers
     out = model.outputs(batch_of(LENGTHS), frozenset(both))
     (out["values_T"].sum() + out["logprobs_T"].sum()).backward()
     assert "value_head.weight" in {name for name, each in model.named_parameters() if each.grad is not None}
     model.save(tmp_path / "saved")
-    again = load(tmp_path / "saved", head="both", seed=99)
+    again = load(tmp_path / "saved", head="both")
     assert torch.equal(again.outputs(batch_of(LENGTHS), model.offers)["values_T"], out["values_T"])
     assert again.notes == ()
     policy = load(tmp_path / "saved")
@@ -109,7 +117,7 @@ def test_a_critic_on_the_policys_trunk(tmp_path):
 
 
 def test_a_value_head_of_another_model_is_refused(tmp_path):
-    save_head(scalar_head(8, seed=0), tmp_path / VALUE_HEAD_FILE)
+    save_head(new_value_head(8), tmp_path / VALUE_HEAD_FILE)
     with pytest.raises(ValueError, match=r"shape \(1, 8\); the model needs \(1, 16\)"):
         load_value_head(tmp_path, 16, torch.float32)
     assert load_value_head(tmp_path / "elsewhere", 16, torch.float32) is None
