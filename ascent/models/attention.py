@@ -22,10 +22,10 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 
 from ascent.maths.segments import Segments
+from ascent.models.flash_attention import FlashAttention
 from ascent.models.shared_prefix import GatherIndex, SharedPrefixes, gather, gather_index, upload
 
 NAME, EXACT_NAME = "ascent", "ascent_exact"
@@ -250,7 +250,7 @@ def _flash(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, 
         k_TKD, v_TKD = (gather(x, context.flash_keys) for x in (k_TKD, v_TKD))
     tensors = (q_THD.contiguous(), k_TKD, v_TKD, context.offsets, context.key_offsets)
     max_queries = max(queries for _, queries, _ in context.groups)
-    out_THD: Tensor = _FlashAttention.apply(*tensors, max_queries, max_len, call.scaling, left)
+    out_THD: Tensor = FlashAttention.apply(*tensors, max_queries, max_len, call.scaling, left)
     return out_THD
 
 
@@ -265,54 +265,6 @@ def _exact(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, 
         max_len=context.max_len,
         scaling=call.scaling,
     )
-
-
-class _FlashAttention(torch.autograd.Function):
-    """torch's flash kernel, called directly: the dispatch of `varlen_attn` takes longer than the kernel."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, offsets: Tensor, key_offsets: Tensor, *rest: Any
-    ) -> Tensor:
-        max_queries, max_len, scaling, left = rest
-        # A copy: values may be a view of a wider product, which would be kept with them.
-        tensors = (q_THD, k_TKD, v_TKD.contiguous(), offsets, key_offsets)
-        window = {"scale": scaling, "window_size_left": left, "window_size_right": 0}
-        out_THD, lse, rng_state, unused, _ = torch.ops.aten._flash_attention_forward(
-            *tensors, max_queries, max_len, 0.0, left == -1, False, **window
-        )
-        ctx.save_for_backward(*tensors, out_THD, lse, rng_state, unused)
-        ctx.sizes, ctx.window = (max_queries, max_len), window
-        return out_THD
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_THD: Tensor) -> tuple[Tensor | None, ...]:
-        q_THD, k_TKD, v_TKD, offsets, key_offsets, out_THD, lse, rng_state, unused = ctx.saved_tensors
-        gradients = flash_backward(
-            *(d_THD.contiguous(), q_THD, k_TKD, v_TKD, out_THD, lse, offsets, key_offsets, *ctx.sizes, 0.0),
-            *(ctx.window["window_size_left"] == -1, rng_state, unused),
-            **ctx.window,
-        )
-        return *gradients, *[None] * 6
-
-
-def flash_backward(*args: Any, **options: Any) -> Sequence[Tensor]:
-    """torch's flash kernel.
-
-    It adds the gradient of the queries in a fixed order only where that is asked for; else a run that is repeated or
-    resumed ends in other weights.
-    """
-    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True, warn_only=True)  # a thread that samples meanwhile must not fail
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    try:
-        gradients: Sequence[Tensor] = torch.ops.aten._flash_attention_backward(*args, **options)
-    finally:
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-        torch.use_deterministic_algorithms(before, warn_only=warns)
-    return gradients
 
 
 def _sdpa(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall) -> Tensor:

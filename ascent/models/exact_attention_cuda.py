@@ -25,7 +25,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ascent.models.attention import flash_backward
+from ascent.models.flash_attention import flash_backward
 
 CHUNK, SPAN = 64, 256  # keys; they never change with the shape
 PRODUCT_ROWS = 64  # of the instruction, on four warps
