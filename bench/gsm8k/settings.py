@@ -21,7 +21,8 @@ seeds included. So everything is short, and the same for both sides:
 
 Both sides have float32 master weights and compute in bfloat16. The reward is 1 for the right number after "####" and 0
 otherwise, on both sides by the same function. Models are saved every eight steps and tested afterwards, those of both
-sides by the same engine, TRL's in float32: greedy, and the mean of eight samples.
+sides by the same engine, TRL's in float32: greedy, and the mean of eight samples. Those of rloo, ppo and dapo are
+tested after 24 and 32 steps only (changed before any of them had run, for want of time).
 
 Wall-clock is compared for sft and grpo, which have the GPU to themselves; the others share it.
 
