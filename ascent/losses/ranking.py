@@ -75,7 +75,7 @@ def plackett_luce(scores_B: Tensor, ranks_B: Tensor, groups: Groups) -> ItemLoss
     table_GK = scores_B.new_full((groups.count, int(size_G.max())), torch.finfo(scores_B.dtype).min / 2)
     table_GK = table_GK.index_put((ids_B, size_G[ids_B] - 1 - place_B), scores_B[order_B])
     ahead_B = table_GK.logcumsumexp(1)[ids_B, size_G[ids_B] - 1 - place_B]
-    losses_G = groups.sum(torch.zeros_like(scores_B)).index_add(0, ids_B, ahead_B - scores_B[order_B])
+    losses_G = groups.sum(torch.zeros_like(scores_B).index_copy(0, order_B, ahead_B - scores_B[order_B]))
     adjacent_B = ids_B[1:] == ids_B[:-1]
     gap_B = scores_B[order_B][:-1] - scores_B[order_B][1:]
     metrics: dict[str, Accumulator] = {

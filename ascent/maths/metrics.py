@@ -79,7 +79,9 @@ class Max(NamedTuple):
         return Max(torch.maximum(self.extreme, other.extreme))
 
     def value(self) -> float:
-        return float(self.extreme)
+        """NaN of no entries."""
+        found = float(self.extreme)
+        return math.nan if found == -math.inf else found
 
 
 class Min(NamedTuple):
@@ -89,7 +91,9 @@ class Min(NamedTuple):
         return Min(torch.minimum(self.extreme, other.extreme))
 
     def value(self) -> float:
-        return float(self.extreme)
+        """NaN of no entries."""
+        found = float(self.extreme)
+        return math.nan if found == math.inf else found
 
 
 Accumulator = Mean | Std | ExplainedVariance | EffectiveSampleFraction | Max | Min

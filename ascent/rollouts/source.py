@@ -312,10 +312,10 @@ class RolloutSource(RolloutCollector):
         exact = self.models.exact
         half = self.models.half_precision and not exact
         names, expected = (("policy/approx_kl",), 0) if half else (("policy/ratio_max", "policy/ratio_min"), 1)
-        off = max((abs(stats[name].value() - expected) for name in names if name in stats), default=0.0)
-        # It is not finite for a minibatch of unscored completions.
+        found = [abs(stats[name].value() - expected) for name in names if name in stats]
+        off = max((each for each in found if not math.isnan(each)), default=0.0)  # NaN: all completions are unscored
         tolerance = 0 if exact else HALF_PRECISION_KL_TOLERANCE if half else RATIO_TOLERANCE
-        if math.isfinite(off) and off > tolerance:
+        if off > tolerance:
             how = "recorded while sampling" if self.models.trust_sampler_logprobs else "computed after sampling"
             raise RuntimeError(
                 f"before its first update the policy's {'KL' if half else 'ratio'} to itself was off by {off:.2g}: the "

@@ -27,7 +27,9 @@ def test_extremes_and_empty_pieces() -> None:
     ]
     whole = merge(pieces)
     assert (whole["high"].value(), whole["low"].value(), whole["share"].value()) == (1.0, -3.0, 0.5)
-    assert math.isnan(mean_of(x[:0], none).value())
+    for made in (mean_of, max_of, min_of):
+        assert math.isnan(made(x[:0], none).value()) and math.isnan(made(x, torch.zeros_like(keep)).value())
+    assert max_of(torch.tensor([math.inf]), keep[:1]).value() == math.inf  # a value, unlike that of no entries
 
 
 def test_a_spread_is_that_of_the_whole_also_near_a_large_mean() -> None:

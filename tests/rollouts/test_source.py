@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -191,8 +192,11 @@ def test_so_it_is_where_log_probs_are_computed_again(
         source.more(stats)
 
 
-@pytest.mark.parametrize(("ratio", "wrong"), [(1.0, False), (1.0 + 2**-23, True), (1.0 - 2**-24, True)])
+@pytest.mark.parametrize(
+    ("ratio", "wrong"), [(1.0, False), (1.0 + 2**-23, True), (1.0 - 2**-24, True), (math.inf, True), (math.nan, False)]
+)
 def test_in_exact_arithmetic_the_first_ratio_is_one_to_the_last_bit(folder: Path, ratio: float, wrong: bool) -> None:
+    """NaN is that of no tokens."""
     source, _ = make(folder, "grpo")
     source.models = replace(source.models, exact=True, half_precision=True)
     source.next(1)
