@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ from ascent.rollouts.config import RolloutConfig
 from ascent.rollouts.experience import model_outputs
 from ascent.rollouts.microbatches import minibatches, split_microbatches, token_budget, units_of
 from ascent.setup.arithmetic import with_arithmetic
+from ascent.setup.critic import zero_new_head
 from ascent.setup.layout import microbatch_target
 from ascent.setup.objects import model_of, write_model
 from ascent.setup.policy import adam_of, load_policy
@@ -62,7 +63,8 @@ class Policy:
     model, tokenizer: a folder, a run, a hub name or `tiny:llama`; or a loaded transformers model, which is copied, and
         its tokenizer.
     overrides: further keys of a recipe that concern the models, the sampler or the optimizer, as in `ascent.train`.
-    head: tokens for a language model, scalar for a reward model or critic, both for a policy with a value head.
+    head: tokens for a language model, scalar for a reward model, critic for a critic (values of a new head are 0), both
+        for a policy with a value head.
     reference: the model of `reference_logprobs`, as for `model`; None is the policy as it was loaded.
     env: the environment of multi-turn rollouts, as for `ascent.train`.
     dtype, lora, learning_rate, max_new_tokens, temperature, tokens_per_microbatch: the recipe's keys of these names.
@@ -81,7 +83,7 @@ class Policy:
         overrides: Overrides = (),
         *,
         tokenizer: Any = None,
-        head: Head = "tokens",
+        head: Head | Literal["critic"] = "tokens",
         reference: Any = None,
         env: Any = None,
         dtype: str | None = None,
@@ -92,12 +94,13 @@ class Policy:
         tokens_per_microbatch: int | None = None,
         seed: int = 0,
     ) -> None:
-        if head not in ROWS:
-            raise ValueError(f"head={head!r}, but it must be one of {', '.join(ROWS)}")
+        if head not in (*ROWS, "critic"):
+            raise ValueError(f"head={head!r}, but it must be one of {', '.join(ROWS)}, critic")
+        self.head: Head = "scalar" if head == "critic" else head
         self._folder = Path(tempfile.mkdtemp(prefix="ascent-policy-"))  # where a tiny or loaded model is written
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         given = {
-            "algorithm": ROWS[head],
+            "algorithm": ROWS[self.head],
             "seed": seed,
             "data.train": "-",  # the loop brings its own
             "model.policy": self._named("model", model, tokenizer),
@@ -110,10 +113,12 @@ class Policy:
             "rollouts.max_new_tokens": max_new_tokens,
             "rollouts.temperature": temperature,
         }
-        plan = Plan(policy_config(given, override_strings(overrides)), TABLE[ROWS[head]])
+        plan = Plan(policy_config(given, override_strings(overrides)), TABLE[ROWS[self.head]])
         self.plan = with_arithmetic(plan, self._folder, SINGLE)
-        self.head, self.config = head, self.plan.config
+        self.config = self.plan.config
         self.model: LanguageModel = load_policy(self.plan, self._folder).eval()
+        if head == "critic":
+            zero_new_head(self.model)
         self.calls = 0  # of `sample`: with the seed they key its noise
         self._objectives: dict[Any, tuple[Loss, Objective]] = {}  # with the loss, whose id is the key
         self._env = env

@@ -73,15 +73,21 @@ def critic_of(
     )
     model.step_format = None  # one that judged steps learns values from now on
     check_same_vocab(model, policy, f"the critic ({key} {name})", "name another model as model.critic_from")
-    fresh = any("scalar head is new" in note for note in model.notes)
-    if fresh:
-        nn.init.zeros_(score_layer(model.module).weight)
+    fresh = zero_new_head(model)
     if settings.lora is not None:
         model = lora.attach(model, rank=settings.lora, alpha=settings.lora_alpha, seed=seed)
         if saved is not None:
             lora.restore(model, saved)
     start = "with a new head: all values are 0" if fresh else "head included"
     return Critic(model), f"the critic starts as {key} {name}, {start}"
+
+
+def zero_new_head(model: LanguageModel) -> bool:
+    """All values of a scalar head that the model's folder does not have become 0. Whether there is one."""
+    fresh = any("scalar head is new" in note for note in model.notes)
+    if fresh:
+        nn.init.zeros_(score_layer(model.module).weight)
+    return fresh
 
 
 def origin(plan: Plan) -> tuple[str, str]:

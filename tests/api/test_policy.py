@@ -119,7 +119,7 @@ def test_ppo_with_a_critic_epochs_and_microbatches_gives_the_recipes_weights(tmp
     train(recipe, tmp_path / "run")
     given: dict[str, Any] = {"learning_rate": 1e-3, "tokens_per_microbatch": 60}
     policy = ascent.Policy("tiny:llama", {"update.adam_eps": 1e-5}, max_new_tokens=8, temperature=0.7, **given)
-    critic = ascent.Policy("tiny:llama", ["update.adam_eps=1e-5"], head="scalar", **given)
+    critic = ascent.Policy("tiny:llama", ["update.adam_eps=1e-5"], head="critic", **given)
     prompts = ascent.load_data("sort_digits:64")
     for _, chosen in zip(range(2), ascent.batches(prompts, 8), strict=False):
         rollouts = policy.sample(chosen)
