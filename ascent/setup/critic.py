@@ -84,10 +84,12 @@ def critic_of(
 
 def zero_new_head(model: LanguageModel) -> bool:
     """All values of a scalar head that the model's folder does not have become 0. Whether there is one."""
-    fresh = any("scalar head is new" in note for note in model.notes)
-    if fresh:
+    drawn = [note for note in model.notes if "scalar head is new" in note]
+    if drawn:
         nn.init.zeros_(score_layer(model.module).weight)
-    return fresh
+        others = [note for note in model.notes if note not in drawn]
+        model.notes = (*others, "the scalar head is new: all values are 0")
+    return bool(drawn)
 
 
 def origin(plan: Plan) -> tuple[str, str]:

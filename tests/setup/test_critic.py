@@ -57,6 +57,7 @@ def test_from_the_policy_it_has_the_policys_trunk_and_values_of_0(tmp_path: Path
     ours, theirs = policy.module.base_model.state_dict(), critic.model.module.base_model.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert not critic.model.module.score.weight.any()
+    assert critic.model.notes[-1] == "the scalar head is new: all values are 0"
     assert said == "the critic starts as model.policy tiny:llama, with a new head: all values are 0"
 
 
