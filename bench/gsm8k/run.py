@@ -41,9 +41,9 @@ def run_stage(study: Study, stage: str, seed: int | None) -> None:
 
         found = rl(study, stage, seed or 0)
     elif stage.startswith("test_"):
-        from evaluate import test_points
+        from evaluate import peak_gb, test_points
 
-        found = {"points": test_points(study, stage.removeprefix("test_"), seed)}
+        found = {"points": test_points(study, stage.removeprefix("test_"), seed), "peak_gb": peak_gb()}
     else:
         import extras
         import ours
