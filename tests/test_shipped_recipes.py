@@ -31,7 +31,8 @@ from ascent.tasks.named import is_task
 DATA = {
     "sft": "{}/demonstrations.jsonl", "sort": "sort_digits:64", "reward_model": "{}/preferences.jsonl",
     "dpo": "{}/preferences.jsonl", "rlhf": "{}/prompts.jsonl", "rlvr": "gsm8k:{}/gsm8k.jsonl",
-    "grpo_gsm8k": "gsm8k:{}/gsm8k.jsonl", "tools": "gsm8k:{}/gsm8k.jsonl", "tldr_sft": "tldr:{}/tldr.jsonl",
+    "gsm8k_sft": "gsm8k:{}/gsm8k.jsonl", "gsm8k_grpo": "gsm8k:{}/gsm8k.jsonl", "tools": "gsm8k:{}/gsm8k.jsonl",
+    "tldr_sft": "tldr:{}/tldr.jsonl",
     "tldr_rm": "tldr:{}/tldr_comparisons.jsonl", "tldr_ppo": "tldr:{}/tldr.jsonl",
 }  # fmt: skip
 QUICKSTART = {
@@ -194,7 +195,8 @@ def test_it_takes_a_step(name: str, data: Path) -> None:
     ("recipe", "kind"),
     [
         ("rlvr", "prompts"),
-        ("grpo_gsm8k", "prompts"),
+        ("gsm8k_grpo", "prompts"),
+        ("gsm8k_sft", "examples"),
         ("tools", "prompts"),
         ("tldr_sft", "examples"),
         ("tldr_rm", "pairs"),
@@ -209,9 +211,11 @@ def test_its_data_is_read_by_the_benchmarks_own_layout(recipe: str, kind: Any, d
     if kind == "prompts" and recipe != "tldr_ppo":
         assert records[3].answer == "4" and records[3].messages[0].content.startswith("What is 3 and 1?\n")
     elif kind == "examples":
-        assert records[0].messages[0].content.endswith("TL;DR:") and records[0].messages[1].content == " Rain, 0 days."
+        question, answer = (each.content for each in records[0].messages)
+        assert (question.endswith("TL;DR:") and answer == " Rain, 0 days.") == (recipe == "tldr_sft")
+        assert (question.startswith("What is 0 and 1?\n") and answer == "It is 1.\n#### 1") == (recipe == "gsm8k_sft")
 
 
 def test_the_hub_name_of_gsm8k_has_its_configuration() -> None:
-    for name in ("rlvr", "grpo_gsm8k"):
+    for name in ("rlvr", "gsm8k_sft", "gsm8k_grpo"):
         assert load_config(name).data.train == "gsm8k:openai/gsm8k:main"

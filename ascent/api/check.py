@@ -78,11 +78,11 @@ def check(
         stack.callback(training.close)
         watch = stack.enter_context(watch_memory())
         with _stage("first step", display), explain_memory(plan, training):
-            batches, step = _first(training, 1)
+            batches, step = _first(training, 1, say)
             stats = training.learner.step(batches, training.objective)
         with _stage("second step", display), explain_memory(plan, training):
             start = time.perf_counter()
-            more, step = _first(training, step + 1)
+            more, step = _first(training, step + 1, say)
             for each in training.others:
                 each.learner.step(more, each.objective)
             training.learner.step(more, training.objective)["loss/total"].value()  # waits for the device
@@ -115,12 +115,14 @@ def _stage(name: str, display: Display | None) -> Iterator[None]:
         yield
 
 
-def _first(training: Training, step: int) -> tuple[list[PackedBatch], int]:
+def _first(training: Training, step: int, say: Callable[[str], None]) -> tuple[list[PackedBatch], int]:
     """The batches of the first step from `step` on with a training signal, and its number."""
-    for each in range(step, step + MOST_STEPS):
+    for tried, each in enumerate(range(step, step + MOST_STEPS), start=1):
         batches = training.source.next(each)
         if batches:
             return batches, each
+        if tried < MOST_STEPS:  # a step may take minutes
+            say(f"no answer was better or worse than another of its group; sampling again ({tried} of {MOST_STEPS})")
     raise ValueError(
         f"no answer of {MOST_STEPS} rollout steps was better or worse than another of its group, so there is nothing "
         "to learn from yet; use easier prompts, more samples of each (rollouts.group_size), or partial credit"

@@ -67,5 +67,8 @@ def test_rollouts_without_any_signal_are_refused() -> None:
             "quickstart_rlvr", ["model.policy=tiny:digits", "rollouts.prompts_per_step=2", "rollouts.group_size=2"]
         )
     )
+    said: list[str] = []
     with pytest.raises(ValueError, match="no answer of 5 rollout steps was better or worse"):
-        check(plan)
+        check(plan, say=said.append)
+    tries = [line for line in said if "sampling again" in line]
+    assert [line.rpartition("(")[2] for line in tries] == [f"{tried} of 5)" for tried in (1, 2, 3, 4)]

@@ -36,6 +36,39 @@ def test_recipes_resolve_with_one_update_and_no_kl(study: Any, algorithm: str, t
     assert plan.row.kl is None and "kl_penalty" not in {cell.name for cell in plan.row.reward_shaping}
 
 
+# What the study sets for itself: where things are, the order of its rows, when models are saved, its reward.
+OWN = {"seed", "rewards", "model.policy", "model.dtype", "data.train", "data.shuffle", "data.epochs", "run.steps",
+       "run.save_every", "run.keep"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gsm8k_sft", "gsm8k_grpo"])
+def test_shipped_recipes_are_those_that_were_measured(study: Any, name: str, tmp_path: Path) -> None:
+    settings, ours = study("settings"), study("ours")
+    where = settings.Study(tmp_path, tmp_path, tmp_path, tmp_path, settings.Settings())
+    budget = where.settings
+    measured = (
+        ours.sft_recipe(where, tmp_path, tmp_path, budget.sft_steps)
+        if name == "gsm8k_sft"
+        else ours.gsm8k_recipe(where, "grpo", 1, 3e-5, budget.steps)
+    )
+    shipped, own = plan_of(name), plan_of(measured)
+    assert shipped.row == own.row
+    configs = [flat(plan.config.model_dump(exclude={"cells"})) for plan in (shipped, own)]
+    assert {key for key in configs[0] | configs[1] if configs[0].get(key) != configs[1].get(key)} <= OWN
+    if name == "gsm8k_sft":
+        assert shipped.config.data.epochs == budget.sft_epochs
+    else:
+        assert shipped.config.run.steps == budget.steps
+
+
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """By dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
 def test_the_reward_reads_the_last_number_after_the_mark(study: Any) -> None:
     reward = study("reward")
     assert reward.is_correct("6 * 7 = 42\n#### 42", "42") == reward.is_correct("#### $1,200.00", "1200") == 1
