@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from reward import is_correct
-from settings import RL, Study
+from settings import RL, VARIANTS, Study
 
 import ascent
 from ascent.maths.estimates import estimate
@@ -62,7 +62,7 @@ def test_points(study: Study, stage: str, seed: int | None) -> list[dict[str, An
     from safetensors.torch import load_file
 
     folders = sorted(study.points(stage, seed).iterdir(), key=lambda each: int(each.name))
-    if stage in RL[1:]:
+    if stage in (*RL[1:], *VARIANTS):
         folders = [each for each in folders if int(each.name) >= study.settings.trl_steps]
     dtype = "float32" if stage.startswith("trl_") else None
     evaluator, found = Evaluator(study, study.model, dtype=dtype), []  # TRL's models have no tokenizer beside them

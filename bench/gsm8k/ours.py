@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluate import Evaluator, peak_gb, test_points
-from settings import LEARNING_RATES, Study
+from settings import LEARNING_RATES, VARIANTS, Study
 
 import ascent
 from ascent.runs.folder import Run, read_run, state_of
@@ -27,6 +27,7 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
         "cells.reward_shaping.eos_replace": False, "cells.kl_controller": False,
     },
 }  # fmt: skip
+OTHER_NUMBERS: Mapping[str, Mapping[str, Any]] = {"ppo_lam1": {"cells.advantage.lam": 1.0}}
 
 
 def train(recipe: Mapping[str, Any], folder: Path) -> Run:
@@ -114,12 +115,13 @@ def gsm8k_recipe(study: Study, algorithm: str, seed: int, learning_rate: float, 
     return recipe
 
 
-def rl(study: Study, algorithm: str, seed: int) -> dict[str, Any]:
+def rl(study: Study, stage: str, seed: int) -> dict[str, Any]:
     """Trained; rows that are not compared with TRL's are tested at once."""
-    folder = study.folder(algorithm, seed)
-    found = curve(train(gsm8k_recipe(study, algorithm, seed, study.learning_rate, study.settings.steps), folder))
-    keep(study, algorithm, seed, folder)
-    return found if algorithm == "grpo" else {**found, "points": test_points(study, algorithm, seed)}
+    folder, algorithm = study.folder(stage, seed), VARIANTS.get(stage, stage)
+    recipe = gsm8k_recipe(study, algorithm, seed, study.learning_rate, study.settings.steps)
+    found = curve(train(recipe | OTHER_NUMBERS.get(stage, {}), folder))
+    keep(study, stage, seed, folder)
+    return found if stage == "grpo" else {**found, "points": test_points(study, stage, seed)}
 
 
 def dpo(study: Study) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from settings import LEARNING_RATES, NEEDS, PHASES, RL, SEEDED, SEEDS, SIDE_BY_SIDE, TINY, Settings, Study
+from settings import LEARNING_RATES, NEEDS, PHASES, RL, SEEDED, SEEDS, SIDE_BY_SIDE, TINY, VARIANTS, Settings, Study
 
 STAGES = [stage for phase in PHASES for stage in phase]
 FIRST_GUESS = 60.0  # seconds of a stage of which none has run
@@ -36,7 +36,7 @@ def run_stage(study: Study, stage: str, seed: int | None) -> None:
     import torch
 
     start = time.time()
-    if stage in RL:
+    if stage in (*RL, *VARIANTS):
         from ours import rl
 
         found = rl(study, stage, seed or 0)

@@ -12,6 +12,8 @@ seeds included. So everything is short, and the same for both sides:
             are compared at equal steps up to 24; the other steps are for what fits into a quarter of TRL's time.
             ppo's row takes four epochs; here it takes one as the others do. dapo's row drops groups without signal and
             does not sample others for them, so its budget of rollouts is that of the others.
+            ppo_lam1 is ppo with lam 1 in place of its row's .95, which leaves the first of 117 tokens .95^116 = .003 of
+            the reward before the critic has learned anything (added after the first results of ppo, before its own).
     dpo     pairs of a correct and a wrong sample of the SFT model (2,048 training questions x 8 samples), one epoch in
             batches of 32, beta .1, learning rate 5e-6.
     digest  the task `digest` in the model's own chat format: SFT on summaries of mixed quality, a reward model, 40
@@ -36,17 +38,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 RL = ("grpo", "dapo", "ppo", "rloo")
+VARIANTS = {"ppo_lam1": "ppo"}  # a stage with other numbers than its row's
 # In order; the stages of the second and the last phase run side by side, and their seconds say nothing.
 PHASES = (
     ("sft", "trl_sft"),
     ("pilot",),
     ("grpo", "trl_grpo"),
     ("pairs", "test_sft", "test_grpo", "test_trl_grpo", "rloo", "ppo", "dapo", "dpo", "trl_dpo", "tools", "digest",
-     "code", "test_trl_sft"),
+     "code", "test_trl_sft", "ppo_lam1"),
 )  # fmt: skip
 SIDE_BY_SIDE = (*PHASES[1], *PHASES[3])
 NEEDS = {"dpo": "pairs", "trl_dpo": "pairs"}
-SEEDED = (*RL, "trl_grpo")  # once for every seed
+SEEDED = (*RL, *VARIANTS, "trl_grpo")  # once for every seed
 SEEDS = (1, 2, 3)
 LEARNING_RATES = (1e-5, 3e-5, 1e-4)  # of the pilot
 

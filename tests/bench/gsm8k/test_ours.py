@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ def test_recipes_resolve_with_one_update_and_no_kl(study: Any, algorithm: str, t
     assert plan.config.rollouts.prompts_per_step * plan.config.rollouts.group_size == 512
     assert plan.config.rollouts.temperature == 1 and plan.config.rollouts.dynamic_sampling_tries == 0
     assert plan.row.kl is None and "kl_penalty" not in {cell.name for cell in plan.row.reward_shaping}
+
+
+def test_a_stage_with_other_numbers_is_its_row_otherwise(study: Any, tmp_path: Path) -> None:
+    settings, ours = study("settings"), study("ours")
+    where = settings.Study(tmp_path, tmp_path, tmp_path, tmp_path, settings.Settings())
+    assert ours.OTHER_NUMBERS.keys() == settings.VARIANTS.keys() and set(settings.VARIANTS.values()) <= set(settings.RL)
+    recipe = ours.gsm8k_recipe(where, "ppo", 1, 1e-5, 4)
+    row, other = plan_of(recipe).row, plan_of(recipe | ours.OTHER_NUMBERS["ppo_lam1"]).row
+    assert dict(other.advantage.numbers) == dict(row.advantage.numbers) | {"lam": 1.0}
+    assert replace(other, advantage=row.advantage) == row
 
 
 # What the study sets for itself: where things are, the order of its rows, when models are saved, its reward.
