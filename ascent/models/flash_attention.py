@@ -7,12 +7,17 @@ Axes: T flat tokens, H query heads, K key/value heads, D head size.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+# torch has one flag for all threads. Where it is set, operations without a fixed order raise, whoever calls them: a
+# thread that samples while another trains takes the lock before such an operation.
+FIXED_ORDER = threading.Lock()
 
 
 class FlashAttention(torch.autograd.Function):
@@ -49,13 +54,14 @@ def flash_backward(*args: Any, **options: Any) -> Sequence[Tensor]:
     It adds the gradient of the queries in a fixed order only where that is asked for; else a run that is repeated or
     resumed ends in other weights.
     """
-    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True)  # with warn_only it would only warn
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    try:
-        gradients: Sequence[Tensor] = torch.ops.aten._flash_attention_backward(*args, **options)
-    finally:
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-        torch.use_deterministic_algorithms(before, warn_only=warns)
+    with FIXED_ORDER:
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+        torch.use_deterministic_algorithms(True)  # with warn_only it would only warn
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        try:
+            gradients: Sequence[Tensor] = torch.ops.aten._flash_attention_backward(*args, **options)
+        finally:
+            torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     return gradients

@@ -16,6 +16,7 @@ from ascent.engines.counter_rng import exponentials
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
 from ascent.models.elastic_memory import ElasticBuffers
+from ascent.models.flash_attention import FlashAttention
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
 from ascent.models.tiny import create
@@ -92,6 +93,32 @@ def test_a_capture_survives_an_engine_before_it_and_another_thread(tmp_path: Pat
         gc.set_threshold(*threshold)
         stop.set()
         thread.join()
+
+
+def test_sampling_with_top_p_survives_a_backward_pass_in_another_thread(tmp_path: Path) -> None:
+    """Its kernel is asked for a fixed order by a flag of all threads, with which a sum of floats on CUDA raises."""
+    model, stop, passes = make(tmp_path), threading.Event(), 0
+    q_THD, k_THD, v_THD = torch.randn(3, 512, 4, 64, device="cuda", dtype=torch.bfloat16).requires_grad_().unbind()
+    offsets = torch.tensor([0, 200, 512], device="cuda", dtype=torch.int32)
+
+    def train() -> None:
+        nonlocal passes
+        while not stop.is_set():
+            out_THD = FlashAttention.apply(q_THD, k_THD, v_THD, offsets, offsets, 312, 312, 0.1, -1)
+            torch.autograd.grad(out_THD.sum(), q_THD)
+            passes += 1
+
+    requests = asked(top_p=0.9)
+    expected = run(NativeEngine(model, {1}, max_num_seqs=8, max_model_len=256), requests)
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for _ in range(10):
+            assert run(NativeEngine(model, {1}, max_num_seqs=8, max_model_len=256), requests) == expected
+    finally:
+        stop.set()
+        thread.join()
+    assert passes > 100 and not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.parametrize("splits", [1, 3])

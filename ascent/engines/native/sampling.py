@@ -20,6 +20,7 @@ from torch import Tensor
 from ascent.c_extension import library
 from ascent.engines.counter_rng import exponentials
 from ascent.engines.native.batch_state import SamplingState
+from ascent.models.flash_attention import FIXED_ORDER
 from ascent.models.head import Head, head_logits
 
 
@@ -125,7 +126,8 @@ def _truncate(p_BV: Tensor, params: SamplingState) -> Tensor:
     rank_V = torch.arange(p_BV.shape[1], device=p_BV.device)
     top_k_B = torch.where(params.top_k_B > 0, params.top_k_B, p_BV.shape[1])
     sorted_BV = sorted_BV.masked_fill(rank_V >= top_k_B[:, None], 0)
-    before_BV = sorted_BV.cumsum(1) - sorted_BV
+    with FIXED_ORDER:  # on CUDA, sums of floats have none
+        before_BV = sorted_BV.cumsum(1) - sorted_BV
     keep_BV = before_BV < (params.top_p_B * sorted_BV.sum(1))[:, None]
     keep_BV |= (params.top_p_B >= 1)[:, None]  # rounding of the sums must not cut a row with top_p 1
     keep_BV &= sorted_BV >= (params.min_p_B * sorted_BV[:, 0])[:, None]
