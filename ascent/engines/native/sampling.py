@@ -126,7 +126,7 @@ def _truncate(p_BV: Tensor, params: SamplingState) -> Tensor:
     rank_V = torch.arange(p_BV.shape[1], device=p_BV.device)
     top_k_B = torch.where(params.top_k_B > 0, params.top_k_B, p_BV.shape[1])
     sorted_BV = sorted_BV.masked_fill(rank_V >= top_k_B[:, None], 0)
-    with FIXED_ORDER:  # on CUDA, sums of floats have none
+    with FIXED_ORDER:  # cumsum of floats raises on CUDA while torch's flag is set
         before_BV = sorted_BV.cumsum(1) - sorted_BV
     keep_BV = before_BV < (params.top_p_B * sorted_BV.sum(1))[:, None]
     keep_BV |= (params.top_p_B >= 1)[:, None]  # rounding of the sums must not cut a row with top_p 1
