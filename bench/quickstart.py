@@ -36,7 +36,11 @@ def one(folder: Path, seed: int, rlhf: bool) -> dict[str, Any]:
     found = quickstart(rlhf=rlhf, run=folder, seed=seed, progress=False, say=lambda line: None)
     score = f"greedy/{found.part}"
     models = [
-        {"name": each.name, "seconds": each.seconds, **vars(each.metrics[score])} for each in found.models
+        {
+            "name": each.name, "seconds": each.seconds, **vars(each.metrics[score]),
+            "metrics": {name: value.value for name, value in each.metrics.items()},
+        }
+        for each in found.models
     ]  # fmt: skip
     improved = [[a.prompt.messages[-1].content, a.text, b.text] for a, b in found.improved()[:5]]
     return {"models": models, "improved": improved, "steps": len(found.rewards), "curves": str(found.trained)}

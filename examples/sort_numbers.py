@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--heldout", type=int, default=256)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
+    parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     data = given.run.with_name(f"{given.run.name}-data")
     data.mkdir(parents=True, exist_ok=True)
@@ -72,6 +73,7 @@ def main() -> None:
     run = ascent.train(
         {
             "algorithm": "rlvr",
+            "seed": given.seed,
             "model": {"policy": given.model, "dtype": given.dtype},
             "data": {"train": train, "evaluate": heldout},
             "rewards": [{"use": f"{Path(__file__).resolve()}:in_order"}],

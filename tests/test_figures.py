@@ -24,11 +24,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
 # Sections whose measurements left no JSON: they go once the study has been repeated.
 UNRECORDED = {
-    ("README.md", "Ascent"),  # the headline of sort_numbers.md
-    ("quickstart.md", "Learning from preferences"),  # bench/quickstart.py --rlhf
     ("sort_numbers.md", "SmolLM2-135M learns to sort in a minute"),  # one H200
     ("sort_numbers.md", "How an answer is parsed is part of the result"),  # the same runs
-    ("rlhf.md", "What did not work"),  # trials on seed 0
 }
 MARK = re.compile(r"<!-- figures: (?P<files>.*?) -->")
 CODE = re.compile(r"```.*?```|`[^`\n]*`|^ {4}[^\n]*$|<!--.*?-->|\]\([^)]*\)", re.MULTILINE | re.DOTALL)

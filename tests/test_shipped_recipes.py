@@ -31,7 +31,9 @@ from ascent.tasks.named import is_task
 DATA = {
     "sft": "{}/demonstrations.jsonl", "sort": "sort_digits:64", "reward_model": "{}/preferences.jsonl",
     "dpo": "{}/preferences.jsonl", "rlhf": "{}/prompts.jsonl", "rlvr": "gsm8k:{}/gsm8k.jsonl",
-    "gsm8k_sft": "gsm8k:{}/gsm8k.jsonl", "gsm8k_grpo": "gsm8k:{}/gsm8k.jsonl", "tools": "gsm8k:{}/gsm8k.jsonl",
+    "gsm8k_sft": "gsm8k:{}/gsm8k.jsonl", "gsm8k_grpo": "gsm8k:{}/gsm8k.jsonl", "gsm8k_rloo": "gsm8k:{}/gsm8k.jsonl",
+    "gsm8k_dapo": "gsm8k:{}/gsm8k.jsonl", "gsm8k_ppo": "gsm8k:{}/gsm8k.jsonl", "tools": "gsm8k:{}/gsm8k.jsonl",
+    "gsm8k_tools_sft": "gsm8k_calculator:{}/gsm8k.jsonl", "gsm8k_tools": "gsm8k:{}/gsm8k.jsonl",
     "tldr_sft": "tldr:{}/tldr.jsonl",
     "tldr_rm": "tldr:{}/tldr_comparisons.jsonl", "tldr_ppo": "tldr:{}/tldr.jsonl",
 }  # fmt: skip
@@ -96,6 +98,8 @@ def small(name: str, root: Path) -> list[str]:
     if not resolve(load_config(name, two(name, root))).row.samples:
         return [*two(name, root), *FILES]
     found = [*two(name, root), *ROLLOUTS]
+    if name == "gsm8k_dapo":  # its penalty begins after the four tokens
+        found.append("cells.reward_shaping.soft_overlong={max_length: 4, cache: 2}")
     if name in WITH_REWARD_MODEL:
         return found
     return [*found, "rollouts.group_size=8", f"rewards=[{{use: '{root}/reward.py:first'}}]"]

@@ -1,5 +1,7 @@
 """GSM8K, MATH and TL;DR: the schemas behind the names `gsm8k:FILE`, `math:FILE`, `tldr:FILE`.
 
+`gsm8k_calculator:FILE` are GSM8K's solutions with calls of the calculator, as environment `tools` expects them.
+
 Every edition of a benchmark gives the same records: the question with one instruction of ours, its answer, and the
 worked solution in Prompt.info. Known editions, by their columns:
 
@@ -27,6 +29,7 @@ BOXED = r"Reason step by step and put the final answer in \boxed{}."
 VERL_INSTRUCTION = " Let's think step by step and output the final answer within \\boxed{}."
 # GSM8K's solutions hold calculator annotations: 48/2 = <<48/2=24>>24.
 CALCULATOR = re.compile(r"<<[^<>]*>>")
+CALCULATED = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
 
 
 def schemas_of(name: str) -> tuple[Sequence[Schema], str]:
@@ -52,7 +55,7 @@ def _read_gsm8k(columns: Columns) -> tuple[str, str]:
     solution = values.text(source.get("answer"), "answer")
     if "####" not in solution:
         raise RowError("missing", "the answer has no '####', which marks the result in GSM8K; is this another dataset?")
-    return values.text(source.get("question"), "question"), CALCULATOR.sub("", solution)
+    return values.text(source.get("question"), "question"), solution
 
 
 def _make_prompt(question: str, instruction: str) -> tuple[Message, ...]:
@@ -60,7 +63,8 @@ def _make_prompt(question: str, instruction: str) -> tuple[Message, ...]:
 
 
 def gsm8k_prompt(columns: Columns) -> Prompt:
-    question, solution = _read_gsm8k(columns)
+    question, annotated = _read_gsm8k(columns)
+    solution = CALCULATOR.sub("", annotated)
     answer = solution.rpartition("####")[2].strip().replace(",", "")
     if not answer:
         raise RowError("empty", "nothing follows '####'; every question of GSM8K has a result")
@@ -69,7 +73,19 @@ def gsm8k_prompt(columns: Columns) -> Prompt:
 
 def gsm8k_example(columns: Columns) -> Example:
     question, solution = _read_gsm8k(columns)
-    return Example(columns.id, (*_make_prompt(question, HASHES), Message("assistant", solution)))
+    return Example(columns.id, (*_make_prompt(question, HASHES), Message("assistant", CALCULATOR.sub("", solution))))
+
+
+def gsm8k_calls(columns: Columns) -> Example:
+    """Where the solution is annotated, the model calls the calculator; its result is a message of its own."""
+    question, solution = _read_gsm8k(columns)
+    messages, start = [*_make_prompt(question, HASHES)], 0
+    for call in CALCULATED.finditer(solution):
+        words = CALCULATOR.sub("", solution[start : call.start()])
+        messages.append(Message("assistant", f"{words}<calculator>{call[1]}</calculator>"))
+        messages.append(Message("tool", f"<result>{call[2]}</result>"))
+        start = call.end()
+    return Example(columns.id, (*messages, Message("assistant", CALCULATOR.sub("", solution[start:]))))
 
 
 def math_prompt(columns: Columns) -> Prompt:
@@ -119,10 +135,12 @@ def tldr_pair(columns: Columns) -> Pair:
     return make_pair(columns, _make_post(info), answers[choice], answers[1 - choice])
 
 
+GSM8K = Schema("question of GSM8K", "prompts", "OpenAI, verl", _is_gsm8k, gsm8k_prompt)
 BENCHMARKS: dict[str, tuple[Schema, ...]] = {
-    "gsm8k": (
-        Schema("question of GSM8K", "prompts", "OpenAI, verl", _is_gsm8k, gsm8k_prompt),
-        Schema("question and solution of GSM8K", "examples", "OpenAI, verl", _is_gsm8k, gsm8k_example),
+    "gsm8k": (GSM8K, Schema("question and solution of GSM8K", "examples", "OpenAI, verl", _is_gsm8k, gsm8k_example)),
+    "gsm8k_calculator": (
+        GSM8K,
+        Schema("question of GSM8K and solution with calls", "examples", "OpenAI, verl", _is_gsm8k, gsm8k_calls),
     ),
     "math": (
         Schema(

@@ -140,20 +140,20 @@ def fixed_sampler(engine: Engine, folder: Path | str, served: ServedPolicy) -> S
     """Completions of a model that is not trained, from servers that have it, or from one that is started with it."""
     if engine.name == "vllm" and isinstance(folder, Path) and base_of(folder) is not None:
         raise ValueError(f"{folder} is an adapter, which vLLM is not given here; export it first (ascent export)")
-    log = Path(tempfile.mkdtemp(prefix="ascent-server-")) / LOG
     sample = sample_hash(folder) if isinstance(folder, Path) else None
-    return fleet_of(engine, replace(served, weights_sample=sample), log, model=folder)
+    return fleet_of(engine, replace(served, weights_sample=sample), model=folder)
 
 
 def fleet_of(
     engine: Engine,
     served: ServedPolicy,
-    log: Path,
+    log: Path | None = None,
     *,
     policy: PolicyWeights | None = None,
     model: Path | str | None = None,
 ) -> ServerFleet:
-    """Given servers are checked now; one that is started for this is started with the first request."""
+    """Given servers are checked now; one that is started for this is started with the first request. Without `log` its
+    log goes with it."""
     members = [_member(engine, url, os.environ.get(SERVER_KEY), served) for url in engine.servers]
     adapter = policy is not None and policy.sends_adapter(members)
     own_head = (
@@ -172,7 +172,7 @@ def fleet_of(
     def start() -> list[FleetServer]:
         # The current weights, which are written before a server is asked for.
         place = partial(str, model) if weights is None else lambda: str(weights.initial(fleet.version))
-        process = _start(engine, place, served, log, exits, rank)
+        process = _start(engine, place, served, log or _own_folder("ascent-server-", exits) / LOG, exits, rank)
         return [replace(_member(engine, process.url, process.key, served), ensure_running=process.ensure_running)]
 
     exact = numerics is not None and engine.name == "remote"  # the same machine, the same environment
@@ -212,8 +212,7 @@ def placed_fleet(engine: Engine, served: ServedPolicy, files: SamplerFiles, poli
 def _start(
     engine: Engine, model: Callable[[], str], served: ServedPolicy, log: Path, exits: ExitStack, lora_rank: int | None
 ) -> ServerProcess:
-    port, place = free_port(), Path(tempfile.mkdtemp(prefix="ascent-key-"))
-    exits.callback(shutil.rmtree, place, ignore_errors=True)
+    port, place = free_port(), _own_folder("ascent-key-", exits)
     key = new_key(place / "key")
     dtype = default_dtype() if served.dtype == "auto" else served.dtype
     make = partial(ascent_command, key_file=place / "key")
@@ -223,6 +222,12 @@ def _start(
     exits.callback(process.close)
     process.wait()
     return process
+
+
+def _own_folder(prefix: str, exits: ExitStack) -> Path:
+    place = Path(tempfile.mkdtemp(prefix=prefix))
+    exits.callback(shutil.rmtree, place, ignore_errors=True)
+    return place
 
 
 def _member(engine: Engine, url: str, key: str | None, served: ServedPolicy) -> FleetServer:

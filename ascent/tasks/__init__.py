@@ -6,7 +6,7 @@ import difflib
 
 from ascent.tasks.arithmetic import ARITHMETIC
 from ascent.tasks.countdown import COUNTDOWN
-from ascent.tasks.digest import DIGEST
+from ascent.tasks.digest import DIGEST, DIGEST_DRAFTS
 from ascent.tasks.emphasis import EMPHASIS
 from ascent.tasks.maze import MAZE
 from ascent.tasks.reasoning import PREFIX, Reasoning
@@ -20,7 +20,7 @@ TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         *(SORT_DIGITS, SORT_SHORT, SORT_LONG, SORT_UP_TO_FOUR, ARITHMETIC, STYLE, CONTRARY),
-        *(COUNTDOWN, MAZE, RUNNING_SUM, TAGGED, EMPHASIS, DIGEST),
+        *(COUNTDOWN, MAZE, RUNNING_SUM, TAGGED, EMPHASIS, DIGEST, DIGEST_DRAFTS),
     )
 }
 

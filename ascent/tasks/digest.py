@@ -10,6 +10,7 @@ sentence names a person who is not part of the story.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.task import Problem, Task, word_count
@@ -82,4 +83,10 @@ DIGEST = Task(
     attempt=attempt,
     demonstrate=demonstrate,
     utility={"facts": 1.0, "faithful": 0.5, "brief": 0.5},
+)
+DIGEST_DRAFTS = replace(
+    DIGEST,
+    name="digest_drafts",
+    summary="digest, with demonstrations of mixed quality: better answers have to come from preferences",
+    demonstrate=attempt,
 )

@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 from settings import SEEDS, Study
 
 import ascent
-from ascent.tasks import TASKS
 
-CALL = re.compile(r"<<([^<>=]*)=([^<>]*)>>")  # GSM8K's annotations: 48/2 = <<48/2=24>>24
+# What a function does, what it is called with (x: a number, xs: a list), and its body. The kinds of NEW_CODE are only
+# tested, never trained on.
 CODE = (
     ("returns the number x plus {a}", "x", "x + {a}"),
     ("returns the number x times {a} plus {b}", "x", "x * {a} + {b}"),
     ("returns the remainder of x divided by {a}", "x", "x % {a}"),
+    ("returns x divided by {a}, rounded down", "x", "x // {a}"),
     ("returns the larger of x and {a}", "x", "max(x, {a})"),
     ("returns True if x is greater than {a}, else False", "x", "x > {a}"),
+    ("returns True if x is a multiple of {a}, else False", "x", "x % {a} == 0"),
+    ("returns the absolute difference of x and {a}", "x", "abs(x - {a})"),
+    ("returns the digits of x as a string, repeated {a} times", "x", "str(x) * {a}"),
     ("returns the sum of the list x plus {a}", "xs", "sum(x) + {a}"),
+    ("returns the length of the list x plus {a}", "xs", "len(x) + {a}"),
     ("returns the list x with {a} added to every element", "xs", "[each + {a} for each in x]"),
     ("returns the elements of the list x that are smaller than {a}", "xs", "[each for each in x if each < {a}]"),
+    ("returns the elements of the list x that are divisible by {a}", "xs", "[each for each in x if each % {a} == 0]"),
+    ("returns the list x in reverse order, with {a} at its end", "xs", "x[::-1] + [{a}]"),
     ("returns the first {a} elements of the list x", "xs", "x[:{a}]"),
     ("returns how often {a} occurs in the list x", "xs", "x.count({a})"),
 )
+NEW_CODE = (
+    ("returns the number x minus {a}", "x", "x - {a}"),
+    ("returns the square of x plus {a}", "x", "x * x + {a}"),
+    ("returns the smaller of x and {a}", "x", "min(x, {a})"),
+    ("returns True if {a} is in the list x, else False", "xs", "{a} in x"),
+    ("returns the list x with every element multiplied by {a}", "xs", "[each * {a} for each in x]"),
+    ("returns the last {a} elements of the list x", "xs", "x[-{a}:]"),
+)
+CODE_NUMBERS = range(2, 17)
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -50,11 +64,9 @@ def prepare(study: Study) -> None:
         write_rows(folder / f"prompts-{seed}.jsonl", _shuffled(list(map(_question, train)), seed, 1))
     questions = _shuffled(list(map(_question, train)), 0, 1)
     write_rows(folder / "pilot.jsonl", questions[-settings.pilot_questions :])
-    raw = pyarrow.parquet.read_table(study.data / "train.parquet").to_pylist()
-    solutions = [(row.get("extra_info") or row)["answer"] for row in raw]  # with their annotations
-    called = [_with_calls(each.messages[-1].content, text) for each, text in zip(train, solutions, strict=False)]
+    solved = ascent.load_data(f"gsm8k_calculator:{study.data / 'train.parquet'}", "examples")[: settings.train_rows]
+    called = [{"messages": [{"role": one.role, "content": one.content} for one in each.messages]} for each in solved]
     write_rows(folder / "tools.jsonl", _shuffled(called, 0, settings.sft_epochs))
-    prepare_digest(study, folder)
     prepare_code(study, folder)
     (folder / "done").touch()
 
@@ -73,45 +85,39 @@ def _shuffled(rows: list[Any], seed: int, epochs: int) -> list[Any]:
     return [row for _ in range(epochs) for row in rng.sample(rows, len(rows))]
 
 
-def _with_calls(question: str, solution: str) -> dict[str, Any]:
-    """The solution with calls of the calculator in place of annotations; a result is a message of its own."""
-    messages, start = [{"role": "user", "content": question}], 0
-    for call in CALL.finditer(solution):
-        messages.append(_answer(f"{solution[start : call.start()]}<calculator>{call[1]}</calculator>"))
-        messages.append({"role": "tool", "content": f"<result>{call[2]}</result>"})
-        start = call.end()
-    return {"messages": [*messages, _answer(solution[start:])]}
-
-
-def prepare_digest(study: Study, folder: Path) -> None:
-    """Summaries of mixed quality to imitate, and pairs of them with the preferences of a known utility."""
-    pairs = TASKS["digest"].pairs("train", study.settings.digest_rows)
-    rows = [{"messages": [{"role": "user", "content": pair.prompt.messages[-1].content}, _answer(each[0].content)]}
-            for pair in pairs for each in (pair.chosen, pair.rejected)]  # fmt: skip
-    write_rows(folder / "digest-sft.jsonl", _shuffled(rows, 0, 1))
-
-
 def prepare_code(study: Study, folder: Path) -> None:
-    """Functions of one line with the values that they return; the last tenth of the rows is held out."""
-    rng = random.Random(0)
-    rows = [_function(rng) for _ in range(study.settings.code_rows)]
-    held_out = max(1, len(rows) // 10)
-    write_rows(folder / "code.jsonl", rows[:-held_out])
-    write_rows(folder / "code-test.jsonl", rows[-held_out:])
+    """Functions of one line with the values that they return. No question is trained on and tested: a fifth of the
+    numbers of every kind is held out, and whole kinds."""
+    rng, found = random.Random(0), {"code": [], "code-test": [], "code-new": []}
+    for kind in CODE:
+        numbers = rng.sample(CODE_NUMBERS, len(CODE_NUMBERS))[: study.settings.code_numbers]
+        for place, number in enumerate(numbers):
+            found["code-test" if place % 5 == 0 else "code"].append(_function(rng, kind, number))
+    for kind in NEW_CODE:
+        numbers = rng.sample(CODE_NUMBERS, len(CODE_NUMBERS))[: study.settings.code_numbers]
+        found["code-new"] += [_function(rng, kind, number) for number in numbers]
+    for name, rows in found.items():
+        write_rows(folder / f"{name}.jsonl", rng.sample(rows, len(rows)))
 
 
-def _function(rng: random.Random) -> dict[str, Any]:
+def _function(rng: random.Random, kind: tuple[str, str, str], number: int) -> dict[str, Any]:
     """Tests whose results differ: a constant passes none of the suites."""
-    words, kind, body = rng.choice(CODE)
-    numbers = {"a": rng.randint(2, 6), "b": rng.randint(2, 9)}
+    words, argument, body = kind
+    numbers = {"a": number, "b": rng.randint(2, 9)}
     text, source = words.format(**numbers), body.format(**numbers)
     results: list[Any] = []
     while len(set(map(repr, results))) < 2:
-        inputs = [
-            rng.randint(0, 12) if kind == "x" else [rng.randint(0, 9) for _ in range(rng.randint(2, 8))]
-            for _ in range(5)
-        ]
+        inputs = [_value(rng, number) if argument == "x" else _values(rng, number) for _ in range(5)]
         results = [eval(source, {"x": each}) for each in inputs]
     tests = [f"assert solve({each!r}) == {result!r}" for each, result in zip(inputs, results, strict=True)]
     question = f"Write a Python function solve(x) that {text}. Answer with the code only, in a ```python block."
     return {"prompt": [{"role": "user", "content": question}], "answer": source, "tests": tests}
+
+
+def _value(rng: random.Random, number: int) -> int:
+    """Often near the number of the task, where a wrong comparison shows."""
+    return rng.choice((number, rng.randint(0, 2 * number), rng.randint(0, 50)))
+
+
+def _values(rng: random.Random, number: int) -> list[int]:
+    return [_value(rng, number) for _ in range(rng.randint(2, number + 4))]

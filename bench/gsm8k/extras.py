@@ -2,62 +2,77 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from typing import Any
 
 from evaluate import Evaluator
-from ours import REWARD, curve, rl_recipe, sft_recipe, train
-from settings import Study
+from ours import REWARD, common, curve, rl_recipe, sft_recipe, train
+from settings import DIGEST_CELLS, Study
 
 import ascent
+from ascent.maths.estimates import estimate
+from ascent.rewards.programs import Programs
 from ascent.tasks import TASKS
 
-BETAS = (0.1, 0.0)  # KL in the reward, and none: the curve of over-optimization
+DIGEST = "digest_drafts"
 DIGEST_LEARNING_RATE = 1e-5
+CODE_LEARNING_RATE = 3e-5
 TOOLS = {"use": "tools", "tools": ["calculator"], "announce": False, "max_turns": 10}
 
 
 def digest(study: Study) -> dict[str, Any]:
-    """Imitation, a reward model from pairs, PPO on its scores; the task knows the true utility of every summary."""
+    """Imitation, and reward models from many pairs and from few."""
     settings, folder = study.settings, study.folder("digest")
-    steps = 2 * settings.digest_rows // settings.sft_batch
-    imitation = sft_recipe(study, study.work / "data/digest-sft.jsonl", study.model, steps)
-    train(imitation, folder / "sft")
-    pairs = {"algorithm": "reward_model", "data.train": f"digest:{settings.digest_rows}", "data.epochs": 1}
-    pairs |= {"model.policy": str(folder / "sft"), "model.dtype": settings.dtype}
-    pairs |= {"data.evaluate": f"digest@heldout:{settings.prompts}", "data.batch_size": settings.sft_batch}
-    judge = train({**pairs, "update.learning_rate": 2e-5}, folder / "reward_model")
-    found: dict[str, Any] = {"reward_model": judge.metrics[-1], "imitation": digest_scores(study, folder / "sft")}
-    for beta in BETAS:
-        recipe = rl_recipe(
-            study, "rlhf", 1, folder / "sft", study.work, settings.digest_steps, DIGEST_LEARNING_RATE
-        ) | {
-            "run.evaluate_every": settings.save_every,
-            "data.train": "digest:4096", "data.evaluate": f"digest@heldout:{settings.digest_prompts}",
-            "model.reward_model": str(folder / "reward_model"), "rollouts.prompts_per_step": settings.digest_prompts,
-            "rollouts.group_size": 1, "rollouts.max_new_tokens": 64, "cells.reward_shaping.kl_penalty.beta": beta,
-            "rewards": [{"use": "reward_model"}, {"use": "verifier", "weight": 0.0}],
-        }  # fmt: skip
-        run = train(recipe, folder / f"ppo-{beta}")
-        found[f"ppo beta {beta}"] = {**curve(run), **digest_scores(study, folder / f"ppo-{beta}", folder / "sft")}
+    drafts = 2 * settings.digest_pairs
+    train(sft_recipe(study, f"{DIGEST}:{drafts}", study.model, drafts // settings.sft_batch), folder / "sft")
+    found: dict[str, Any] = {"imitation": digest_scores(study, folder / "sft")}
+    for name, (pairs, epochs) in {"many": (settings.digest_pairs, 1), "few": (settings.digest_few, 4)}.items():
+        judge = train(
+            {
+                **common(study), "algorithm": "reward_model", "model.policy": str(folder / "sft"),
+                "data.train": f"{DIGEST}:{pairs}", "data.evaluate": f"{DIGEST}@heldout:{settings.digest_heldout}",
+                "data.epochs": epochs, "data.batch_size": settings.sft_batch, "update.learning_rate": 2e-5,
+            },
+            folder / f"reward_model-{name}",
+        )  # fmt: skip
+        kept = ("step", "loss/total", "eval/preference/accuracy", "eval/preference/brier")
+        found[name] = {"pairs": pairs, **{key: judge.metrics[-1][key] for key in kept}}
     return found
 
 
-def digest_scores(study: Study, model: Any, other: Any = None) -> dict[str, float]:
-    """True utility and correctness on held-out posts, and the win rate over another model by the true preference."""
-    task = TASKS["digest"]
-    prompts = task.prompts("heldout", 2 * study.settings.digest_prompts)
-    texts = {}
-    for name in {model, other} - {None}:
-        policy = ascent.Policy(str(name), dtype=study.settings.dtype, max_new_tokens=64)
-        texts[name] = [each.text for each in policy.sample(prompts)]
-    mine = list(zip(prompts, texts[model], strict=True))
-    found = {"utility": sum(task.true_utility(*each) for each in mine) / len(mine)}
-    found["correct"] = sum(task.verify(*each)["correct"] for each in mine) / len(mine)
+def digest_ppo(study: Study, cell: int) -> dict[str, Any]:
+    """PPO on the scores of a reward model; the task knows the true utility of every summary."""
+    settings, folder = study.settings, study.folder("digest")
+    pairs, beta = DIGEST_CELLS[cell]
+    recipe = rl_recipe(study, "rlhf", 1, folder / "sft", study.work, settings.digest_steps, DIGEST_LEARNING_RATE) | {
+        "data.train": f"{DIGEST}:16384", "model.reward_model": str(folder / f"reward_model-{pairs}"),
+        "rollouts.prompts_per_step": settings.digest_prompts, "rollouts.group_size": 1, "rollouts.max_new_tokens": 64,
+        "cells.reward_shaping.kl_penalty.beta": beta,
+        "rewards": [{"use": "reward_model"}, {"use": "verifier", "weight": 0.0}],
+    }  # fmt: skip
+    run = train(recipe, folder / f"ppo-{cell}")
+    scores = digest_scores(study, folder / f"ppo-{cell}", folder / "sft")
+    return {"pairs": pairs, "beta": beta, **curve(run), **scores}
+
+
+def digest_scores(study: Study, model: Path, other: Path | None = None) -> dict[str, Any]:
+    """Of sampled summaries of held-out posts: true utility, correctness, the win rate over another model's by the true
+    preference."""
+    task, settings = TASKS[DIGEST], study.settings
+    prompts = task.prompts("heldout", settings.digest_heldout)
+
+    def texts(folder: Path) -> list[str]:
+        policy = ascent.Policy(str(folder), dtype=settings.dtype, max_new_tokens=64)
+        return [each.text for each in policy.sample(prompts)]
+
+    mine = list(zip(prompts, texts(model), strict=True))
+    found = {"utility": [task.true_utility(*each) for each in mine]}
+    found["correct"] = [task.verify(*each)["correct"] for each in mine]
     if other is not None:
-        wins = [task.preference(prompt, a, b, strength=4.0) for (prompt, a), b in zip(mine, texts[other], strict=True)]
-        found["win_rate"] = sum(wins) / len(wins)
-    return found
+        found["win_rate"] = [
+            task.preference(prompt, a, b, strength=4.0) for (prompt, a), b in zip(mine, texts(other), strict=True)
+        ]
+    return {name: vars(estimate(values, seed=0)) for name, values in found.items()}
 
 
 def tools(study: Study) -> dict[str, Any]:
@@ -81,9 +96,28 @@ def tools(study: Study) -> dict[str, Any]:
 def code(study: Study) -> dict[str, Any]:
     """From the instruction-tuned model itself: generated functions of one line, scored by their tests."""
     folder, data = study.folder("code"), study.work / "data"
-    steps, every = study.settings.extra_steps, study.settings.save_every
-    recipe = rl_recipe(study, "rlvr", 1, study.model, data / "code.jsonl", steps, study.learning_rate)
-    recipe |= {"rewards": [{"use": "programs", "sandbox": "none"}], "run.evaluate_every": every}
-    run = train(recipe | {"data.evaluate": str(data / "code-test.jsonl")}, folder / "rlvr")
-    rows = (data / "code-test.jsonl").read_text().splitlines()
-    return {**curve(run), "test_rows": len(rows), "example": json.loads(rows[0])["prompt"][0]["content"]}
+    recipe = rl_recipe(
+        study, "rlvr", 1, study.model, data / "code.jsonl", study.settings.extra_steps, CODE_LEARNING_RATE
+    )
+    run = train(recipe | {"rewards": [{"use": "programs", "sandbox": "none"}]}, folder / "rlvr")
+    tests = {name: code_scores(study, model) for name, model in (("before", study.model), ("after", folder / "rlvr"))}
+    return {**curve(run), **tests}
+
+
+def code_scores(study: Study, model: Path) -> dict[str, Any]:
+    """Functions of the kinds that were trained on, with other numbers, and of other kinds."""
+    settings, found = study.settings, {}
+    policy = ascent.Policy(str(model), dtype=settings.dtype, max_new_tokens=settings.max_new_tokens)
+    grade = Programs(sandbox="none")
+    try:
+        for name in ("code-test", "code-new"):
+            prompts = list(ascent.load_data(str(study.work / f"data/{name}.jsonl"), "prompts"))
+            for kind, samples, options in (("greedy", 1, {"greedy": True}), ("mean", settings.samples, {})):
+                scores = grade.score(policy.sample(prompts, n=samples, **options))
+                right = [each["correct"] for each in scores]
+                means = [sum(right[i : i + samples]) / samples for i in range(0, len(right), samples)]
+                found[f"{name} {kind}"] = vars(estimate(means, seed=0))
+            found[f"{name} example"] = prompts[0].messages[-1].content
+    finally:
+        grade.close()
+    return found

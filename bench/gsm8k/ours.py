@@ -27,6 +27,10 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
         "cells.reward_shaping.eos_replace": False, "cells.kl_controller": False,
     },
 }  # fmt: skip
+# Of a step's metrics. The parts of the verifier are the truth where a reward model gives the score.
+KEPT = {"step", "loss/total", "reward/mean", "tokens/trained", "completion/length_mean", "policy/entropy",
+        "optim/grad_norm", "policy/ref_kl",
+        *(f"reward/verifier/{part}" for part in ("correct", "facts", "faithful", "brief"))}  # fmt: skip
 OTHER_NUMBERS: Mapping[str, Mapping[str, Any]] = {"ppo_lam1": {"cells.advantage.lam": 1.0}}
 
 
@@ -43,7 +47,7 @@ def common(study: Study) -> dict[str, Any]:
     return {"model.dtype": study.settings.dtype, "data.shuffle": False, "run.save_every": 10**6}
 
 
-def sft_recipe(study: Study, data: Path, model: Path, steps: int) -> dict[str, Any]:
+def sft_recipe(study: Study, data: Path | str, model: Path, steps: int) -> dict[str, Any]:
     settings = study.settings
     return {
         **common(study), "algorithm": "sft", "model.policy": str(model), "data.train": str(data),
@@ -142,9 +146,7 @@ def curve(run: Run) -> dict[str, Any]:
     for row in run.metrics:
         if "time/step" in row:
             seconds += row["time/step"]
-            keys = ("loss/total", "reward/mean", "tokens/trained", "completion/length_mean", "policy/entropy",
-                    "optim/grad_norm")  # fmt: skip
-            steps.append({key: row[key] for key in keys if key in row} | {"step": row["step"], "seconds": seconds})
+            steps.append({key: value for key, value in row.items() if key in KEPT} | {"seconds": seconds})
         evals = {key: value for key, value in row.items() if key.startswith("eval/reward/")}
         if evals:
             points.append({"step": row["step"], "seconds": seconds, **evals})

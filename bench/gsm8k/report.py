@@ -1,8 +1,8 @@
 """One JSON, tables and plots from the results of bench/gsm8k/run.py.
 
-    python bench/gsm8k/report.py OUT [--write] [--part NAME]
+    python bench/gsm8k/report.py OUT [--write]
 
---write: bench/results/DATE-gsm8k[-NAME].json and docs/results/gsm8k[-NAME]*.png.
+--write: bench/results/DATE-gsm8k.json and docs/results/gsm8k*.png.
 
 What the study must show is in `verdict`: our seconds to TRL's final accuracy as a share of TRL's, seed by seed; whether
 accuracies at equal steps agree within the seeds' interval; and which rows end above SFT beyond the 95% intervals. OUT
@@ -19,7 +19,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from settings import RL, SEEDED, SEEDS, Settings
+from settings import CELLS, PHASES, RL, SEEDED, SEEDS, Settings
+
+from ascent.tasks import TASKS
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -89,6 +91,24 @@ def verdict(found: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+TITLES = {"grpo": "GRPO", "rloo": "RLOO", "dapo": "DAPO", "ppo": "PPO, critic of its own, `lam` .95",
+          "ppo_lam1": "PPO, `lam` 1"}  # fmt: skip
+
+
+def rl_table(found: dict[str, Any]) -> list[str]:
+    """Lines of docs/results/gsm8k.md: means over seeds after 24 and 32 steps, and every seed at the end."""
+    start, kind = end_of_sft(found), KINDS[0]
+    lines = [f"| SFT | {start[kind]['value']:.2%} | | | {start['tokens']:.1f} |"]
+    for stage, title in TITLES.items():
+        curves = [points_of(found, f"{stage}-{seed}") for seed in SEEDS]
+        by_step = {step: interval(values) for step, values in _by_step(curves, kind).items()}
+        means = [f"{by_step[step]['mean']:.2%} ± {by_step[step]['half_width']:.2%}" for step in (24, 32)]
+        ends = ", ".join(f"{points[-1][kind]['value']:.2%}" for points in curves)
+        lengths = ", ".join(f"{points[-1]['tokens']:.1f}" for points in curves)
+        lines.append(f"| {title} | {' | '.join(means)} | {ends} | {lengths} |")
+    return lines
+
+
 def training_rewards(found: dict[str, Any]) -> dict[str, dict[str, float]]:
     """By stage and seed, the mean reward of the last eight steps that both sides take."""
     last = range(Settings().trl_steps - 7, Settings().trl_steps + 1)
@@ -108,26 +128,40 @@ def _by_step(curves: Iterable[list[dict[str, Any]]], kind: str) -> dict[int, lis
     return found
 
 
-def plot(found: dict[str, Any], folder: Path, study: str) -> None:
+def plot(found: dict[str, Any], folder: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    pictures = {"gsm8k": _draw_accuracy, "gsm8k-losses": _draw_losses}
+    if "digest_ppo-0" in found:
+        pictures["gsm8k-digest"] = _draw_digest
+    for name, draw in pictures.items():
+        figure = draw(found, pyplot)
+        figure.tight_layout()
+        figure.savefig(folder / f"{name}.png", dpi=120)
+        pyplot.close(figure)
+
+
+def _draw_accuracy(found: dict[str, Any], pyplot: Any) -> Any:
+    """By step; by time only those that had the GPU to themselves."""
     figure, grid = pyplot.subplots(2, 2, figsize=(11, 7), sharey="row")
     for axes, kind in zip(grid, KINDS, strict=True):
         for number, stage in enumerate(SEEDED):
             for place, points in enumerate(filter(None, (points_of(found, f"{stage}-{seed}") for seed in SEEDS))):
                 label = stage.replace("trl_grpo", "TRL's GRPO") if place == 0 else None
                 for axis, unit in zip(axes, ("step", "seconds"), strict=True):
-                    x, y = [each[unit] for each in points], [each[kind]["value"] for each in points]
-                    axis.plot(x, y, color=f"C{number}", marker=".", label=label, alpha=0.8)
+                    if unit == "step" or stage in PHASES[2]:
+                        x, y = [each[unit] for each in points], [each[kind]["value"] for each in points]
+                        axis.plot(x, y, color=f"C{number}", marker=".", label=label, alpha=0.8)
                     axis.set_xlabel(unit)
         axes[0].set_ylabel(f"test accuracy, {kind}")
     grid[0][0].legend()
-    figure.tight_layout()
-    figure.savefig(folder / f"{study}.png", dpi=120)
-    pyplot.close(figure)
+    return figure
+
+
+def _draw_losses(found: dict[str, Any], pyplot: Any) -> Any:
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
     for axis, stage in zip(axes, ("sft", "dpo"), strict=True):
         for name, label in ((stage, "ours"), (f"trl_{stage}", "TRL")):
@@ -135,27 +169,48 @@ def plot(found: dict[str, Any], folder: Path, study: str) -> None:
             axis.plot([row["step"] for row in rows], [row["loss/total"] for row in rows], label=label, alpha=0.7)
         axis.set(title=stage, xlabel="step", ylabel="loss")
         axis.legend()
-    figure.tight_layout()
-    figure.savefig(folder / f"{study}-losses.png", dpi=120)
-    pyplot.close(figure)
+    return figure
+
+
+def _draw_digest(found: dict[str, Any], pyplot: Any) -> Any:
+    """The score that PPO maximizes, the utility that is meant, and how far the policy has moved."""
+    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4))
+    for cell in range(CELLS["digest_ppo"]):
+        record = found.get(f"digest_ppo-{cell}", {"steps": []})
+        rows = record["steps"]
+        for axis, values in zip(axes, digest_curves(rows), strict=True):
+            label = f"{record['pairs']} pairs, beta {record['beta']}" if rows else None
+            axis.plot([row["step"] for row in rows], values, color=f"C{cell}", label=label)
+    titles = ("score of the reward model", "true utility (at most 2)", "KL from imitation, nats per token")
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set(title=title, xlabel="step of PPO")
+    axes[0].legend()
+    return figure
+
+
+def digest_curves(rows: list[dict[str, Any]]) -> tuple[list[float], list[float], list[float]]:
+    """Proxy, truth and KL by step, of the sampled summaries that were trained on."""
+    weights = TASKS["digest_drafts"].utility.items()
+    truth = [sum(weight * row[f"reward/verifier/{part}"] for part, weight in weights) for row in rows]
+    return [row["reward/mean"] for row in rows], truth, [row["policy/ref_kl"] for row in rows]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--part", help="of a study in several parts, each with an SFT model of its own")
     given = parser.parse_args()
-    found, name = gather(given.out), f"gsm8k-{given.part}" if given.part else "gsm8k"
+    found = gather(given.out)
     result = verdict(found)
     print(json.dumps(result, indent=1))
+    print("\n".join(rl_table(found)))
     today = datetime.date.today().isoformat()
     if given.write:
         command = "python bench/gsm8k/run.py, then python bench/gsm8k/report.py OUT --write"
         record = {"study": "gsm8k", "date": today, "command": command, **result}
-        path = ROOT / "bench/results" / f"{today}-{name}.json"
+        path = ROOT / "bench/results" / f"{today}-gsm8k.json"
         path.write_text(json.dumps({**record, "results": found}, indent=1) + "\n")
-    plot(found, ROOT / "docs/results" if given.write else given.out, name)
+    plot(found, ROOT / "docs/results" if given.write else given.out)
 
 
 if __name__ == "__main__":

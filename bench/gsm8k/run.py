@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from settings import LEARNING_RATES, NEEDS, PHASES, RL, SEEDED, SEEDS, SIDE_BY_SIDE, TINY, VARIANTS, Settings, Study
+from settings import CELLS, NEEDS, PHASES, RL, SEEDED, SEEDS, SIDE_BY_SIDE, TINY, VARIANTS, Settings, Study
 
 STAGES = [stage for phase in PHASES for stage in phase]
 FIRST_GUESS = 60.0  # seconds of a stage of which none has run
@@ -61,11 +62,9 @@ def run_stage(study: Study, stage: str, seed: int | None) -> None:
 
 def work(phase: tuple[str, ...], seeds: list[int]) -> list[tuple[str, int | None]]:
     """Stages with their seeds. Those of both sides of GRPO alternate, so that each call has all of a seed."""
-    of_stage = {stage: list(range(len(LEARNING_RATES))) if stage == "pilot" else seeds for stage in phase}
-    seeded = {"pilot", *SEEDED, *(f"test_{stage}" for stage in SEEDED)}
-    found = [
-        (stage, seed) for stage in phase for seed in (of_stage[stage] if stage in seeded else [None])
-    ]  # fmt: skip
+    numbers: dict[str, Iterable[int]] = {stage: range(count) for stage, count in CELLS.items()}
+    numbers |= dict.fromkeys([*SEEDED, *(f"test_{stage}" for stage in SEEDED)], seeds)
+    found = [(stage, number) for stage in phase for number in numbers.get(stage, [None])]
     return sorted(found, key=lambda each: each[1] or 0) if phase == PHASES[2] else found
 
 
@@ -80,8 +79,8 @@ def run_apart(study: Study, until: float, stage: str, seed: int | None) -> int:
     name, began = study.name(stage, seed), time.time()
     if study.result(stage, seed).exists():
         return 0
-    needed = NEEDS.get(stage, stage.removeprefix("test_"))
-    waits = needed != stage and not study.result(needed, seed).exists()
+    first = study.result(NEEDS[stage]) if stage in NEEDS else study.result(stage.removeprefix("test_"), seed)
+    waits = (stage in NEEDS or stage.startswith("test_")) and not first.exists()
     if waits or began + expected_seconds(study, stage) > until:
         print(name, "left for the next call", flush=True)
         return 0

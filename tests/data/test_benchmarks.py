@@ -38,6 +38,22 @@ def test_gsm8k(row, write, tmp_path: Path) -> None:
     assert prompt.info["solution"] == worked
 
 
+def test_gsm8k_with_calls_of_the_calculator(tmp_path: Path) -> None:
+    """A second annotation without a result stays out, as in the plain solution."""
+    solution = SOLUTION.replace("48 is", "48 is <<48>>")
+    name = files.jsonl(tmp_path / "train", [{"question": "How many clips?", "answer": solution}])
+    (example,) = load(f"gsm8k_calculator:{name}", "examples").records
+    assert isinstance(example, Example)
+    assert example.messages == (
+        *ASKED,
+        Message("assistant", "Half of 48 is  48/2 = <calculator>48/2</calculator>"),
+        Message("tool", "<result>24</result>"),
+        Message("assistant", "24.\nTogether 48+24 = <calculator>48+24</calculator>"),
+        Message("tool", "<result>72</result>"), Message("assistant", "1,072.\n#### 1,072"),
+    )  # fmt: skip
+    assert load(f"gsm8k_calculator:{name}", "prompts").records == load(f"gsm8k:{name}", "prompts").records
+
+
 def test_gsm8k_rows_of_another_kind_are_refused(tmp_path: Path) -> None:
     name = files.jsonl(
         tmp_path / "a", [OPENAI, {"question": "q", "answer": "72"}, {"question": "q", "answer": "#### "}]

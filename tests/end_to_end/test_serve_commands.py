@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,6 +112,8 @@ def test_compare_starts_a_server_for_each_model_and_refuses_urls(
 ) -> None:
     url, model = served_url
     other, said = tiny_folder(tmp_path / "other", seed=1), []
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "judge.py").write_text("def brief(rollout):\n    return -float(len(rollout.text))\n")
     words = f"compare {model} {other} arithmetic --judge {tmp_path}/judge.py:brief --limit 4 --max-new-tokens 6".split()
     for engine in ("native", "remote"):
@@ -118,5 +121,6 @@ def test_compare_starts_a_server_for_each_model_and_refuses_urls(
         assert result.exit_code == 0, result.output
         said.append(result.stdout)  # a slow start is told on standard error
     assert said[0] == said[1]
+    assert not list((tmp_path / "temporary").glob("ascent-*"))  # neither keys nor logs are left
     result = CliRunner().invoke(app, [*words, "--engine", url])
     assert "names servers of one model, but there are 2" in str(result.exception)

@@ -64,15 +64,3 @@ def test_a_run_ends_well(name: str, tmp_path: Path) -> None:
     assert len(done.metrics) == 2
     assert all(math.isfinite(line["loss/total"]) for line in done.metrics)
     assert any(line["optim/grad_norm"] > 0 for line in done.metrics)
-
-
-def test_a_run_that_samples_with_top_p_while_it_trains_ends_well(tmp_path: Path) -> None:
-    """A thread samples; what the backward pass asks of torch for itself must not reach it."""
-    found = recipe_of("grpo", Practice(steps=20, sequences=32, group_size=4), Path(POLICY), seed=1)
-    found["rewards"] = [{"use": f"{REWARDED}:shuffled"}]
-    rollouts = {"max_staleness": 1, "top_p": 0.9, "max_new_tokens": 64}
-    found = merge_configs(found, {"model": {"dtype": "bfloat16"}, "rollouts": rollouts})
-    train_plan(resolve(validate(found)), tmp_path / "run", say=lambda line: None)
-    done = read_run(tmp_path / "run")
-    assert done.state == "finished" and done.metrics[-1]["step"] == 20
-    assert any(line.get("time/overlap", 0) > 0 for line in done.metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from ascent.api.train import plan_of
+from ascent.config.load import shipped_recipes
 
 FOLDER = Path(__file__).parents[3] / "bench" / "gsm8k"
 NAMES = [path.stem for path in FOLDER.glob("*.py")]
@@ -52,24 +54,31 @@ OWN = {"seed", "rewards", "model.policy", "model.dtype", "data.train", "data.shu
        "run.save_every", "run.keep"}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["gsm8k_sft", "gsm8k_grpo"])
+def measured_recipe(study: Any, name: str, where: Any) -> dict[str, Any]:
+    """What the study ran, by the name of the recipe that ships."""
+    ours, extras, settings = study("ours"), study("extras"), where.settings
+    if name.endswith("sft"):
+        return dict(ours.sft_recipe(where, where.work, where.model, settings.sft_steps))
+    if name == "gsm8k_tools":
+        recipe = ours.rl_recipe(where, "rlvr", 1, where.model, where.work, settings.extra_steps, 3e-5)
+        return {**recipe, "env": extras.TOOLS, "rewards": [{"use": ours.REWARD}]}
+    algorithm = name.removeprefix("gsm8k_")
+    recipe = ours.gsm8k_recipe(where, algorithm, 1, 3e-5, settings.steps)
+    return recipe | (ours.OTHER_NUMBERS["ppo_lam1"] if algorithm == "ppo" else {})
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("gsm8k_")])
 def test_shipped_recipes_are_those_that_were_measured(study: Any, name: str, tmp_path: Path) -> None:
-    settings, ours = study("settings"), study("ours")
+    settings = study("settings")
     where = settings.Study(tmp_path, tmp_path, tmp_path, tmp_path, settings.Settings())
-    budget = where.settings
-    measured = (
-        ours.sft_recipe(where, tmp_path, tmp_path, budget.sft_steps)
-        if name == "gsm8k_sft"
-        else ours.gsm8k_recipe(where, "grpo", 1, 3e-5, budget.steps)
-    )
-    shipped, own = plan_of(name), plan_of(measured)
+    shipped, own = plan_of(name), plan_of(measured_recipe(study, name, where))
     assert shipped.row == own.row
     configs = [flat(plan.config.model_dump(exclude={"cells"})) for plan in (shipped, own)]
     assert {key for key in configs[0] | configs[1] if configs[0].get(key) != configs[1].get(key)} <= OWN
-    if name == "gsm8k_sft":
-        assert shipped.config.data.epochs == budget.sft_epochs
+    if name.endswith("sft"):
+        assert shipped.config.data.epochs == where.settings.sft_epochs
     else:
-        assert shipped.config.run.steps == budget.steps
+        assert shipped.config.run.steps == own.config.run.steps
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -87,15 +96,6 @@ def test_the_reward_reads_the_last_number_after_the_mark(study: Any) -> None:
     assert reward.is_correct("42", "42") == reward.is_correct("#### none", "42") == 0
     chat = [[{"role": "assistant", "content": "#### -3"}]]
     assert reward.trl_correct(chat, ["-3"]) == reward.trl_correct(["#### -3"], ["-3"]) == [1]
-
-
-def test_annotations_become_calls(study: Any) -> None:
-    row = study("data")._with_calls("Q", "He has 2*3 = <<2*3=6>>6 cats.\n#### 6")
-    contents = [(each["role"], each["content"]) for each in row["messages"][1:]]
-    assert contents == [
-        ("assistant", "He has 2*3 = <calculator>2*3</calculator>"), ("tool", "<result>6</result>"),
-        ("assistant", "6 cats.\n#### 6"),
-    ]  # fmt: skip
 
 
 def results_of(seconds: float, accuracies: list[float]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -123,6 +123,31 @@ def test_the_verdict(study: Any) -> None:
     assert result["accuracy"]["grpo"][4] == {"mean": pytest.approx(0.4), "half_width": 0.0, "values": [0.4, 0.4]}
     assert report.seconds_to(report.points_of(found, "rloo-1"), 0.5, "greedy") is None
     assert report.seconds_to(report.points_of(found, "rloo-1"), 0.1, "greedy") == 0.0
+
+
+def test_the_page_has_the_table_of_the_committed_results(study: Any) -> None:
+    """Line by line: that each figure is somewhere in the JSON does not say that it stands in its place."""
+    root = FOLDER.parents[1]
+    path = max(root.glob("bench/results/*-gsm8k.json"))
+    page = (root / "docs/results/gsm8k.md").read_text().splitlines()
+    assert [line for line in study("report").rl_table(study("report").gather(path)) if line not in page] == []
+
+
+def test_no_question_about_programs_is_both_trained_on_and_tested(study: Any, tmp_path: Path) -> None:
+    settings, data = study("settings"), study("data")
+    where = settings.Study(tmp_path, tmp_path, tmp_path, tmp_path, settings.Settings())
+    data.prepare_code(where, tmp_path)
+    rows = {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in tmp_path.glob("*.jsonl")
+    }
+    asked = {name: {row["prompt"][0]["content"] for row in each} for name, each in rows.items()}
+    assert {name: len(each) for name, each in asked.items()} == {"code": 204, "code-test": 51, "code-new": 90}
+    assert not asked["code"] & (asked["code-test"] | asked["code-new"])
+    for row in (row for each in rows.values() for row in each):
+        space: dict[str, Any] = {}
+        exec(f"solve = lambda x: {row['answer']}\n" + "\n".join(row["tests"]), space)
+        with pytest.raises(AssertionError):  # no constant passes
+            exec(f"solve = lambda x: {row['tests'][0].split('== ')[1]}\n" + "\n".join(row["tests"]), {})
 
 
 def test_the_pilot_chooses_the_learning_rate(study: Any, tmp_path: Path) -> None:
