@@ -49,6 +49,7 @@ def answers(model: str, data: Path, dtype: str) -> list[tuple[str, str, float]]:
 def measure(model: str, folder: Path, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     words = [sys.executable, str(ROOT / "examples/sort_numbers.py"), model, "--run", str(folder), "--seed", str(seed)]
     words += ["--dtype", given.dtype, "--steps", str(given.steps), "--prompts", str(given.prompts)]
+    words += ["--heldout", str(given.heldout)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     data = folder.with_name(f"{folder.name}-data") / "heldout.jsonl"
     before, after = (answers(name, data, given.dtype) for name in (model, str(folder)))
@@ -68,6 +69,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--heldout", type=int, default=256)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT, help="in place of the root of the repository")
     given = parser.parse_args()
