@@ -83,6 +83,8 @@ def shard(model: LanguageModel, ranks: Ranks, device: torch.device, *, keeps_wei
 
 def _shard_one(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
     divided = fully_shard(module, mesh=mesh, mp_policy=policy)
-    # The loss is divided by counts over all ranks, so gradients are added and not averaged.
-    divided.set_gradient_divide_factor(1.0)
+    # The loss is divided by counts over all ranks, so gradients are added and not averaged. On one rank a factor would
+    # cost a division of all gradients in every micro-batch.
+    if mesh.size() > 1:
+        divided.set_gradient_divide_factor(1.0)
     divided.set_force_sum_reduction_for_comms(True)
