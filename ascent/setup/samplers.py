@@ -153,7 +153,7 @@ def fleet_of(
     model: Path | str | None = None,
 ) -> ServerFleet:
     """Given servers are checked now; one that is started for this is started with the first request. Without `log` its
-    log goes with it."""
+    log goes with it, if it did start."""
     members = [_member(engine, url, os.environ.get(SERVER_KEY), served) for url in engine.servers]
     adapter = policy is not None and policy.sends_adapter(members)
     own_head = (
@@ -172,7 +172,10 @@ def fleet_of(
     def start() -> list[FleetServer]:
         # The current weights, which are written before a server is asked for.
         place = partial(str, model) if weights is None else lambda: str(weights.initial(fleet.version))
-        process = _start(engine, place, served, log or _own_folder("ascent-server-", exits) / LOG, exits, rank)
+        written = log or Path(tempfile.mkdtemp(prefix="ascent-server-")) / LOG
+        process = _start(engine, place, served, written, exits, rank)
+        if log is None:
+            exits.callback(shutil.rmtree, written.parent, ignore_errors=True)
         return [replace(_member(engine, process.url, process.key, served), ensure_running=process.ensure_running)]
 
     exact = numerics is not None and engine.name == "remote"  # the same machine, the same environment
@@ -212,7 +215,8 @@ def placed_fleet(engine: Engine, served: ServedPolicy, files: SamplerFiles, poli
 def _start(
     engine: Engine, model: Callable[[], str], served: ServedPolicy, log: Path, exits: ExitStack, lora_rank: int | None
 ) -> ServerProcess:
-    port, place = free_port(), _own_folder("ascent-key-", exits)
+    port, place = free_port(), Path(tempfile.mkdtemp(prefix="ascent-key-"))
+    exits.callback(shutil.rmtree, place, ignore_errors=True)
     key = new_key(place / "key")
     dtype = default_dtype() if served.dtype == "auto" else served.dtype
     make = partial(ascent_command, key_file=place / "key")
@@ -222,12 +226,6 @@ def _start(
     exits.callback(process.close)
     process.wait()
     return process
-
-
-def _own_folder(prefix: str, exits: ExitStack) -> Path:
-    place = Path(tempfile.mkdtemp(prefix=prefix))
-    exits.callback(shutil.rmtree, place, ignore_errors=True)
-    return place
 
 
 def _member(engine: Engine, url: str, key: str | None, served: ServedPolicy) -> FleetServer:

@@ -96,11 +96,16 @@ TITLES = {"grpo": "GRPO", "rloo": "RLOO", "dapo": "DAPO", "ppo": "PPO, critic of
 
 
 def rl_table(found: dict[str, Any]) -> list[str]:
-    """Lines of docs/results/gsm8k.md: means over seeds after 24 and 32 steps, and every seed at the end."""
+    """Lines of docs/results/gsm8k.md, of the rows that are complete: means over seeds after 24 and 32 steps, and every
+    seed at the end."""
+    if "test_sft" not in found:
+        return []
     start, kind = end_of_sft(found), KINDS[0]
     lines = [f"| SFT | {start[kind]['value']:.2%} | | | {start['tokens']:.1f} |"]
     for stage, title in TITLES.items():
         curves = [points_of(found, f"{stage}-{seed}") for seed in SEEDS]
+        if not all(curves):
+            continue
         by_step = {step: interval(values) for step, values in _by_step(curves, kind).items()}
         means = [f"{by_step[step]['mean']:.2%} ± {by_step[step]['half_width']:.2%}" for step in (24, 32)]
         ends = ", ".join(f"{points[-1][kind]['value']:.2%}" for points in curves)

@@ -107,6 +107,17 @@ def test_the_server_attaches_an_adapter(served_url: tuple[str, Path], tmp_path: 
     assert (again.tokens, again.logprobs) == (plain.tokens, plain.logprobs)
 
 
+def test_a_server_that_does_not_start_leaves_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_folder(tmp_path / "model", seed=1)
+    (model / "config.json").write_text('{"model_type": "none"}')
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    words = f"evaluate {model} arithmetic --limit 1 --max-new-tokens 2 --engine remote".split()
+    result = CliRunner().invoke(app, words)
+    (log,) = (tmp_path / "temporary").glob("ascent-*/*")  # and no key
+    assert f"{log} ends with" in str(result.exception) and "none" in log.read_text()
+
+
 def test_compare_starts_a_server_for_each_model_and_refuses_urls(
     served_url: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

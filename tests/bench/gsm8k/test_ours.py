@@ -133,6 +133,14 @@ def test_the_page_has_the_table_of_the_committed_results(study: Any) -> None:
     assert [line for line in study("report").rl_table(study("report").gather(path)) if line not in page] == []
 
 
+def test_the_table_leaves_out_what_is_not_complete(study: Any) -> None:
+    report = study("report")
+    found = report.gather(max(FOLDER.parents[1].glob("bench/results/*-gsm8k.json")))
+    whole = report.rl_table(found)
+    assert report.rl_table({name: each for name, each in found.items() if name != "rloo-2"}) == [*whole[:2], *whole[3:]]
+    assert report.rl_table({}) == []
+
+
 def test_no_question_about_programs_is_both_trained_on_and_tested(study: Any, tmp_path: Path) -> None:
     settings, data = study("settings"), study("data")
     where = settings.Study(tmp_path, tmp_path, tmp_path, tmp_path, settings.Settings())
