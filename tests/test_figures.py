@@ -3,7 +3,6 @@
 A mark names the files of the figures that follow it, up to the next mark:
 
     <!-- figures: bench/results/2026-11-15-rlhf-*.json -->
-    <!-- figures: not recorded -->          only the sections of UNRECORDED may say this
 
 A figure is a number with a decimal point, a percentage, or a number with a unit of time, memory or speed. Code and
 settings in backticks, versions and "95% interval" are no figures.
@@ -22,11 +21,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
-# Sections whose measurements left no JSON: they go once the study has been repeated.
-UNRECORDED = {
-    ("sort_numbers.md", "SmolLM2-135M learns to sort in a minute"),  # one H200
-    ("sort_numbers.md", "How an answer is parsed is part of the result"),  # the same runs
-}
 MARK = re.compile(r"<!-- figures: (?P<files>.*?) -->")
 CODE = re.compile(r"```.*?```|`[^`\n]*`|^ {4}[^\n]*$|<!--.*?-->|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 OTHER = re.compile(r"95%(?= interval|\s+confidence)|(?:Python|[Vv]ersion|License|torch|transformers) \d[\d.]*\d")
@@ -79,31 +73,23 @@ def figures(text: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def problems(page: str, text: str) -> list[str]:
+def problems(text: str) -> list[str]:
     found = []
     for section, files, figure in figures(text):
-        if files == "not recorded":
-            found += [] if (page, section) in UNRECORDED else [f"{section}: {figure} says it is not recorded"]
-        elif not files or not is_recorded(figure, values_of(files)):
+        if not files or not is_recorded(figure, values_of(files)):
             found.append(f"{section}: {figure} is not in {files or 'any file: there is no mark above it'}")
     return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_figure_is_in_a_committed_json(page: Path) -> None:
-    assert problems(page.name, page.read_text()) == []
-
-
-def test_what_is_not_recorded_is_still_there() -> None:
-    pages = {page.name: {section for section, files, _ in figures(page.read_text()) if files == "not recorded"}
-             for page in PAGES}  # fmt: skip
-    assert {(page, section) for page, sections in pages.items() for section in sections} == UNRECORDED
+    assert problems(page.read_text()) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_another_figure_would_be_noticed(page: Path) -> None:
     """Of the figures with three decimals, most are found nowhere once they are changed by seven in the last place."""
-    held = [(files, each) for _, files, each in figures(page.read_text()) if files and files != "not recorded"]
+    held = [(files, each) for _, files, each in figures(page.read_text()) if files]
     exact = [(files, each) for files, each in held if re.fullmatch(r"\.\d{3}", each)]
     changed = [(files, f".{(int(each[1:]) + 7) % 1000:03}") for files, each in exact]
     missed = [each for files, each in changed if is_recorded(each, values_of(files))]
@@ -115,4 +101,4 @@ def test_what_counts_as_a_figure() -> None:
     assert [each for _, _, each in figures(text)] == [".156", "1.25", "62 seconds", "9%", "66,000 tokens per second"]
     assert is_recorded("91%", (0.914,)) and is_recorded(".914", (0.9141,)) and not is_recorded(".914", (0.9146,))
     assert is_recorded("66,600", (66626.0,)) and not is_recorded("66,600", (66651.0,))
-    assert problems("README.md", ".5") and problems("README.md", "<!-- figures: not recorded -->\n.5")
+    assert problems(".5")

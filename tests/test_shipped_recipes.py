@@ -34,7 +34,8 @@ DATA = {
     "gsm8k_sft": "gsm8k:{}/gsm8k.jsonl", "gsm8k_grpo": "gsm8k:{}/gsm8k.jsonl", "gsm8k_rloo": "gsm8k:{}/gsm8k.jsonl",
     "gsm8k_dapo": "gsm8k:{}/gsm8k.jsonl", "gsm8k_ppo": "gsm8k:{}/gsm8k.jsonl", "tools": "gsm8k:{}/gsm8k.jsonl",
     "gsm8k_tools_sft": "gsm8k_calculator:{}/gsm8k.jsonl", "gsm8k_tools": "gsm8k:{}/gsm8k.jsonl",
-    "tldr_sft": "tldr:{}/tldr.jsonl",
+    "gsm8k_dpo": "{}/preferences.jsonl", "digest_sft": "digest_drafts:64", "digest_rm": "digest_drafts:64",
+    "digest_ppo": "digest_drafts:64", "programs": "{}/mbpp.jsonl", "tldr_sft": "tldr:{}/tldr.jsonl",
     "tldr_rm": "tldr:{}/tldr_comparisons.jsonl", "tldr_ppo": "tldr:{}/tldr.jsonl",
 }  # fmt: skip
 QUICKSTART = {
@@ -42,7 +43,7 @@ QUICKSTART = {
     "quickstart_rlvr": "sort_long:16", "quickstart_demonstrations": "contrary:16",
     "quickstart_reward_model": "contrary:16", "quickstart_ppo": "contrary:16",
 }  # fmt: skip
-WITH_REWARD_MODEL = ("rlhf", "tldr_ppo", "quickstart_ppo")
+WITH_REWARD_MODEL = ("rlhf", "tldr_ppo", "quickstart_ppo", "digest_ppo")
 OURS = tuple(DATA)
 IN_ROUNDS = "rlhf_iterated"
 FILES = ["data.batch_size=4", "data.max_tokens=512"]
@@ -68,6 +69,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in range(8)
     ]
     lines(root / "gsm8k.jsonl", asked)
+    tasks = [
+        {"task_id": n, "prompt": f"Add {n}.", "code": f"f = lambda x: x + {n}", "source_file": "-"}
+        | {"test_imports": [], "test_list": [f"assert f(1) == {n + 1}"]}
+        for n in range(8)
+    ]
+    lines(root / "mbpp.jsonl", tasks)
     post = {"subreddit": "AskReddit", "title": "A title", "post": "It rained.\nIt stopped."}
     posts = [{**post, "title": f"Title {n}"} for n in range(8)]
     lines(root / "tldr.jsonl", ({**post, "summary": f"Rain, {n} days."} for n, post in enumerate(posts)))

@@ -17,7 +17,14 @@ def kept(x: Tensor, keep: Tensor) -> Tensor:
 
 
 def total(x: Tensor, keep: Tensor) -> Tensor:
-    return kept(x, keep).sum()
+    return _sum(kept(x, keep))
+
+
+def _sum(x: Tensor) -> Tensor:
+    """In float64, and rounded once: on a CPU torch splits a long sum over its threads, and a run must not depend on how
+    many there are. A Mac's GPU has no float64."""
+    wide = torch.float64 if x.is_floating_point() and x.device.type != "mps" else None
+    return x.sum(dtype=wide).to(x.dtype)
 
 
 def mean(x: Tensor, keep: Tensor) -> Tensor:
@@ -28,7 +35,7 @@ def mean(x: Tensor, keep: Tensor) -> Tensor:
 def variance(x: Tensor, keep: Tensor, *, ddof: int = 1) -> Tensor:
     """Variance of the kept entries, divided by n - ddof; 0 when fewer than ddof + 1 are kept."""
     off = kept(x - mean(x, keep), keep)
-    return (off**2).sum() / (keep.sum() - ddof).clamp(min=1)
+    return _sum(off**2) / (keep.sum() - ddof).clamp(min=1)
 
 
 SMALLEST_VARIANCE = 1e-12

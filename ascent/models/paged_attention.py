@@ -11,7 +11,7 @@ size), P blocks of a row, G groups of rows, M members of a group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,11 +25,12 @@ from ascent.models.prefix_groups import PrefixGroups
 class KVCache:
     """Keys and values of every layer. Slot s of block b is row b * block_size + s.
 
-    With `memory` only the first blocks have memory, as many as `grow` was last asked for.
+    With `memory` only the first blocks have memory, as many as `grow` was last asked for. Tensors are not printed: to
+    read a block without memory ends every later use of CUDA in the process.
     """
 
-    keys: tuple[Tensor, ...]  # per layer (S, K, D)
-    values: tuple[Tensor, ...]
+    keys: tuple[Tensor, ...] = field(repr=False)  # per layer (S, K, D)
+    values: tuple[Tensor, ...] = field(repr=False)
     block_size: int
     memory: ElasticBuffers | None = None
 

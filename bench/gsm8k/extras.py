@@ -23,36 +23,47 @@ TOOLS = {"use": "tools", "tools": ["calculator"], "announce": False, "max_turns"
 def digest(study: Study) -> dict[str, Any]:
     """Imitation, and reward models from many pairs and from few."""
     settings, folder = study.settings, study.folder("digest")
-    drafts = 2 * settings.digest_pairs
-    train(sft_recipe(study, f"{DIGEST}:{drafts}", study.model, drafts // settings.sft_batch), folder / "sft")
+    train(digest_sft_recipe(study), folder / "sft")
     found: dict[str, Any] = {"imitation": digest_scores(study, folder / "sft")}
     for name, (pairs, epochs) in {"many": (settings.digest_pairs, 1), "few": (settings.digest_few, 4)}.items():
-        judge = train(
-            {
-                **common(study), "algorithm": "reward_model", "model.policy": str(folder / "sft"),
-                "data.train": f"{DIGEST}:{pairs}", "data.evaluate": f"{DIGEST}@heldout:{settings.digest_heldout}",
-                "data.epochs": epochs, "data.batch_size": settings.sft_batch, "update.learning_rate": 2e-5,
-            },
-            folder / f"reward_model-{name}",
-        )  # fmt: skip
+        judge = train(digest_rm_recipe(study, pairs, epochs), folder / f"reward_model-{name}")
         kept = ("step", "loss/total", "eval/preference/accuracy", "eval/preference/brier")
         found[name] = {"pairs": pairs, **{key: judge.metrics[-1][key] for key in kept}}
     return found
 
 
-def digest_ppo(study: Study, cell: int) -> dict[str, Any]:
-    """PPO on the scores of a reward model; the task knows the true utility of every summary."""
+def digest_sft_recipe(study: Study) -> dict[str, Any]:
+    drafts = 2 * study.settings.digest_pairs
+    return sft_recipe(study, f"{DIGEST}:{drafts}", study.model, drafts // study.settings.sft_batch)
+
+
+def digest_rm_recipe(study: Study, pairs: int, epochs: int) -> dict[str, Any]:
+    settings = study.settings
+    return {
+        **common(study), "algorithm": "reward_model", "model.policy": str(study.folder("digest") / "sft"),
+        "data.train": f"{DIGEST}:{pairs}", "data.evaluate": f"{DIGEST}@heldout:{settings.digest_heldout}",
+        "data.epochs": epochs, "data.batch_size": settings.sft_batch, "update.learning_rate": 2e-5,
+    }  # fmt: skip
+
+
+def digest_ppo_recipe(study: Study, cell: int) -> dict[str, Any]:
     settings, folder = study.settings, study.folder("digest")
-    pairs, beta = DIGEST_CELLS[cell]
+    pairs, beta, other = DIGEST_CELLS[cell]
     recipe = rl_recipe(study, "rlhf", 1, folder / "sft", study.work, settings.digest_steps, DIGEST_LEARNING_RATE) | {
         "data.train": f"{DIGEST}:16384", "model.reward_model": str(folder / f"reward_model-{pairs}"),
         "rollouts.prompts_per_step": settings.digest_prompts, "rollouts.group_size": 1, "rollouts.max_new_tokens": 64,
         "cells.reward_shaping.kl_penalty.beta": beta,
-        "rewards": [{"use": "reward_model"}, {"use": "verifier", "weight": 0.0}],
+        "rewards": [{"use": "reward_model"}, {"use": "verifier", "weight": 0.0}], **other,
     }  # fmt: skip
-    run = train(recipe, folder / f"ppo-{cell}")
+    return recipe | ({"model.critic_from": str(folder / "sft")} if "model.critic_from" in other else {})
+
+
+def digest_ppo(study: Study, cell: int) -> dict[str, Any]:
+    """PPO on the scores of a reward model; the task knows the true utility of every summary."""
+    folder, (pairs, beta, other) = study.folder("digest"), DIGEST_CELLS[cell]
+    run = train(digest_ppo_recipe(study, cell), folder / f"ppo-{cell}")
     scores = digest_scores(study, folder / f"ppo-{cell}", folder / "sft")
-    return {"pairs": pairs, "beta": beta, **curve(run), **scores}
+    return {"pairs": pairs, "beta": beta, "other": other, **curve(run), **scores}
 
 
 def digest_scores(study: Study, model: Path, other: Path | None = None) -> dict[str, Any]:
@@ -95,13 +106,16 @@ def tools(study: Study) -> dict[str, Any]:
 
 def code(study: Study) -> dict[str, Any]:
     """From the instruction-tuned model itself: generated functions of one line, scored by their tests."""
-    folder, data = study.folder("code"), study.work / "data"
-    recipe = rl_recipe(
-        study, "rlvr", 1, study.model, data / "code.jsonl", study.settings.extra_steps, CODE_LEARNING_RATE
-    )
-    run = train(recipe | {"rewards": [{"use": "programs", "sandbox": "none"}]}, folder / "rlvr")
+    folder = study.folder("code")
+    run = train(code_recipe(study), folder / "rlvr")
     tests = {name: code_scores(study, model) for name, model in (("before", study.model), ("after", folder / "rlvr"))}
     return {**curve(run), **tests}
+
+
+def code_recipe(study: Study) -> dict[str, Any]:
+    data, steps = study.work / "data/code.jsonl", study.settings.extra_steps
+    recipe = rl_recipe(study, "rlvr", 1, study.model, data, steps, CODE_LEARNING_RATE)
+    return recipe | {"rewards": [{"use": "programs", "sandbox": "none"}]}
 
 
 def code_scores(study: Study, model: Path) -> dict[str, Any]:

@@ -128,15 +128,19 @@ def rl(study: Study, stage: str, seed: int) -> dict[str, Any]:
     return found if stage == "grpo" else {**found, "points": test_points(study, stage, seed)}
 
 
-def dpo(study: Study) -> dict[str, Any]:
-    settings, folder = study.settings, study.folder("dpo")
-    recipe = {
+def dpo_recipe(study: Study) -> dict[str, Any]:
+    settings = study.settings
+    return {
         **common(study), "algorithm": "dpo", "model.policy": str(study.sft),
         "data.train": str(study.work / "data/pairs.jsonl"),
         "data.batch_size": settings.dpo_batch, "data.max_tokens": settings.max_tokens,
         "cells.loss.beta": settings.dpo_beta, "update.learning_rate": settings.dpo_learning_rate, "data.epochs": 1,
     }  # fmt: skip
-    run = train(recipe, folder)
+
+
+def dpo(study: Study) -> dict[str, Any]:
+    folder = study.folder("dpo")
+    run = train(dpo_recipe(study), folder)
     return {**curve(run), "test": Evaluator(study, folder).test()}
 
 

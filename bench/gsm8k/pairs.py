@@ -13,7 +13,8 @@ import ascent
 
 
 def pairs(study: Study) -> dict[str, Any]:
-    """One pair of every question that has both, in the order of the training prompts."""
+    """One pair of every question that has both, in the order of the training prompts, and no more than fill a batch:
+    TRL's last batch would be smaller, ours takes the first pairs again."""
     settings = study.settings
     lines = (study.work / "data/prompts-1.jsonl").read_text().splitlines()[: settings.dpo_prompts]
     rows = [json.loads(line) for line in lines]
@@ -30,5 +31,6 @@ def pairs(study: Study) -> dict[str, Any]:
             answers = {"chosen": right[0], "rejected": wrong[0]}
             made = {name: [{"role": "assistant", "content": text}] for name, text in answers.items()}
             found.append({"prompt": row["prompt"], **made})
-    write_rows(study.work / "data/pairs.jsonl", found)
-    return {"questions": len(rows), "pairs": len(found)}
+    whole = len(found) // settings.dpo_batch * settings.dpo_batch
+    write_rows(study.work / "data/pairs.jsonl", found[:whole])
+    return {"questions": len(rows), "pairs": len(found), "used": whole}

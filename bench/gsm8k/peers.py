@@ -127,6 +127,13 @@ def grpo(study: Study, seed: int) -> dict[str, Any]:
     return clock.curve()
 
 
+def as_text(row: dict[str, Any], tokenizer: Any) -> dict[str, str]:
+    """A pair without its roles. Of a conversation TRL also trains what the template puts after the end token, which is
+    never sampled; to a text it adds the end token alone, as ours does."""
+    prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
+    return {"prompt": prompt, **{name: row[name][0]["content"] for name in ("chosen", "rejected")}}
+
+
 def dpo(study: Study) -> dict[str, Any]:
     from trl import DPOConfig, DPOTrainer
 
@@ -135,7 +142,7 @@ def dpo(study: Study) -> dict[str, Any]:
     clock = Clock(study.points("trl_dpo"), 10**6)
     trainer = DPOTrainer(
         model=model, ref_model=load(study.sft)[0], processing_class=tokenizer, callbacks=[clock],
-        train_dataset=Dataset.from_list(rows_of(study.work / "data/pairs.jsonl")),
+        train_dataset=Dataset.from_list([as_text(row, tokenizer) for row in rows_of(study.work / "data/pairs.jsonl")]),
         args=DPOConfig(
             **common(study, "trl_dpo", 0), per_device_train_batch_size=settings.dpo_batch, beta=settings.dpo_beta,
             num_train_epochs=1, learning_rate=settings.dpo_learning_rate, lr_scheduler_type="constant",

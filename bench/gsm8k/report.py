@@ -1,7 +1,8 @@
 """One JSON, tables and plots from the results of bench/gsm8k/run.py.
 
-    python bench/gsm8k/report.py OUT [--write]
+    python bench/gsm8k/report.py OUT [--alone OUT2] [--write]
 
+--alone: stages that were repeated with nothing beside them on the GPU, for their time.
 --write: bench/results/DATE-gsm8k.json and docs/results/gsm8k*.png.
 
 What the study must show is in `verdict`: our seconds to TRL's final accuracy as a share of TRL's, seed by seed; whether
@@ -15,7 +16,8 @@ import argparse
 import datetime
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,9 @@ KINDS = ("mean@8", "greedy")
 T_95 = {2: 12.706, 3: 4.303}  # Student's t, two-sided, by number of seeds
 
 
-def gather(out: Path) -> dict[str, Any]:
+def gather(out: Path, part: str = "results") -> dict[str, Any]:
     if out.is_file():
-        return json.loads(out.read_text())["results"]  # type: ignore[no-any-return]
+        return json.loads(out.read_text()).get(part, {})  # type: ignore[no-any-return]
     return {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
 
 
@@ -133,13 +135,14 @@ def _by_step(curves: Iterable[list[dict[str, Any]]], kind: str) -> dict[int, lis
     return found
 
 
-def plot(found: dict[str, Any], folder: Path) -> None:
+def plot(found: dict[str, Any], alone: dict[str, Any], folder: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    pictures = {"gsm8k": _draw_accuracy, "gsm8k-losses": _draw_losses}
+    accuracy = partial(_draw_accuracy, alone=alone)
+    pictures: dict[str, Callable[..., Any]] = {"gsm8k": accuracy, "gsm8k-losses": _draw_losses}
     if "digest_ppo-0" in found:
         pictures["gsm8k-digest"] = _draw_digest
     for name, draw in pictures.items():
@@ -149,18 +152,20 @@ def plot(found: dict[str, Any], folder: Path) -> None:
         pyplot.close(figure)
 
 
-def _draw_accuracy(found: dict[str, Any], pyplot: Any) -> Any:
+def _draw_accuracy(found: dict[str, Any], pyplot: Any, *, alone: dict[str, Any]) -> Any:
     """By step; by time only those that had the GPU to themselves."""
+    timed = {name: record for name, record in found.items() if name.rpartition("-")[0] in PHASES[2]} | alone
     figure, grid = pyplot.subplots(2, 2, figsize=(11, 7), sharey="row")
     for axes, kind in zip(grid, KINDS, strict=True):
-        for number, stage in enumerate(SEEDED):
-            for place, points in enumerate(filter(None, (points_of(found, f"{stage}-{seed}") for seed in SEEDS))):
-                label = stage.replace("trl_grpo", "TRL's GRPO") if place == 0 else None
-                for axis, unit in zip(axes, ("step", "seconds"), strict=True):
-                    if unit == "step" or stage in PHASES[2]:
-                        x, y = [each[unit] for each in points], [each[kind]["value"] for each in points]
-                        axis.plot(x, y, color=f"C{number}", marker=".", label=label, alpha=0.8)
-                    axis.set_xlabel(unit)
+        for axis, unit, runs in zip(axes, ("step", "seconds"), (found, timed), strict=True):
+            for number, stage in enumerate(SEEDED):
+                names = [name for seed in SEEDS if (name := f"{stage}-{seed}") in runs]
+                for place, name in enumerate(names):
+                    points = points_of(found | runs, name)
+                    label = stage.replace("trl_grpo", "TRL's GRPO") if place == 0 else None
+                    x, y = [each[unit] for each in points], [each[kind]["value"] for each in points]
+                    axis.plot(x, y, color=f"C{number}", marker=".", label=label, alpha=0.8)
+            axis.set_xlabel(unit)
         axes[0].set_ylabel(f"test accuracy, {kind}")
     grid[0][0].legend()
     return figure
@@ -180,12 +185,12 @@ def _draw_losses(found: dict[str, Any], pyplot: Any) -> Any:
 def _draw_digest(found: dict[str, Any], pyplot: Any) -> Any:
     """The score that PPO maximizes, the utility that is meant, and how far the policy has moved."""
     figure, axes = pyplot.subplots(1, 3, figsize=(13, 4))
-    for cell in range(CELLS["digest_ppo"]):
-        record = found.get(f"digest_ppo-{cell}", {"steps": []})
-        rows = record["steps"]
-        for axis, values in zip(axes, digest_curves(rows), strict=True):
-            label = f"{record['pairs']} pairs, beta {record['beta']}" if rows else None
-            axis.plot([row["step"] for row in rows], values, color=f"C{cell}", label=label)
+    for cell, record in enumerate(found.get(f"digest_ppo-{cell}") for cell in range(CELLS["digest_ppo"])):
+        if record is not None:
+            rows, other = record["steps"], "".join(f", {key} {value}" for key, value in record.get("other", {}).items())
+            for axis, values in zip(axes, digest_curves(rows), strict=True):
+                label = f"{record['pairs']} pairs, beta {record['beta']}{other}"
+                axis.plot([row["step"] for row in rows], values, color=f"C{cell}", label=label)
     titles = ("score of the reward model", "true utility (at most 2)", "KL from imitation, nats per token")
     for axis, title in zip(axes, titles, strict=True):
         axis.set(title=title, xlabel="step of PPO")
@@ -203,9 +208,11 @@ def digest_curves(rows: list[dict[str, Any]]) -> tuple[list[float], list[float],
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--alone", type=Path)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    found = gather(given.out)
+    found, repeated = gather(given.out), given.out.is_file()
+    alone = gather(given.alone) if given.alone else gather(given.out, "alone") if repeated else {}
     result = verdict(found)
     print(json.dumps(result, indent=1))
     print("\n".join(rl_table(found)))
@@ -214,8 +221,8 @@ def main() -> None:
         command = "python bench/gsm8k/run.py, then python bench/gsm8k/report.py OUT --write"
         record = {"study": "gsm8k", "date": today, "command": command, **result}
         path = ROOT / "bench/results" / f"{today}-gsm8k.json"
-        path.write_text(json.dumps({**record, "results": found}, indent=1) + "\n")
-    plot(found, ROOT / "docs/results" if given.write else given.out)
+        path.write_text(json.dumps({**record, "results": found, "alone": alone}, indent=1) + "\n")
+    plot(found, alone, ROOT / "docs/results" if given.write else given.out.parent if repeated else given.out)
 
 
 if __name__ == "__main__":

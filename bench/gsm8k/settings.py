@@ -57,8 +57,13 @@ NEEDS = {"dpo": "pairs", "trl_dpo": "pairs", "digest_ppo": "digest"}
 SEEDED = (*RL, *VARIANTS, "trl_grpo")  # once for every seed
 SEEDS = (1, 2, 3)
 LEARNING_RATES = (1e-5, 3e-5, 1e-4)  # of the pilot
-# The pairs of the reward model, many or few, and the coefficient of KL in the reward.
-DIGEST_CELLS = (("many", 0.1), ("many", 0.0), ("few", 0.1), ("few", 0.0))
+# The pairs of the reward model, many or few, the coefficient of KL in the reward, and what else is changed: the last
+# three were added when PPO had learned not to end in its first steps on the reward model from few pairs.
+DIGEST_CELLS: tuple[tuple[str, float, dict[str, float | str]], ...] = (
+    ("many", 0.1, {}), ("many", 0.0, {}), ("few", 0.1, {}), ("few", 0.0, {}),
+    ("few", 0.1, {"update.critic_warmup_steps": 10}), ("few", 0.1, {"model.critic_from": "sft"}),
+    ("few", 0.1, {"cells.advantage.lam": 1.0}),
+)  # fmt: skip
 CELLS = {"pilot": len(LEARNING_RATES), "digest_ppo": len(DIGEST_CELLS)}  # stages with a number in place of a seed
 
 

@@ -237,12 +237,11 @@ def test_the_kv_cache_has_memory_only_while_something_runs_and_graphs_survive(tm
     assert runner is not None and runner.kv_cache.memory is not None
     graphs, peak = dict(runner._cuda_graphs), engine.stats().kv_cache_bytes
     assert graphs and peak > 0 and runner.kv_cache.bytes == 0
-    free = torch.cuda.mem_get_info()[0]
     engine.add(asked()[0])
     engine.step()
-    assert runner.kv_cache.bytes > 0 and torch.cuda.mem_get_info()[0] < free
+    assert runner.kv_cache.bytes > 0
     engine._abort_all()
-    assert runner.kv_cache.bytes == 0
+    assert runner.kv_cache.bytes == 0 and repr(runner.kv_cache)  # an error report may print it
     assert run(engine, asked()) == first
     assert engine._runner is runner and graphs.items() <= runner._cuda_graphs.items()
     assert engine.stats().kv_cache_bytes == peak
@@ -260,6 +259,12 @@ def test_blocks_without_memory_get_it_when_they_are_used() -> None:
     memory.grow(100_000)
     wide.fill_(3)
     assert wide.data_ptr() == address and float(wide[-1, -1]) == 3 and memory.mapped_rows == 100_000
+
+
+def test_mapped_memory_is_memory_of_the_gpu() -> None:
+    memory, free = ElasticBuffers(2**24, [1024], torch.device("cuda")), torch.cuda.mem_get_info()[0]
+    memory.grow(2**24)  # 16 GiB: more than other processes of a test take or give back meanwhile
+    assert free - torch.cuda.mem_get_info()[0] > 8 * 2**30
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

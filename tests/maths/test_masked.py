@@ -53,6 +53,19 @@ def test_whitening_one_element_or_a_constant_returns_it_centered_and_unscaled() 
     assert float(masked.whiten(constant, torch.ones(5, dtype=torch.bool)).abs().max()) < 1e-6
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_whitening_a_whole_step_does_not_depend_on_the_number_of_threads(seed: int) -> None:
+    x = torch.randn(200_000, generator=torch.Generator().manual_seed(seed))
+    keep, before, found = x > -1, torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            found.append(masked.whiten(x, keep))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
 def test_shapes_must_match() -> None:
     with pytest.raises(ValueError, match="must match"):
         masked.kept(X, KEEP[:3])

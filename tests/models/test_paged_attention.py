@@ -207,6 +207,11 @@ def test_blocks_are_copied_in_every_layer() -> None:
         assert torch.equal(store.view(6, -1), before.view(6, -1)[[0, 2, 2, 4, 4, 2]])
 
 
+def test_a_printed_cache_reads_none_of_its_blocks() -> None:
+    kv_cache = allocate_kv_cache([(1, 4, 4)], 2, 2, dtype=torch.float32, device=CPU)
+    assert repr(kv_cache) == "KVCache(block_size=2, memory=None)"
+
+
 def test_new_slots() -> None:
     table = torch.tensor([[3, 5], [7, 1]], dtype=torch.int32)
     assert slot_mapping(table, torch.tensor([1, 6]), 4).tolist() == [3 * 4 + 1, 1 * 4 + 2]

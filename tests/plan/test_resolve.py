@@ -44,8 +44,9 @@ def test_changed_rows_resolve_to_themselves():
 
 @pytest.mark.parametrize("name", [name for name in shipped_recipes() if ROUNDS not in read_recipe(name)])
 def test_shipped_recipes_resolve(name):
-    models = ["model=m", "model.reward_model=r"] if name == "tldr_ppo" else []  # those of its first two stages
-    assert resolve(load_config(name, models)).row.name == read_recipe(name)["algorithm"]
+    both = ["model=m", "model.reward_model=r"]  # what earlier stages make
+    earlier = {"tldr_ppo": both, "digest_ppo": both, "gsm8k_dpo": ["data=pairs.jsonl"]}
+    assert resolve(load_config(name, earlier.get(name, []))).row.name == read_recipe(name)["algorithm"]
 
 
 def test_order_is_schema_then_row_then_recipe():

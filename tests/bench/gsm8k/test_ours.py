@@ -51,12 +51,21 @@ def test_a_stage_with_other_numbers_is_its_row_otherwise(study: Any, tmp_path: P
 
 # What the study sets for itself: where things are, the order of its rows, when models are saved, its reward.
 OWN = {"seed", "rewards", "model.policy", "model.dtype", "data.train", "data.shuffle", "data.epochs", "run.steps",
-       "run.save_every", "run.keep"}  # fmt: skip
+       "run.save_every", "run.keep", "model.reward_model"}  # fmt: skip
 
 
 def measured_recipe(study: Any, name: str, where: Any) -> dict[str, Any]:
     """What the study ran, by the name of the recipe that ships."""
     ours, extras, settings = study("ours"), study("extras"), where.settings
+    own: dict[str, Any] = {
+        "gsm8k_dpo": lambda: ours.dpo_recipe(where),
+        "digest_sft": lambda: extras.digest_sft_recipe(where),
+        "digest_rm": lambda: extras.digest_rm_recipe(where, settings.digest_pairs, 1),
+        "digest_ppo": lambda: extras.digest_ppo_recipe(where, 0),
+        "programs": lambda: extras.code_recipe(where),
+    }
+    if name in own:
+        return dict(own[name]())
     if name.endswith("sft"):
         return dict(ours.sft_recipe(where, where.work, where.model, settings.sft_steps))
     if name == "gsm8k_tools":
@@ -67,18 +76,25 @@ def measured_recipe(study: Any, name: str, where: Any) -> dict[str, Any]:
     return recipe | (ours.OTHER_NUMBERS["ppo_lam1"] if algorithm == "ppo" else {})
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("gsm8k_")])
+GIVEN = {"gsm8k_dpo": ["data=pairs.jsonl"], "digest_ppo": ["model=m", "model.reward_model=r"]}  # by the user
+MEASURED = [name for name in shipped_recipes() if name.startswith(("gsm8k_", "digest_", "programs"))]
+
+
+@pytest.mark.parametrize("name", MEASURED)
 def test_shipped_recipes_are_those_that_were_measured(study: Any, name: str, tmp_path: Path) -> None:
     settings = study("settings")
     where = settings.Study(tmp_path, tmp_path, tmp_path, tmp_path, settings.Settings())
-    shipped, own = plan_of(name), plan_of(measured_recipe(study, name, where))
+    shipped, own = plan_of(name, GIVEN.get(name, [])), plan_of(measured_recipe(study, name, where))
     assert shipped.row == own.row
     configs = [flat(plan.config.model_dump(exclude={"cells"})) for plan in (shipped, own)]
     assert {key for key in configs[0] | configs[1] if configs[0].get(key) != configs[1].get(key)} <= OWN
-    if name.endswith("sft"):
+    if name.startswith("gsm8k") and name.endswith("sft"):
         assert shipped.config.data.epochs == where.settings.sft_epochs
-    else:
+    elif shipped.row.samples:
         assert shipped.config.run.steps == own.config.run.steps
+    if name.startswith("digest"):
+        data = [plan.config.data for plan in (shipped, own)]
+        assert data[0].train == data[1].train and data[0].evaluate == data[1].evaluate
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
