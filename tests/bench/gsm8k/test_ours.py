@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
+import ascent
 from ascent.api.train import plan_of
 from ascent.config.load import shipped_recipes
+from ascent.models.tiny import create
 
 FOLDER = Path(__file__).parents[3] / "bench" / "gsm8k"
 NAMES = [path.stem for path in FOLDER.glob("*.py")]
@@ -189,3 +192,23 @@ def test_a_stage_that_was_stopped_after_its_run_takes_it_as_it_is(study: Any, tm
     train = study("ours").train
     run = train({**recipe, "run.steps": 2}, tmp_path / "run")
     assert train(recipe, tmp_path / "run").metrics == run.metrics
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<eos>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_pairs_have_the_same_tokens_on_both_sides(study: Any, tmp_path: Path) -> None:
+    """TRL ends a text with the end token; of a conversation it would also train the line break after it."""
+    folder = create(tmp_path / "model", special=["<|user|>", "<|assistant|>"], chat_template=TEMPLATE)
+    row = {"prompt": [{"role": "user", "content": "6 * 7 ="}]}
+    row |= {name: [{"role": "assistant", "content": text}] for name, text in (("chosen", "42"), ("rejected", "4 1"))}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row) + "\n")
+    batch = ascent.Policy(str(folder)).pack(ascent.load_data(str(tmp_path / "pairs.jsonl"), "pairs"))
+    ours = [each.tolist() for each in batch["tokens_T"].split(batch["segments"].lengths_B.tolist())]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    given = study("peers").as_text(row, tokenizer)
+    texts = [given["prompt"] + given[name] + tokenizer.eos_token for name in ("chosen", "rejected")]
+    assert ours == [tokenizer(text)["input_ids"] for text in texts]
