@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from ascent.data import columns as values
@@ -35,7 +37,12 @@ CALCULATED = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
 def schemas_of(name: str) -> tuple[Sequence[Schema], str]:
     """The schemas to try for a name, and the name without its benchmark prefix."""
     benchmark, _, path = name.partition(":")
-    return (BENCHMARKS[benchmark], path) if path and benchmark in BENCHMARKS else (SCHEMAS, name)
+    near = get_close_matches(benchmark, BENCHMARKS, n=1, cutoff=0.8) if path else []
+    if not near or near == [benchmark]:
+        return (BENCHMARKS[benchmark], path) if near else (SCHEMAS, name)
+    if Path(name).expanduser().exists():
+        return SCHEMAS, name
+    raise ValueError(f"{name}: no benchmark is called {benchmark!r}; did you mean {near[0]}:{path}?")
 
 
 def _has(row: Mapping[str, Any], *names: str) -> bool:

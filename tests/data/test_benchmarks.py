@@ -142,6 +142,16 @@ def test_other_names_stay_what_they_are() -> None:
     assert schemas_of("gsm8k:a/b:main@test")[1] == "a/b:main@test"
 
 
+@pytest.mark.parametrize("name", ["gsm8k_calculater:train.jsonl", "gsm8:openai/gsm8k:main", "maths:a.parquet"])
+def test_a_prefix_that_is_misspelled_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"no benchmark is called .*; did you mean (gsm8k_calculator|gsm8k|math):"):
+        schemas_of(name)
+    monkeypatch.chdir(tmp_path)
+    Path(name).parent.mkdir(exist_ok=True, parents=True)
+    Path(name).touch()
+    assert schemas_of(name) == (SCHEMAS, name)
+
+
 @pytest.mark.skipif(DATA is None, reason="ASCENT_DATA names no folder with gsm8k/ and math/")
 @pytest.mark.parametrize(
     ("name", "split", "rows", "empty"),
