@@ -91,7 +91,7 @@ def evaluate(
     top_p: float = 1.0,
     seed: int = 0,
     engine: str = "native",
-    reward: str | None = None,
+    reward: str | Mapping[str, Any] | None = None,
     env: str | Mapping[str, Any] | None = None,
     invalid_rows: Policy = "fail",
     out: str | Path | None = None,
@@ -105,7 +105,8 @@ def evaluate(
     max_new_tokens, temperature, top_p: how to sample.
     seed: the same seed gives the same completions and intervals.
     engine: native; vllm or remote (ascent serve), which start a server; or the URLs of servers that have the model.
-    reward: scores a file; by default mathematics or exact match, whichever fits the answers. A task has a verifier.
+    reward: scores a file, a name or {"use": name, options}; by default mathematics or exact match, whichever fits the
+        answers. A task has a verifier.
     env: a multi-turn environment, as in a recipe; its own verdict counts where no reward is given.
     invalid_rows: "fail", or "skip" rows that cannot be read.
     out: write every answer to this new .jsonl file: prompt, completion, reference, scores.
@@ -186,7 +187,7 @@ def load_prompts(data: str, limit: int | None, invalid_rows: Policy = "fail") ->
     return [record for record in found if isinstance(record, Prompt)]
 
 
-def scorer_for(data: str, prompts: Sequence[Prompt], reward: str | None) -> AnswerScorer:
+def scorer_for(data: str, prompts: Sequence[Prompt], reward: str | Mapping[str, Any] | None) -> AnswerScorer:
     """A task's own verifier, the given reward, or the default reward of the answers."""
     if is_task(data):
         if reward is not None:
@@ -195,10 +196,12 @@ def scorer_for(data: str, prompts: Sequence[Prompt], reward: str | None) -> Answ
         return AnswerScorer(
             f"verifier of {task.name}", lambda rollouts, _: [task.verify(r.prompt, r.text) for r in rollouts]
         )
-    use = reward or default_reward(prompts)
-    if use is None:
+    given = default_reward(prompts) if reward is None else reward
+    section = as_section(given, "--reward", "{use: programs, sandbox: none}") if isinstance(given, str) else given
+    if section is None:
         return AnswerScorer("no reward", lambda rollouts, _: [{} for _ in rollouts])
-    found = find(use)
+    use = section["use"]
+    found = find(use, **{key: value for key, value in section.items() if key != "use"})
     return AnswerScorer(f"reward {use}", lambda rollouts, tally: _reward_parts(use, found, rollouts, tally))
 
 

@@ -30,7 +30,8 @@ def evaluate(
     seed: Seed = 0,
     engine: Engine = "native",
     reward: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Scores a file: exact, mathematics, file.py:function, ...")
+        str | None,
+        typer.Option(metavar="NAME", help="Scores a file: exact, mathematics, file.py:function, '{use: ..., ...}'."),
     ] = None,
     env: Annotated[
         str | None, typer.Option(metavar="NAME", help="A multi-turn environment: tools, maze, or '{use: ..., ...}'.")

@@ -18,15 +18,15 @@ from ascent.setup.objects import NO_OBJECTS, Objects, label_of
 EPISODE_KEYS = tuple(inspect.signature(Limits).parameters)
 
 
-def as_section(text: str | None) -> dict[str, Any] | None:
-    """An `--env` option as a recipe section: a name, or a YAML mapping."""
-    value = None if text is None else read(text, "--env")
+def as_section(
+    text: str | None, option: str = "--env", example: str = "{use: tools, tools: [calculator]}"
+) -> dict[str, Any] | None:
+    """An option of the command line as a recipe section: a name, or a YAML mapping."""
+    value = None if text is None else read(text, option)
     if value is None or isinstance(value, str):
         return None if value is None else {"use": value}
     if not isinstance(value, dict) or not isinstance(value.get("use"), str):
-        raise ValueError(
-            f"--env {text!r}, but it is a name, or a section such as '{{use: tools, tools: [calculator]}}'"
-        )
+        raise ValueError(f"{option} {text!r}, but it is a name, or a section such as '{example}'")
     return value
 
 

@@ -114,6 +114,13 @@ def test_judges_of_files(tmp_path: Path) -> None:
     graded.write_text("def share(rollout):\n    return len(rollout.text) / 10\n")
     own = scorer_for("a.jsonl", prompt_with("?", "Lima"), f"{graded}:share")
     assert own.score(rollouts[:2], Tally()) == [{"reward": 0.6}, {"reward": 0.4}]  # a grade is no verdict
+    part = tmp_path / "part.py"
+    part.write_text("def share(rollout, of=10):\n    return len(rollout.text) / of\n")
+    for section in (f"{{use: '{part}:share', of: 20}}", {"use": f"{part}:share", "of": 20}):
+        scorer = scorer_for("a.jsonl", prompt_with("?", "Lima"), section)
+        assert scorer.score(rollouts[:2], Tally()) == [{"reward": 0.3}, {"reward": 0.2}]
+    with pytest.raises(ValueError, match=r"--reward '\{of: 20\}', but it is a name, or a section such as"):
+        scorer_for("a.jsonl", prompt_with("?", "Lima"), "{of: 20}")
     maths = scorer_for("a.jsonl", prompt_with("?", "#### 4"), None)
     assert maths.score([rollout("a", 0, text="#### 4.0", answer="4")], Tally())[0]["correct"] == 1
 
