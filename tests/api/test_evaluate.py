@@ -115,7 +115,7 @@ def test_judges_of_files(tmp_path: Path) -> None:
     own = scorer_for("a.jsonl", prompt_with("?", "Lima"), f"{graded}:share")
     assert own.score(rollouts[:2], Tally()) == [{"reward": 0.6}, {"reward": 0.4}]  # a grade is no verdict
     part = tmp_path / "part.py"
-    part.write_text("def share(rollout, of=10):\n    return len(rollout.text) / of\n")
+    part.write_text("def share(rollout, *, of=10):\n    return len(rollout.text) / of\n")
     for section in (f"{{use: '{part}:share', of: 20}}", {"use": f"{part}:share", "of": 20}):
         scorer = scorer_for("a.jsonl", prompt_with("?", "Lima"), section)
         assert scorer.score(rollouts[:2], Tally()) == [{"reward": 0.3}, {"reward": 0.2}]
