@@ -29,7 +29,7 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 # Of a step's metrics. The parts of the verifier are the truth where a reward model gives the score.
 KEPT = {"step", "loss/total", "reward/mean", "tokens/trained", "completion/length_mean", "policy/entropy",
-        "optim/grad_norm", "policy/ref_kl",
+        "optim/grad_norm", "policy/ref_kl", "policy/ref_kl_k1",
         *(f"reward/verifier/{part}" for part in ("correct", "facts", "faithful", "brief"))}  # fmt: skip
 OTHER_NUMBERS: Mapping[str, Mapping[str, Any]] = {"ppo_lam1": {"cells.advantage.lam": 1.0}}
 

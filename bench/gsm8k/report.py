@@ -199,10 +199,12 @@ def _draw_digest(found: dict[str, Any], pyplot: Any) -> Any:
 
 
 def digest_curves(rows: list[dict[str, Any]]) -> tuple[list[float], list[float], list[float]]:
-    """Proxy, truth and KL by step, of the sampled summaries that were trained on."""
+    """Proxy, truth and KL by step, of the sampled summaries that were trained on. KL is the mean log-ratio where it was
+    kept: in k3 a single token can be all of it."""
     weights = TASKS["digest_drafts"].utility.items()
     truth = [sum(weight * row[f"reward/verifier/{part}"] for part, weight in weights) for row in rows]
-    return [row["reward/mean"] for row in rows], truth, [row["policy/ref_kl"] for row in rows]
+    kl = [row.get("policy/ref_kl_k1", row["policy/ref_kl"]) for row in rows]
+    return [row["reward/mean"] for row in rows], truth, kl
 
 
 def main() -> None:
