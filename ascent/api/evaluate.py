@@ -117,7 +117,7 @@ def evaluate(
         result.metrics["pass@8"].value, result.answers[0].completion
     """
     _check_arguments(samples, limit, invalid_rows, out)
-    section = as_section(env) if env is None or isinstance(env, str) else env
+    section = as_section(env)
     prompts = load_prompts(data, limit, invalid_rows)
     scorer = scorer_for(data, prompts, reward)
     settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
@@ -197,7 +197,7 @@ def scorer_for(data: str, prompts: Sequence[Prompt], reward: str | Mapping[str, 
             f"verifier of {task.name}", lambda rollouts, _: [task.verify(r.prompt, r.text) for r in rollouts]
         )
     given = default_reward(prompts) if reward is None else reward
-    section = as_section(given, "--reward", "{use: programs, sandbox: none}") if isinstance(given, str) else given
+    section = as_section(given, "--reward", "{use: programs, sandbox: none}")
     if section is None:
         return AnswerScorer("no reward", lambda rollouts, _: [{} for _ in rollouts])
     use = section["use"]

@@ -19,14 +19,16 @@ EPISODE_KEYS = tuple(inspect.signature(Limits).parameters)
 
 
 def as_section(
-    text: str | None, option: str = "--env", example: str = "{use: tools, tools: [calculator]}"
-) -> dict[str, Any] | None:
-    """An option of the command line as a recipe section: a name, or a YAML mapping."""
-    value = None if text is None else read(text, option)
-    if value is None or isinstance(value, str):
-        return None if value is None else {"use": value}
-    if not isinstance(value, dict) or not isinstance(value.get("use"), str):
-        raise ValueError(f"{option} {text!r}, but it is a name, or a section such as '{example}'")
+    given: str | Mapping[str, Any] | None, option: str = "--env", example: str = "{use: tools, tools: [calculator]}"
+) -> Mapping[str, Any] | None:
+    """An option as a recipe section: a name or a YAML mapping from the command line, a mapping from Python."""
+    if given is None:
+        return None
+    value = read(given, option) if isinstance(given, str) else given
+    if isinstance(value, str):
+        return {"use": value}
+    if not isinstance(value, Mapping) or not isinstance(value.get("use"), str):
+        raise ValueError(f"{option} {given!r}, but it is a name, or a section such as '{example}'")
     return value
 
 

@@ -119,6 +119,9 @@ def test_judges_of_files(tmp_path: Path) -> None:
     for section in (f"{{use: '{part}:share', of: 20}}", {"use": f"{part}:share", "of": 20}):
         scorer = scorer_for("a.jsonl", prompt_with("?", "Lima"), section)
         assert scorer.score(rollouts[:2], Tally()) == [{"reward": 0.3}, {"reward": 0.2}]
+    for wrong in ("", "{of: 20}", {"of": 20}, 3):
+        with pytest.raises(ValueError, match=r"--reward .*, but it is a name, or a section such as '\{use: programs"):
+            scorer_for("a.jsonl", prompt_with("?", "Lima"), wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"--reward '\{of: 20\}', but it is a name, or a section such as"):
         scorer_for("a.jsonl", prompt_with("?", "Lima"), "{of: 20}")
     maths = scorer_for("a.jsonl", prompt_with("?", "#### 4"), None)
