@@ -19,6 +19,7 @@ from ascent.classic.policies import BoxPolicy, CategoricalPolicy, Critic, build_
 from ascent.classic.result import Result
 from ascent.losses import values as losses
 from ascent.maths import masked
+from ascent.maths.blas import use_blas
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def start(env_id: str, settings: Settings, *, seed: int, scale: bool = False) ->
     """The parts of a run. `scale` turns on the running scaling of observations and rewards."""
     if seed < 0:
         raise ValueError(f"seed={seed}, but it must be at least 0")
+    use_blas()
     started = time.perf_counter()
     environments = Environments(env_id, settings.envs, seed * 1000, gamma=settings.gamma if scale else None)
     with torch.random.fork_rng(devices=[]):

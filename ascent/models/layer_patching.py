@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ascent.maths.blas import use_blas
 from ascent.models import attention, quantize, residual_norm, routing, shared_input
 
 ROTARY = "apply_rotary_pos_emb"  # its name in every architecture
@@ -167,9 +168,7 @@ def patch_layers(module: PreTrainedModel, kernels: str | None = None) -> Patched
     kernels = kernels or kernels_of(module).name
     if kernels not in KERNEL_SETS:
         raise ValueError(f"kernels={kernels!r} does not exist; choose from {', '.join(KERNEL_SETS)}")
-    # On ARM, oneDNN takes float32 products over from the BLAS from 9 rows on: up to 6 times slower for small matrices,
-    # never faster, and with another order of summation, so a row's bits would depend on its batch.
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    use_blas()
     module.set_attn_implementation(KERNEL_SETS[kernels].attention)
     counts = dict.fromkeys(("linear", "quantized", "norm", "mlp", "router", "decoder"), 0)
     unpatched = []

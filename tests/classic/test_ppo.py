@@ -128,8 +128,9 @@ def test_a_result_records_episodes_steps_and_updates():
 
 @pytest.mark.slow
 def test_ppo_learns_cartpole():
-    """Seeds 0 to 5: 474 to 500. (After 12,000 steps 151 to 258 there, and 146 on another processor.)"""
-    settings = ppo.Settings(steps=24_000, length=64, minibatch=256, gamma=0.98, lam=0.9, lr=2e-3)
+    """Seeds 0 to 7: 500. (After 24,000 steps with a constant learning rate 492 to 500 but for one seed, 230, whose
+    value changes with rounding: 500 there with another library for products, and 380 for another seed.)"""
+    settings = ppo.Settings(steps=32_000, length=64, minibatch=256, gamma=0.98, lam=0.9, lr=2e-3, anneal=True)
     result = ppo.train("CartPole-v1", settings, seed=0)
     assert np.mean(result.returns[:20]) < 60
     assert np.mean(evaluate(result.policy, "CartPole-v1", 20, 10**6)) > 350

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from ascent.classic import policy_gradient, ppo, trpo
+from ascent.classic import dqn, policy_gradient, ppo, trpo
 from ascent.classic.run import Settings, explained_variance, recent_return, start
 
 SMALL = Settings(envs=2, hidden=(4,), gamma=0.9)
@@ -60,3 +60,14 @@ def test_settings_that_every_method_has_are_checked_once_for_all(wrong, words):
 def test_state_dependent_noise_is_refused_where_actions_are_discrete():
     with pytest.raises(ValueError, match="hold=4 on the actions Discrete"):
         start("CartPole-v1", dataclasses.replace(SMALL, hold=4), seed=0)
+
+
+@pytest.mark.parametrize("method", (ppo, dqn), ids=("ppo", "dqn"))
+def test_what_the_process_computed_with_before_changes_no_bit(method, monkeypatch):
+    """A language model switches oneDNN off; on ARM its float32 products have other bits than those of the BLAS."""
+    settings = ppo.Settings(steps=600, length=64) if method is ppo else dqn.Settings(steps=600, warmup=100)
+    runs = []
+    for enabled in (True, False):
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", enabled)
+        runs.append(method.train("CartPole-v1", settings, seed=3).history)
+    assert runs[0] == runs[1]
