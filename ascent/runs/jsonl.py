@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 Record = dict[str, Any]
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+SPACED = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
+COMPACT = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 class JsonlRecords(NamedTuple):
@@ -56,8 +58,11 @@ class JsonlWriter:
 
 def encode_line(record: Mapping[str, Any], *, compact: bool = False) -> bytes:
     """A record as one line; `compact` omits the spaces."""
-    separators = (",", ":") if compact else None
-    text = json.dumps(_encode_floats(record), allow_nan=False, ensure_ascii=False, separators=separators)
+    encoder = COMPACT if compact else SPACED
+    try:
+        text = encoder.encode(record)
+    except (TypeError, ValueError):  # a mapping that is no dict, or a float that is not finite: both are seldom
+        text = encoder.encode(_encode_floats(record))
     return text.encode(errors="replace") + b"\n"
 
 

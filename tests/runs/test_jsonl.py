@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import resource
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
-from ascent.runs.jsonl import JsonlWriter, drop_after, numbers, read, read_ends
+from ascent.runs.jsonl import JsonlWriter, drop_after, encode_line, numbers, read, read_ends
 
 
 def write(path: Path, steps: int) -> None:
@@ -27,6 +28,15 @@ def test_what_is_appended_is_read_back_at_once(tmp_path: Path) -> None:
     lines.close()
     lines.close()
     assert read(tmp_path / "none.jsonl") == ([], None)
+
+
+@pytest.mark.parametrize("odd", (1.5, math.nan))
+def test_mappings_and_tuples_are_objects_and_lists(odd: float) -> None:
+    record = MappingProxyType({"a": MappingProxyType({"b": (1, odd)})})
+    assert encode_line(record, compact=True) == (b'{"a":{"b":[1,1.5]}}\n' if odd == 1.5 else b'{"a":{"b":[1,"NaN"]}}\n')
+    assert encode_line(dict(record)) == encode_line(record)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        encode_line({"a": object()})
 
 
 def test_numbers_come_back_as_numbers() -> None:
