@@ -61,10 +61,10 @@ class Host(NamedTuple):
     own: float
 
 
-# Measured: the 1.5B shape on one H200, 64 prompts x 8 completions of 512 tokens (bench/step_gpu.py, work E).
-SAMPLING, UPDATE, SCALE, DECODE = 3.1, 5.9, 16, 512 * 0.005  # seconds; the step here has 16 times as many prompts
+# Measured: the 1.5B shape on one H200, 64 prompts x 8 completions of 512 tokens (2026-11-17-step-gpu.json, work E).
+SAMPLING, UPDATE, SCALE, DECODE = 2.8, 5.5, 16, 512 * 0.005  # seconds; the step here has 16 times as many prompts
 NVLINK, NETWORK = 0.8 * 450e9, 0.8 * 50e9  # bytes a second of a GPU, inside and between machines of 8
-HOST = Host(read=0.58, own=0.54)
+HOST = Host(read=0.22, own=0.28)
 
 
 def time_table() -> Iterator[str]:
