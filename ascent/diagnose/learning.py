@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
+from typing import Any
 
 from ascent.advice import RATE, KeyChange, changes, multiply
 from ascent.diagnose.facts import Facts, change_of, examples, mean
@@ -289,7 +291,14 @@ def useless_critic(facts: Facts) -> Finding | None:
                 "ten times",
             ),
             KeyChange("update.critic_warmup_steps", "10", "the critic learns before the policy follows it"),
-            KeyChange("model.critic_from", "the reward model or the policy"),
+            critic_start(facts.config),
         ),
         metrics=("critic/explained_variance", "critic/loss", "reward/mean"),
     )
+
+
+def critic_start(config: Mapping[str, Any]) -> KeyChange:
+    """Another start than the run's: a reward model's scores of unfinished texts can be far from any return."""
+    if config.get("model.reward_model") and not config.get("model.critic_from"):
+        return KeyChange("model.critic_from", str(config["model.policy"]), "the policy: values start at 0")
+    return KeyChange("model.critic_from", "the reward model or the policy")

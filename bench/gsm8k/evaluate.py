@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from reward import is_correct
-from settings import RL, VARIANTS, Study
+from settings import COMPARED, RL, VARIANTS, Study
 
 import ascent
 from ascent.maths.estimates import estimate
@@ -57,16 +57,18 @@ class Evaluator:
 
 
 def test_points(study: Study, stage: str, seed: int | None) -> list[dict[str, Any]]:
-    """The test of every model that the stage saved, by step. TRL trains float32 models of which only products are in
-    bfloat16, not embeddings, norms and sums, so its models are tested in float32."""
+    """The tests of every model that the stage saved, by dtype and step. The files of both sides are float32. A bfloat16
+    model has their roundings for weights, and after training from bfloat16 files it can be quite another model: what is
+    compared is tested in both."""
     from safetensors.torch import load_file
 
     folders = sorted(study.points(stage, seed).iterdir(), key=lambda each: int(each.name))
     if stage in (*RL[1:], *VARIANTS):
         folders = [each for each in folders if int(each.name) >= study.settings.trl_steps]
-    dtype = "float32" if stage.startswith("trl_") else None
-    evaluator, found = Evaluator(study, study.model, dtype=dtype), []  # TRL's models have no tokenizer beside them
-    for folder in folders:
-        evaluator.load(load_file(folder / "model.safetensors"))
-        found.append({"step": int(folder.name), **evaluator.test()})
+    found = []
+    for dtype in ("bfloat16", "float32") if stage in COMPARED else (study.settings.dtype,):
+        evaluator = Evaluator(study, study.model, dtype=dtype)  # TRL's models have no tokenizer beside them
+        for folder in folders:
+            evaluator.load(load_file(folder / "model.safetensors"))
+            found.append({"step": int(folder.name), "dtype": dtype, **evaluator.test()})
     return found

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from evaluate import Evaluator, peak_gb, test_points
-from settings import LEARNING_RATES, VARIANTS, Study
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from settings import DPO_CELLS, LEARNING_RATES, VARIANTS, Study
+from torch import Tensor
 
 import ascent
 from ascent.runs.folder import Run, read_run, state_of
@@ -29,7 +32,7 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 # Of a step's metrics. The parts of the verifier are the truth where a reward model gives the score.
 KEPT = {"step", "loss/total", "reward/mean", "tokens/trained", "completion/length_mean", "policy/entropy",
-        "optim/grad_norm", "policy/ref_kl", "policy/ref_kl_k1",
+        "optim/grad_norm", "policy/ref_kl", "policy/ref_kl_k1", "critic/explained_variance",
         *(f"reward/verifier/{part}" for part in ("correct", "facts", "faithful", "brief"))}  # fmt: skip
 OTHER_NUMBERS: Mapping[str, Mapping[str, Any]] = {"ppo_lam1": {"cells.advantage.lam": 1.0}}
 
@@ -72,26 +75,41 @@ def rl_recipe(
 
 
 def keep(study: Study, stage: str, seed: int | None, folder: Path) -> None:
-    """Moves the models of a run's checkpoints to where they are tested; the optimizer's state is gigabytes."""
+    """Moves the models of a run's checkpoints to where they are tested, in float32; the optimizer's state is
+    gigabytes."""
     target = study.points(stage, seed)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for checkpoint in (folder / "checkpoints").iterdir():
+        weights = float32_weights(checkpoint)
         shutil.move(checkpoint / "model", target / checkpoint.name)
+        save_file(weights, target / checkpoint.name / "model.safetensors", metadata={"format": "pt"})
     shutil.rmtree(folder)
+
+
+def float32_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """The policy's masters by the names of its weights; a float32 weight is its own."""
+    weights, mark = load_file(checkpoint / "model/model.safetensors"), "optimizer/master.module."
+    with safe_open(checkpoint / "optimizer.safetensors", framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - not a mapping
+            learner, found, weight = name.partition(mark)
+            if found and learner in ("learner/", "learners/policy/"):
+                weights[weight] = file.get_tensor(name)
+    return weights
 
 
 def sft(study: Study) -> dict[str, Any]:
     """Leaves the model that RL and DPO start from."""
     folder = study.folder("sft")
     run = train(sft_recipe(study, study.work / "data/sft.jsonl", study.model, study.settings.sft_steps), folder)
-    shutil.rmtree(study.sft, ignore_errors=True)
+    for target in (study.sft, study.sft_masters):
+        shutil.rmtree(target, ignore_errors=True)
     ascent.export(folder, study.sft)
-    found = curve(run)
+    found = {**curve(run), "sha256": hashlib.sha256((study.sft / "model.safetensors").read_bytes()).hexdigest()}
     keep(study, "sft", None, folder)
+    shutil.copytree(study.points("sft") / str(study.settings.sft_steps), study.sft_masters)
     shutil.copytree(study.model, study.points("sft") / "0")
-    weights = study.points("sft") / str(study.settings.sft_steps) / "model.safetensors"
-    return {**found, "sha256": hashlib.sha256(weights.read_bytes()).hexdigest()}
+    return found
 
 
 def pilot(study: Study, place: int) -> dict[str, Any]:
@@ -128,20 +146,22 @@ def rl(study: Study, stage: str, seed: int) -> dict[str, Any]:
     return found if stage == "grpo" else {**found, "points": test_points(study, stage, seed)}
 
 
-def dpo_recipe(study: Study) -> dict[str, Any]:
+def dpo_recipe(study: Study, cell: int) -> dict[str, Any]:
     settings = study.settings
     return {
-        **common(study), "algorithm": "dpo", "model.policy": str(study.sft),
+        **common(study), "algorithm": "dpo", "model.policy": str(study.dpo_start(cell)),
+        "model.dtype": DPO_CELLS[cell][0],
         "data.train": str(study.work / "data/pairs.jsonl"),
         "data.batch_size": settings.dpo_batch, "data.max_tokens": settings.max_tokens,
         "cells.loss.beta": settings.dpo_beta, "update.learning_rate": settings.dpo_learning_rate, "data.epochs": 1,
     }  # fmt: skip
 
 
-def dpo(study: Study) -> dict[str, Any]:
-    folder = study.folder("dpo")
-    run = train(dpo_recipe(study), folder)
-    return {**curve(run), "test": Evaluator(study, folder).test()}
+def dpo(study: Study, cell: int) -> dict[str, Any]:
+    folder, (dtype, start) = study.folder("dpo", cell), DPO_CELLS[cell]
+    found = curve(train(dpo_recipe(study, cell), folder))
+    keep(study, "dpo", cell, folder)
+    return {"dtype": dtype, "start": start, **found, "points": test_points(study, "dpo", cell)}
 
 
 def curve(run: Run) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 from datasets import Dataset
 from evaluate import peak_gb, test_points
 from reward import trl_correct
-from settings import Study
+from settings import DPO_CELLS, Study
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 import ascent
@@ -134,20 +134,22 @@ def as_text(row: dict[str, Any], tokenizer: Any) -> dict[str, str]:
     return {"prompt": prompt, **{name: row[name][0]["content"] for name in ("chosen", "rejected")}}
 
 
-def dpo(study: Study) -> dict[str, Any]:
+def dpo(study: Study, cell: int) -> dict[str, Any]:
     from trl import DPOConfig, DPOTrainer
 
-    settings = study.settings
-    model, tokenizer = load(study.sft)
-    clock = Clock(study.points("trl_dpo"), 10**6)
+    settings, (dtype, start), folder = study.settings, DPO_CELLS[cell], study.dpo_start(cell)
+    model, tokenizer = load(folder)
+    clock = Clock(study.points("trl_dpo", cell), 10**6)
+    options = common(study, "trl_dpo", cell)
     trainer = DPOTrainer(
-        model=model, ref_model=load(study.sft)[0], processing_class=tokenizer, callbacks=[clock],
+        model=model, ref_model=load(folder)[0], processing_class=tokenizer, callbacks=[clock],
         train_dataset=Dataset.from_list([as_text(row, tokenizer) for row in rows_of(study.work / "data/pairs.jsonl")]),
         args=DPOConfig(
-            **common(study, "trl_dpo", 0), per_device_train_batch_size=settings.dpo_batch, beta=settings.dpo_beta,
+            **options | {"bf16": options["bf16"] and dtype == "bfloat16"}, beta=settings.dpo_beta,
+            per_device_train_batch_size=settings.dpo_batch // 2, gradient_accumulation_steps=2,
             num_train_epochs=1, learning_rate=settings.dpo_learning_rate, lr_scheduler_type="constant",
             max_length=settings.max_tokens, train_sampling_strategy="sequential",
         ),
     )  # fmt: skip
     trainer.train()
-    return {**clock.curve(), "points": test_points(study, "trl_dpo", None)}
+    return {"dtype": dtype, "start": start, **clock.curve(), "points": test_points(study, "trl_dpo", cell)}

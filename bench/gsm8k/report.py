@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from settings import CELLS, PHASES, RL, SEEDED, SEEDS, Settings
+from settings import CELLS, DPO_CELLS, PHASES, REMEDIES, RL, SEEDED, SEEDS, Settings
 
 from ascent.tasks import TASKS
 
@@ -37,16 +37,22 @@ def gather(out: Path, part: str = "results") -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
 
 
-def points_of(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """Tests of a stage's models by step, with the seconds of training up to there; the first is SFT's."""
+def points_of(found: dict[str, Any], name: str, dtype: str = "bfloat16") -> list[dict[str, Any]]:
+    """Tests of a stage's models by step, with the seconds of training up to there; the first is SFT's. Those in the
+    other dtype where there are none in this one."""
     tested = found[name].get("points") or found.get(f"test_{name}", {}).get("points", []) if name in found else []
+    tested = of_dtype(tested, dtype)
     seconds = {row["step"]: row["seconds"] for row in found.get(name, {}).get("steps", [])}
-    start = [{**end_of_sft(found), "step": 0, "seconds": 0.0}] if tested and "test_sft" in found else []
+    start = [{**end_of_sft(found, dtype), "step": 0, "seconds": 0.0}] if tested and "test_sft" in found else []
     return [*start, *({**point, "seconds": seconds[point["step"]]} for point in tested)]
 
 
-def end_of_sft(found: dict[str, Any]) -> dict[str, Any]:
-    return found["test_sft"]["points"][-1]  # type: ignore[no-any-return]
+def of_dtype(points: list[dict[str, Any]], dtype: str) -> list[dict[str, Any]]:
+    return [each for each in points if each["dtype"] == dtype] or points
+
+
+def end_of_sft(found: dict[str, Any], dtype: str = "bfloat16") -> dict[str, Any]:
+    return of_dtype(found["test_sft"]["points"], dtype)[-1]
 
 
 def seconds_to(points: list[dict[str, Any]], target: float, kind: str) -> float | None:
@@ -69,9 +75,15 @@ def interval(values: list[float]) -> dict[str, Any]:
 
 
 def verdict(found: dict[str, Any]) -> dict[str, Any]:
-    curves = {stage: {seed: points_of(found, f"{stage}-{seed}") for seed in SEEDS} for stage in SEEDED}
-    result: dict[str, Any] = {"start": end_of_sft(found) if "test_sft" in found else None}
-    result["training_reward"] = training_rewards(found)
+    start = end_of_sft(found) if "test_sft" in found else None
+    return {"start": start, "training_reward": training_rewards(found), **compare(found, SEEDED, "bfloat16"),
+            "float32": compare(found, PHASES[2], "float32")}  # fmt: skip
+
+
+def compare(found: dict[str, Any], stages: Iterable[str], dtype: str) -> dict[str, Any]:
+    """By greedy tests and by means of samples."""
+    curves = {stage: {seed: points_of(found, f"{stage}-{seed}", dtype) for seed in SEEDS} for stage in stages}
+    result: dict[str, Any] = {}
     for kind in KINDS:
         shares = {}
         for seed in SEEDS:
@@ -85,7 +97,7 @@ def verdict(found: dict[str, Any]) -> dict[str, Any]:
         }
         above = [
             stage for stage in RL
-            if any(curves[stage].values()) and all(
+            if stage in curves and any(curves[stage].values()) and all(
                 points[-1][kind]["low"] > points[0][kind]["high"] for points in curves[stage].values() if points
             )
         ]  # fmt: skip
@@ -144,7 +156,7 @@ def plot(found: dict[str, Any], alone: dict[str, Any], folder: Path) -> None:
     accuracy = partial(_draw_accuracy, alone=alone)
     pictures: dict[str, Callable[..., Any]] = {"gsm8k": accuracy, "gsm8k-losses": _draw_losses}
     if "digest_ppo-0" in found:
-        pictures["gsm8k-digest"] = _draw_digest
+        pictures |= {"gsm8k-digest": _draw_digest, "gsm8k-critic-start": _draw_critic_start}
     for name, draw in pictures.items():
         figure = draw(found, pyplot)
         figure.tight_layout()
@@ -173,28 +185,55 @@ def _draw_accuracy(found: dict[str, Any], pyplot: Any, *, alone: dict[str, Any])
 
 def _draw_losses(found: dict[str, Any], pyplot: Any) -> Any:
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
-    for axis, stage in zip(axes, ("sft", "dpo"), strict=True):
-        for name, label in ((stage, "ours"), (f"trl_{stage}", "TRL")):
+    curves = [("sft", "sft", "")]
+    curves += [("dpo", f"dpo-{cell}", f", {dtype} from {start}") for cell, (dtype, start) in enumerate(DPO_CELLS)]
+    titles = dict(zip(("sft", "dpo"), axes, strict=True))
+    for number, (title, stage, what) in enumerate(curves):
+        for name, label, style in ((stage, "ours", "-"), (f"trl_{stage}", "TRL", "--")):
             rows = [row for row in found.get(name, {}).get("steps", []) if "loss/total" in row]
-            axis.plot([row["step"] for row in rows], [row["loss/total"] for row in rows], label=label, alpha=0.7)
-        axis.set(title=stage, xlabel="step", ylabel="loss")
-        axis.legend()
+            x, y = [row["step"] for row in rows], [row["loss/total"] for row in rows]
+            titles[title].plot(x, y, style, label=f"{label}{what}", color=f"C{number}", alpha=0.7)
+    for title, axis in titles.items():
+        axis.set(title=title, xlabel="step", ylabel="loss")
+        axis.legend(fontsize=8)
     return figure
+
+
+def digest_records(found: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    cells = range(CELLS["digest_ppo"])
+    return {cell: found[name] for cell in cells if (name := f"digest_ppo-{cell}") in found}
 
 
 def _draw_digest(found: dict[str, Any], pyplot: Any) -> Any:
     """The score that PPO maximizes, the utility that is meant, and how far the policy has moved."""
     figure, axes = pyplot.subplots(1, 3, figsize=(13, 4))
-    for cell, record in enumerate(found.get(f"digest_ppo-{cell}") for cell in range(CELLS["digest_ppo"])):
-        if record is not None:
-            rows, other = record["steps"], "".join(f", {key} {value}" for key, value in record.get("other", {}).items())
+    for cell, record in digest_records(found).items():
+        if not record["other"]:
+            rows = record["steps"]
             for axis, values in zip(axes, digest_curves(rows), strict=True):
-                label = f"{record['pairs']} pairs, beta {record['beta']}{other}"
+                label = f"{record['pairs']} pairs, beta {record['beta']}"
                 axis.plot([row["step"] for row in rows], values, color=f"C{cell}", label=label)
     titles = ("score of the reward model", "true utility (at most 2)", "KL from imitation, nats per token")
     for axis, title in zip(axes, titles, strict=True):
         axis.set(title=title, xlabel="step of PPO")
     axes[0].legend()
+    return figure
+
+
+def _draw_critic_start(found: dict[str, Any], pyplot: Any) -> Any:
+    """The first steps on the reward model from few pairs, by where the critic starts and what it is for; both seeds."""
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
+    shown = [each for each in digest_records(found).values() if (each["pairs"], each["beta"]) == ("few", 0.1)]
+    for record in shown:
+        other = {key: value for key, value in record["other"].items() if key != "seed"}
+        color, rows = f"C{[{}, *REMEDIES].index(other)}", record["steps"][:40]
+        label = ", ".join(f"{key} {value}" for key, value in other.items()) or "the critic starts as the reward model"
+        for axis, name in zip(axes, ("reward/mean", "completion/length_mean"), strict=True):
+            style = {"color": color, "alpha": 0.8} | ({} if "seed" in record["other"] else {"label": label})
+            axis.plot([row["step"] for row in rows], [row[name] for row in rows], **style)
+    for axis, title in zip(axes, ("score of the reward model", "tokens per completion"), strict=True):
+        axis.set(title=title, xlabel="step of PPO")
+    axes[0].legend(fontsize=8)
     return figure
 
 

@@ -16,7 +16,9 @@ seeds included. So everything is short, and the same for both sides:
             the reward before the critic has learned anything (added after the first results of ppo, before its own).
     dpo     pairs of a correct and a wrong sample of the SFT model (7,473 training questions x 8 samples), one epoch in
             batches of 32, beta .1, learning rate 3e-5. (First 2,048 questions and 5e-6: nine steps in which the losses
-            of both sides were 0.69 plus rounding.)
+            of both sides were 0.69 plus rounding.) Three times: from the SFT model's bfloat16 files, in float32 from
+            the same files, and from its float32 masters. (The last two were added when the tests of the two sides
+            differed and their losses did not: ours was tested in bfloat16, TRL's in float32.)
     digest  the task `digest_drafts` in the model's chat format: SFT on summaries of mixed quality, a reward model from
             2,560 pairs, and one from 256. digest_ppo: 120 steps of PPO on each of the two, with KL in the reward and
             without. The score is the proxy, the task's own utility the truth, both of the sampled summaries. (First 40
@@ -28,8 +30,9 @@ seeds included. So everything is short, and the same for both sides:
 
 Both sides have float32 master weights and compute in bfloat16. The reward is 1 for the right number after "####" and 0
 otherwise, on both sides by the same function. Models are saved every eight steps and tested afterwards, those of both
-sides by the same engine, TRL's in float32: greedy, and the mean of eight samples. Those of rloo, ppo and dapo are
-tested after 24 and 32 steps only (changed before any of them had run, for want of time).
+sides by the same engine: greedy, and the mean of eight samples. What is saved is float32 on both sides; what is
+compared is tested in bfloat16 and in float32, everything else in bfloat16. Models of rloo, ppo and dapo are tested
+after 24 and 32 steps only (changed before any of them had run, for want of time).
 
 Wall-clock is compared for sft and grpo, which have the GPU to themselves; the others share it.
 
@@ -57,14 +60,22 @@ NEEDS = {"dpo": "pairs", "trl_dpo": "pairs", "digest_ppo": "digest"}
 SEEDED = (*RL, *VARIANTS, "trl_grpo")  # once for every seed
 SEEDS = (1, 2, 3)
 LEARNING_RATES = (1e-5, 3e-5, 1e-4)  # of the pilot
-# The pairs of the reward model, many or few, the coefficient of KL in the reward, and what else is changed: the last
-# three were added when PPO had learned not to end in its first steps on the reward model from few pairs.
+# The pairs of the reward model, many or few, the coefficient of KL in the reward, and what else is changed. Remedies
+# were added when PPO had learned not to end in its first steps on the reward model from few pairs.
+REMEDIES: tuple[dict[str, float | str], ...] = (
+    {"update.critic_warmup_steps": 10}, {"model.critic_from": "sft"}, {"cells.advantage.lam": 1.0},
+)  # fmt: skip
 DIGEST_CELLS: tuple[tuple[str, float, dict[str, float | str]], ...] = (
     ("many", 0.1, {}), ("many", 0.0, {}), ("few", 0.1, {}), ("few", 0.0, {}),
-    ("few", 0.1, {"update.critic_warmup_steps": 10}), ("few", 0.1, {"model.critic_from": "sft"}),
-    ("few", 0.1, {"cells.advantage.lam": 1.0}),
+    *(("few", 0.1, each) for each in REMEDIES),
+    *(("few", 0.1, {**each, "seed": 2}) for each in ({}, *REMEDIES)),
 )  # fmt: skip
-CELLS = {"pilot": len(LEARNING_RATES), "digest_ppo": len(DIGEST_CELLS)}  # stages with a number in place of a seed
+# The dtype of the weights, and where the float32 ones start: at the bfloat16 files of SFT's model, or at its masters.
+DPO_CELLS = (("bfloat16", "files"), ("float32", "files"), ("bfloat16", "masters"))
+CELLS = {  # stages with a number in place of a seed
+    "pilot": len(LEARNING_RATES), "digest_ppo": len(DIGEST_CELLS), "dpo": len(DPO_CELLS), "trl_dpo": len(DPO_CELLS),
+}  # fmt: skip
+COMPARED = ("sft", "trl_sft", "grpo", "trl_grpo", "dpo", "trl_dpo")  # tested in both dtypes
 
 
 @dataclass(frozen=True)
@@ -156,6 +167,14 @@ class Study:
     def sft(self) -> Path:
         """The model that RL and DPO start from: ours after SFT, as a folder of transformers."""
         return self.work / "sft-model"
+
+    @property
+    def sft_masters(self) -> Path:
+        """The same model in float32: what its bfloat16 weights are roundings of."""
+        return self.work / "sft-masters"
+
+    def dpo_start(self, cell: int) -> Path:
+        return self.sft_masters if DPO_CELLS[cell][1] == "masters" else self.sft
 
     def write(self, stage: str, seed: int | None, found: dict[str, object]) -> None:
         record = {"stage": stage, "seed": seed, "settings": asdict(self.settings), **found}

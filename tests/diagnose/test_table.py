@@ -264,3 +264,15 @@ def test_a_cold_policy_is_named_before_what_large_updates_do_to_it() -> None:
 def first(found: Facts) -> str | None:
     causes = find_causes(found)
     return causes[0].cause if causes else None
+
+
+def test_a_critic_that_started_as_the_reward_model_is_told_of_the_policy() -> None:
+    curves = {**FLAT, "critic/explained_variance": [-2.0] * STEPS, "critic/loss": [1.0] * STEPS}
+    for config, value in (
+        ({"model.policy": "runs/sft", "model.reward_model": "runs/rm"}, "runs/sft"),
+        ({"model.policy": "runs/sft", "model.reward_model": "runs/rm", "model.critic_from": "runs/c"}, "the reward"),
+        ({"model.policy": "runs/sft"}, "the reward"),
+    ):
+        found = find_causes(run(curves, config=config))[0]
+        start = next(each for each in found.changes if each.key == "model.critic_from")
+        assert str(start.value).startswith(value)

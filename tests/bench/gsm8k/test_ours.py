@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 import ascent
@@ -61,7 +63,7 @@ def measured_recipe(study: Any, name: str, where: Any) -> dict[str, Any]:
     """What the study ran, by the name of the recipe that ships."""
     ours, extras, settings = study("ours"), study("extras"), where.settings
     own: dict[str, Any] = {
-        "gsm8k_dpo": lambda: ours.dpo_recipe(where),
+        "gsm8k_dpo": lambda: ours.dpo_recipe(where, 0),
         "digest_sft": lambda: extras.digest_sft_recipe(where),
         "digest_rm": lambda: extras.digest_rm_recipe(where, settings.digest_pairs, 1),
         "digest_ppo": lambda: extras.digest_ppo_recipe(where, 0),
@@ -118,11 +120,13 @@ def test_the_reward_reads_the_last_number_after_the_mark(study: Any) -> None:
 
 
 def results_of(seconds: float, accuracies: list[float]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A stage and the tests of its models, every two steps."""
+    """A stage and the tests of its models, every two steps; in float32 a tenth less."""
     steps = range(2, 2 * len(accuracies) + 1, 2)
     rows = [{"step": step, "seconds": seconds * step} for step in range(1, steps[-1] + 1)]
     points = [
-        {"step": step} | {kind: {"value": a, "low": a - 0.1, "high": a + 0.1} for kind in ("greedy", "mean@8")}
+        {"step": step, "dtype": dtype}
+        | {kind: {"value": a - less, "low": a - 0.1, "high": a + 0.1} for kind in ("greedy", "mean@8")}
+        for dtype, less in (("bfloat16", 0.0), ("float32", 0.1))
         for step, a in zip(steps, accuracies, strict=True)
     ]
     return {"steps": rows}, {"points": points}
@@ -142,6 +146,10 @@ def test_the_verdict(study: Any) -> None:
     assert result["accuracy"]["grpo"][4] == {"mean": pytest.approx(0.4), "half_width": 0.0, "values": [0.4, 0.4]}
     assert report.seconds_to(report.points_of(found, "rloo-1"), 0.5, "greedy") is None
     assert report.seconds_to(report.points_of(found, "rloo-1"), 0.1, "greedy") == 0.0
+    in_float32 = report.verdict(found)["float32"]["mean@8"]["accuracy"]
+    assert in_float32["grpo"][4]["mean"] == pytest.approx(0.3) and in_float32["trl_grpo"][4]["mean"] == pytest.approx(
+        0.2
+    )
 
 
 def test_the_page_has_the_table_of_the_committed_results(study: Any) -> None:
@@ -192,6 +200,21 @@ def test_a_stage_that_was_stopped_after_its_run_takes_it_as_it_is(study: Any, tm
     train = study("ours").train
     run = train({**recipe, "run.steps": 2}, tmp_path / "run")
     assert train(recipe, tmp_path / "run").metrics == run.metrics
+
+
+def test_models_are_kept_in_float32(study: Any, tmp_path: Path) -> None:
+    """Of two learners the policy's masters; their roundings are the weights that the run saved."""
+    recipe = {
+        "algorithm": "ppo", "model.policy": "tiny:llama", "model.dtype": "bfloat16", "model.critic": "separate",
+        "data.train": "sort_digits:8", "rewards": [{"use": "verifier"}], "rollouts.prompts_per_step": 2,
+        "rollouts.max_new_tokens": 4, "update.minibatches": 1, "run.steps": 1,
+    }  # fmt: skip
+    ascent.train(recipe, run=tmp_path / "run", progress=False, say=lambda line: None)
+    checkpoint = tmp_path / "run/checkpoints/1"
+    saved, weights = load_file(checkpoint / "model/model.safetensors"), study("ours").float32_weights(checkpoint)
+    assert weights.keys() == saved.keys() and {each.dtype for each in weights.values()} == {torch.float32}
+    assert all(torch.equal(weights[name].bfloat16(), each) for name, each in saved.items())
+    assert any(not torch.equal(weights[name], each.float()) for name, each in saved.items())
 
 
 TEMPLATE = (
