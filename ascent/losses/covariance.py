@@ -19,6 +19,7 @@ from torch import Tensor
 from ascent.cells import step_statistic
 from ascent.losses.policy_losses import PolicyLoss, clip
 from ascent.maths import masked
+from ascent.maths.splitmix import shift_right, splitmix64
 from ascent.parameter_ranges import RARE, Fraction, NonNegative, checked, ordered
 
 ROUNDING = 1e-6  # of a log-prob in float32
@@ -145,23 +146,11 @@ def kl_cov(
 
 
 def hashed(*numbers_T: Tensor) -> Tensor:
-    """A number in [0, 1) that looks random and depends on nothing but the token's own numbers: splitmix64 of the bits.
-
-    All products and sums wrap around. The constant added first keeps 0 from being its own hash, the smallest of all.
-    """
+    """A number in [0, 1) that looks random and depends on nothing but the token's own numbers: a hash of their bits."""
     bits_T = torch.zeros_like(numbers_T[0], dtype=torch.int64)
     for x_T in numbers_T:
-        bits_T = bits_T ^ (x_T.detach().double() + 0.0).view(torch.int64)  # + 0.0: -0 and 0 are one number
-        bits_T = bits_T - 7046029254386353131  # 2^64 / golden ratio
-        for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
-            bits_T = (bits_T ^ _shifted(bits_T, shift)) * factor
-        bits_T = bits_T ^ _shifted(bits_T, 31)
-    return _shifted(bits_T, 11).double() / 2**53
-
-
-def _shifted(bits_T: Tensor, by: int) -> Tensor:
-    """To the right, filling with zeros, which torch's shift of signed integers does not."""
-    return (bits_T >> by) & (2 ** (64 - by) - 1)
+        bits_T = splitmix64(bits_T ^ (x_T.detach().double() + 0.0).view(torch.int64))  # + 0.0: -0 and 0 are one number
+    return shift_right(bits_T, 11).double() / 2**53
 
 
 def _number(loss_mask_T: Tensor, share: float) -> int:

@@ -26,7 +26,7 @@ from ascent.setup.on_policy_distillation import OnPolicyAnswers
 from ascent.setup.policy import adam_of, device, load_policy, reference_of
 from ascent.setup.samplers import local_sampler
 from ascent.setup.teacher import Teacher, teacher_of
-from ascent.setup.unrounded import unrounded_weights
+from ascent.setup.unrounded import describe_masters, unrounded_weights
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import Objective, objective_of
 from ascent.update.reference_cache import ReferenceCache
@@ -130,7 +130,7 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
         samples=answers is not None,
         unrounded=unrounded_weights(model) if model_folder is None else None,
     )
-    notes = (*notes, *describe_layout(layout))
+    notes = (*notes, *(describe_masters(model) if model_folder is None else ()), *describe_layout(layout))
     heldout: list[Batch] = []
     if config.data.evaluate is not None:
         found = prepare_records(config.data.evaluate, plan, renderer)

@@ -49,7 +49,7 @@ from ascent.setup.rewards import scorer_of
 from ascent.setup.samplers import REMOTE, can_overlap, check_engine, policy_sampler, reference_sampler, samples_exactly
 from ascent.setup.step_rewards import refuse_stepless
 from ascent.setup.teacher import teacher_of
-from ascent.setup.unrounded import unrounded_weights
+from ascent.setup.unrounded import describe_masters, unrounded_weights
 from ascent.update.device import to_device
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import critic_objective, objective_of
@@ -218,6 +218,7 @@ class RLSetup:
             f"log-probs of the sampling policy: {'as recorded' if exact else 'computed again by the trainer'}",
             *_warn_uncorrected(plan),
             *notes,
+            *(describe_masters(self.model) if model_folder is None else ()),
             *self._describe_ranks(plan, exact),
         )
 

@@ -1,12 +1,14 @@
-"""The float32 values that a model's bfloat16 weights are roundings of, where its files have them.
+"""Where float32 masters start: at the values that a model's bfloat16 weights are roundings of.
 
-A master that starts at a rounded value is in the middle of those that round to it, so that the first steps, which are
-smaller than the spacing of bfloat16 numbers, change few weights: one step of 1e-4 takes SmolLM2's loss on GSM8K from
-2.31 to 1.97, and from unrounded masters to 1.70.
+Files in float32 and the checkpoints of runs have them. Where only bfloat16 is left, masters are dithered: each starts
+somewhere among the values that round to its weight. Both leave the weights as they are. A master that started at its
+weight would be in the middle of these values, and the first steps, which are smaller than the spacing of bfloat16
+numbers, would change few weights (docs/decisions/0020).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,17 +17,62 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from ascent.maths.splitmix import shift_right, splitmix64
 from ascent.models.locate import ADAPTER_CONFIG, local_folder
 from ascent.models.model import LanguageModel
 from ascent.update.optim import Unrounded
 
 MASTER = "optimizer/master."  # in the files of a checkpoint (ascent.checkpoints.save), behind the learner's name
+CHUNK = 2**24  # weights at a time: their hashes take 8 bytes each
 
 
 def unrounded_weights(model: LanguageModel) -> Unrounded:
-    """By the names of its parameters: from files in float32, or from the masters of the run's checkpoint that its
-    folder belongs to. Nothing is read before it is called; an adapter's base is not asked."""
-    folder = None if model.module.dtype == torch.float32 else local_folder(model.origin)
+    """By the names of its trained parameters. Nothing is read before it is called."""
+    known = _values_in_files(model)
+    return {
+        name: partial(_start, name, weight.detach(), known.get(name))
+        for name, weight in model.named_parameters()
+        if weight.dtype == torch.bfloat16
+    }
+
+
+def _start(name: str, weight: Tensor, read: Callable[[], Tensor] | None) -> Tensor:
+    """The values of files if they round to the weight."""
+    values = None if read is None else read()
+    if values is None or values.numel() != weight.numel():
+        return dithered(name, weight)
+    rounded = values.view(weight.shape).to(weight.dtype).to(weight.device)
+    return values if torch.equal(rounded, weight) else dithered(name, weight)
+
+
+def describe_masters(model: LanguageModel) -> tuple[str, ...]:
+    """How many weights have no float32 values in files."""
+    known = _values_in_files(model)
+    names = [name for name, weight in model.named_parameters() if weight.dtype == torch.bfloat16 and name not in known]
+    return (f"float32 masters of {len(names)} bfloat16 weights are dithered (docs/models.md)",) if names else ()
+
+
+def dithered(name: str, weight: Tensor) -> Tensor:
+    """Float32 values that round to a bfloat16 weight, spread evenly over all that do; 0 stays 0. A function of name,
+    place and weight alone, so that they do not depend on the device or on how a model is divided."""
+    key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+    flat = weight.reshape(-1)
+    values = torch.empty(flat.shape, dtype=torch.float32, device=flat.device)
+    for start in range(0, len(flat), CHUNK):
+        part = flat[start : start + CHUNK]
+        places = torch.arange(start, start + len(part), device=flat.device)
+        # A bfloat16 number is the upper half of a float32 one; adding less than half of the lower half rounds back.
+        noise = (shift_right(splitmix64(places ^ key), 48) - 2**15).clamp_(min=1 - 2**15)
+        bits = part.view(torch.int16).to(torch.int32) << 16
+        moved = torch.where((part == 0) | ~part.isfinite(), bits, bits + noise.to(torch.int32))
+        values[start : start + CHUNK] = moved.view(torch.float32)
+    return values.view(weight.shape)
+
+
+def _values_in_files(model: LanguageModel) -> dict[str, Callable[[], Tensor]]:
+    """From files in float32, or from the masters of the run's checkpoint that the model's folder belongs to; an
+    adapter's base is not asked."""
+    folder = local_folder(model.origin)
     if folder is None or (folder / ADAPTER_CONFIG).is_file():
         return {}
     found: dict[str, Callable[[], Tensor]] = {}

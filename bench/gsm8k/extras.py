@@ -55,7 +55,11 @@ def digest_ppo_recipe(study: Study, cell: int) -> dict[str, Any]:
         "cells.reward_shaping.kl_penalty.beta": beta,
         "rewards": [{"use": "reward_model"}, {"use": "verifier", "weight": 0.0}], **other,
     }  # fmt: skip
-    return recipe | ({"model.critic_from": str(folder / "sft")} if "model.critic_from" in other else {})
+    if "model.critic_from" in other:
+        recipe["model.critic_from"] = str(folder / "sft")
+    if "update.critic_warmup_steps" in other:  # a trial has fewer steps than that
+        recipe["update.critic_warmup_steps"] = min(recipe["update.critic_warmup_steps"], settings.digest_steps - 1)
+    return recipe
 
 
 def digest_ppo(study: Study, cell: int) -> dict[str, Any]:

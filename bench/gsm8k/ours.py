@@ -102,12 +102,13 @@ def sft(study: Study) -> dict[str, Any]:
     """Leaves the model that RL and DPO start from."""
     folder = study.folder("sft")
     run = train(sft_recipe(study, study.work / "data/sft.jsonl", study.model, study.settings.sft_steps), folder)
-    for target in (study.sft, study.sft_masters):
+    for target in (study.sft, study.sft_bfloat16):
         shutil.rmtree(target, ignore_errors=True)
-    ascent.export(folder, study.sft)
-    found = {**curve(run), "sha256": hashlib.sha256((study.sft / "model.safetensors").read_bytes()).hexdigest()}
+    ascent.export(folder, study.sft_bfloat16)
+    weights = study.sft_bfloat16 / "model.safetensors"
+    found = {**curve(run), "sha256": hashlib.sha256(weights.read_bytes()).hexdigest()}
     keep(study, "sft", None, folder)
-    shutil.copytree(study.points("sft") / str(study.settings.sft_steps), study.sft_masters)
+    shutil.copytree(study.points("sft") / str(study.settings.sft_steps), study.sft)
     shutil.copytree(study.model, study.points("sft") / "0")
     return found
 

@@ -4,7 +4,8 @@ The model is SmolLM2-135M-Instruct, the test set is all of GSM8K's (1,319 questi
 seeds included. So everything is short, and the same for both sides:
 
     sft     7,473 training solutions, 2 epochs of batches of 64, learning rate 1e-4 with linear decay, no warmup.
-            All of the following start from it.
+            All of the following start from its float32 masters, both sides. (What was measured before 2026-11-19
+            started from its bfloat16 files, as if they were float32.)
     pilot   grpo, 24 steps with each of LEARNING_RATES, on seed 0. The one with the highest accuracy on 1,024 training
             questions (four samples each) is that of everything below, of both sides. The test set is not looked at.
     rl      grpo, dapo, ppo (separate critic), rloo: 32 steps of 64 prompts x 8 completions of at most 192 tokens,
@@ -18,7 +19,8 @@ seeds included. So everything is short, and the same for both sides:
             batches of 32, beta .1, learning rate 3e-5. (First 2,048 questions and 5e-6: nine steps in which the losses
             of both sides were 0.69 plus rounding.) Three times: from the SFT model's bfloat16 files, in float32 from
             the same files, and from its float32 masters. (The last two were added when the tests of the two sides
-            differed and their losses did not: ours was tested in bfloat16, TRL's in float32.)
+            differed and their losses did not: ours was tested in bfloat16, TRL's in float32.) From bfloat16 files ours
+            dithers its masters, since 2026-11-19.
     digest  the task `digest_drafts` in the model's chat format: SFT on summaries of mixed quality, a reward model from
             2,560 pairs, and one from 256. digest_ppo: 120 steps of PPO on each of the two, with KL in the reward and
             without. The score is the proxy, the task's own utility the truth, both of the sampled summaries. (First 40
@@ -165,16 +167,16 @@ class Study:
 
     @property
     def sft(self) -> Path:
-        """The model that RL and DPO start from: ours after SFT, as a folder of transformers."""
+        """The model that RL and DPO start from: ours after SFT, its float32 masters, as a folder of transformers."""
         return self.work / "sft-model"
 
     @property
-    def sft_masters(self) -> Path:
-        """The same model in float32: what its bfloat16 weights are roundings of."""
-        return self.work / "sft-masters"
+    def sft_bfloat16(self) -> Path:
+        """The same model as the run saved it."""
+        return self.work / "sft-bfloat16"
 
     def dpo_start(self, cell: int) -> Path:
-        return self.sft_masters if DPO_CELLS[cell][1] == "masters" else self.sft
+        return self.sft if DPO_CELLS[cell][1] == "masters" else self.sft_bfloat16
 
     def write(self, stage: str, seed: int | None, found: dict[str, object]) -> None:
         record = {"stage": stage, "seed": seed, "settings": asdict(self.settings), **found}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ascent.api.train import train_plan
 from ascent.models.host_memory import HostBuffer
+from ascent.setup.unrounded import dithered
 from ascent.update.offloaded_optim import OffloadedAdamW
 from ascent.update.optim import Adam, AdamW
 from tests.setup.runs import tiny_plan
@@ -133,3 +134,10 @@ def test_a_run_has_the_same_weights(tmp_path: Path) -> None:
         train_plan(tiny_plan(**changes), tmp_path / name, say=lambda line: None)
     files = [tmp_path / name / "checkpoints/2/optimizer.safetensors" for name in ("beside", "offloaded")]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_dithered_masters_are_the_same_on_every_device() -> None:
+    for name, weight in weights(torch.bfloat16).items():
+        found = dithered(name, weight.detach())
+        assert found.is_cuda and torch.equal(found.cpu(), dithered(name, weight.detach().cpu()))
+        assert torch.equal(found.bfloat16(), weight)

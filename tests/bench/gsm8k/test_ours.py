@@ -54,6 +54,14 @@ def test_a_stage_with_other_numbers_is_its_row_otherwise(study: Any, tmp_path: P
     assert replace(other, advantage=row.advantage) == row
 
 
+def test_every_cell_of_the_summaries_resolves(study: Any, tmp_path: Path) -> None:
+    settings = study("settings")
+    for size in (settings.Settings(), settings.TINY):
+        where = settings.Study(tmp_path, tmp_path, tmp_path, tmp_path, size)
+        for cell in range(settings.CELLS["digest_ppo"]):
+            plan_of(study("extras").digest_ppo_recipe(where, cell))
+
+
 # What the study sets for itself: where things are, the order of its rows, when models are saved, its reward.
 OWN = {"seed", "rewards", "model.policy", "model.dtype", "data.train", "data.shuffle", "data.epochs", "run.steps",
        "run.save_every", "run.keep", "model.reward_model"}  # fmt: skip
