@@ -218,8 +218,7 @@ class RLSetup:
             f"log-probs of the sampling policy: {'as recorded' if exact else 'computed again by the trainer'}",
             *_warn_uncorrected(plan),
             *notes,
-            *(describe_masters(self.model) if model_folder is None else ()),
-            *self._describe_ranks(plan, exact),
+            *self._describe_learner(plan, exact, new=model_folder is None),
         )
 
     def _sampler(self, plan: Plan, folder: Path, model_folder: Path | None) -> Sampler:
@@ -247,8 +246,8 @@ class RLSetup:
         """Whether rollouts are sampled during the update. Not on several ranks, where both would exchange tensors."""
         return self.ranks.count == 1 and can_overlap(plan, exact=exact)
 
-    def _describe_ranks(self, plan: Plan, exact: bool) -> tuple[str, ...]:
-        found = describe_layout(self.layout)
+    def _describe_learner(self, plan: Plan, exact: bool, *, new: bool) -> tuple[str, ...]:
+        found = (*(describe_masters(self.model) if new else ()), *describe_layout(self.layout))
         if can_overlap(plan, exact=exact) and not self._overlaps(plan, exact):
             found = (*found, "stale rollouts are sampled before the update: several ranks do not do both at once")
         return found
