@@ -27,13 +27,14 @@ CHUNK = 2**24  # weights at a time: their hashes take 8 bytes each
 
 
 def unrounded_weights(model: LanguageModel) -> Unrounded:
-    """By the names of its trained parameters. Nothing is read before it is called."""
-    known = _values_in_files(model)
-    return {
-        name: partial(_start, name, weight.detach(), known.get(name))
-        for name, weight in model.named_parameters()
-        if weight.dtype == torch.bfloat16
-    }
+    """By the names of its trained bfloat16 parameters. Nothing is read before it is called."""
+    weights = _rounded_weights(model)
+    known = _values_in_files(model) if weights else {}
+    return {name: partial(_start, name, weight, known.get(name)) for name, weight in weights.items()}
+
+
+def _rounded_weights(model: LanguageModel) -> dict[str, Tensor]:
+    return {name: each.detach() for name, each in model.named_parameters() if each.dtype == torch.bfloat16}
 
 
 def _start(name: str, weight: Tensor, read: Callable[[], Tensor] | None) -> Tensor:
@@ -47,9 +48,9 @@ def _start(name: str, weight: Tensor, read: Callable[[], Tensor] | None) -> Tens
 
 def describe_masters(model: LanguageModel) -> tuple[str, ...]:
     """How many weights have no float32 values in files."""
-    known = _values_in_files(model)
-    names = [name for name, weight in model.named_parameters() if weight.dtype == torch.bfloat16 and name not in known]
-    return (f"float32 masters of {len(names)} bfloat16 weights are dithered (docs/models.md)",) if names else ()
+    weights = _rounded_weights(model)
+    count = len(weights.keys() - _values_in_files(model).keys()) if weights else 0
+    return (f"float32 masters of {count} bfloat16 weights are dithered (docs/models.md)",) if count else ()
 
 
 def dithered(name: str, weight: Tensor) -> Tensor:
