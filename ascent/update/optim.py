@@ -10,7 +10,7 @@ The arithmetic is torch's fused AdamW: one pass over memory, element by element,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.hooks import RemovableHandle
 
-Unrounded: TypeAlias = Mapping[str, Callable[[], Tensor]]  # float32 values of weights by name
+Unrounded: TypeAlias = Mapping[str, Sequence[Callable[[], Tensor]]]  # float32 values of weights by name, best first
 FULL = (torch.float32, torch.float64)
 FUSED_ELEMENTS = 2**20  # on CUDA: smaller gradients are not worth the launch of a kernel of our own
 # torch's names for the state of AdamW, and those in our files.
@@ -133,14 +133,15 @@ class AdamW:
         """Masters become the float32 values that the weights are roundings of. What does not round to its weight is
         not used, so the weights stay as they are."""
         for name, master in self.masters.items():
-            if name not in unrounded or not self.has_master(name):
-                continue
-            values, dtype = unrounded[name](), self._rounded_dtype(name)
-            if values.numel() != self.weights[name].numel():
-                continue
-            own = self._own(name, values).to(master.device, master.dtype)
-            if torch.equal(own.to(dtype), master.to(dtype)):
-                master.copy_(own)
+            dtype = self._rounded_dtype(name)
+            for read in unrounded.get(name, ()) if self.has_master(name) else ():
+                values = read()
+                if values.numel() != self.weights[name].numel():
+                    continue
+                own = self._own(name, values).to(master.device, master.dtype)
+                if torch.equal(own.to(dtype), master.to(dtype)):
+                    master.copy_(own)
+                    break
 
     def _own(self, name: str, values: Tensor) -> Tensor:
         """The values of a whole weight that this process steps, in the shape of its master."""

@@ -53,16 +53,24 @@ def assert_close(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]
 @pytest.mark.parametrize("optimizer", [AdamW, OffloadedAdamW])
 def test_only_values_that_round_to_their_weight_are_taken(optimizer: type[AdamW]) -> None:
     values = torch.tensor([0.1, -0.2, 0.3])
-    weights = {name: values.bfloat16().requires_grad_() for name in "abc"}
+    weights = {name: values.bfloat16().requires_grad_() for name in "abce"}
     found = optimizer(weights.items())
-    found.start_from({"a": lambda: values, "b": lambda: values * 1.1, "c": lambda: values[:2], "d": lambda: values})
-    assert torch.equal(found.masters["a"], values)
+    found.start_from(
+        {
+            "a": [lambda: values],
+            "b": [lambda: values * 1.1],
+            "c": [lambda: values[:2]],
+            "d": [lambda: values],
+            "e": [lambda: values * 1.1, lambda: values],
+        }
+    )
+    assert torch.equal(found.masters["a"], values) and torch.equal(found.masters["e"], values)
     rounded = values.bfloat16()
     assert torch.equal(found.masters["b"], rounded.float()) and torch.equal(found.masters["c"], rounded.float())
     assert all(torch.equal(weight, rounded) for weight in weights.values())
     whole = torch.tensor([0.1]).requires_grad_()
     full = AdamW([("a", whole)])
-    full.start_from({"a": lambda: torch.tensor([5.0])})
+    full.start_from({"a": [lambda: torch.tensor([5.0])]})
     assert whole.item() == pytest.approx(0.1)
 
 
@@ -73,7 +81,7 @@ def test_offloaded_masters_are_those_that_are_stepped() -> None:
     for optimizer in (AdamW, OffloadedAdamW):
         weight = values.bfloat16().requires_grad_()
         found = optimizer([("a", weight)])
-        found.start_from({"a": lambda: values})
+        found.start_from({"a": [lambda: values]})
         (weight.float() * values).sum().backward()
         found.step(1e-3, norm=torch.tensor(1.0), max_norm=1.0)
         ends.append((weight.detach().clone(), found.state()["master.a"].clone()))
@@ -145,7 +153,7 @@ def test_what_has_no_such_values_is_dithered(folder: Path, tmp_path: Path) -> No
 def assert_dithered(found: Unrounded, model: LanguageModel) -> None:
     weights = dict(model.named_parameters())
     assert found.keys() == weights.keys()
-    for name, read in found.items():
+    for name, (read,) in found.items():
         assert torch.equal(read(), dithered(name, weights[name])), name
 
 
