@@ -76,8 +76,11 @@ def interval(values: list[float]) -> dict[str, Any]:
 
 def verdict(found: dict[str, Any]) -> dict[str, Any]:
     start = end_of_sft(found) if "test_sft" in found else None
-    return {"start": start, "training_reward": training_rewards(found), **compare(found, SEEDED, "bfloat16"),
-            "float32": compare(found, PHASES[2], "float32")}  # fmt: skip
+    result = {"start": start, "training_reward": training_rewards(found), **compare(found, SEEDED, "bfloat16")}
+    tests = [found.get(f"test_{name}", {}) for name in found if name.rpartition("-")[0] in PHASES[2]]
+    if all(any(point["dtype"] == "float32" for point in each.get("points", [])) for each in tests):
+        result["float32"] = compare(found, PHASES[2], "float32")  # or it would be that of another dtype in part
+    return result
 
 
 def compare(found: dict[str, Any], stages: Iterable[str], dtype: str) -> dict[str, Any]:

@@ -158,6 +158,8 @@ def test_the_verdict(study: Any) -> None:
     assert in_float32["grpo"][4]["mean"] == pytest.approx(0.3) and in_float32["trl_grpo"][4]["mean"] == pytest.approx(
         0.2
     )
+    low = [point for point in found["test_grpo-2"]["points"] if point["dtype"] == "bfloat16"]
+    assert "float32" not in report.verdict(found | {"test_grpo-2": {"points": low}})
 
 
 def test_the_page_has_the_table_of_the_committed_results(study: Any) -> None:
