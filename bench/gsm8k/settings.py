@@ -4,8 +4,8 @@ The model is SmolLM2-135M-Instruct, the test set is all of GSM8K's (1,319 questi
 seeds included. So everything is short, and the same for both sides:
 
     sft     7,473 training solutions, 2 epochs of batches of 64, learning rate 1e-4 with linear decay, no warmup.
-            All of the following start from its float32 masters, both sides. (What was measured before 2026-11-19
-            started from its bfloat16 files, as if they were float32.)
+            All of the following start from its float32 masters, both sides. (First from its bfloat16 files, as if they
+            were float32: docs/results/gsm8k.md says which of its figures are from then.)
     pilot   grpo, 24 steps with each of LEARNING_RATES, on seed 0. The one with the highest accuracy on 1,024 training
             questions (four samples each) is that of everything below, of both sides. The test set is not looked at.
     rl      grpo, dapo, ppo (separate critic), rloo: 32 steps of 64 prompts x 8 completions of at most 192 tokens,
@@ -20,7 +20,7 @@ seeds included. So everything is short, and the same for both sides:
             of both sides were 0.69 plus rounding.) Three times: from the SFT model's bfloat16 files, in float32 from
             the same files, and from its float32 masters. (The last two were added when the tests of the two sides
             differed and their losses did not: ours was tested in bfloat16, TRL's in float32.) From bfloat16 files ours
-            dithers its masters, since 2026-11-19.
+            dithers its masters; dpo_undithered is from before.
     digest  the task `digest_drafts` in the model's chat format: SFT on summaries of mixed quality, a reward model from
             2,560 pairs, and one from 256. digest_ppo: 120 steps of PPO on each of the two, with KL in the reward and
             without. The score is the proxy, the task's own utility the truth, both of the sampled summaries. (First 40
