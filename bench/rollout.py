@@ -2,6 +2,7 @@
 
     python bench/rollout.py cpu [--smollm2 FOLDER] [--write]
     python bench/rollout.py gpu [--trl] [--write]
+    python bench/rollout.py gpu --max-num-seqs 512 1024 2048 [--write]
 
 On a CPU: a fixed ragged mix (256 requests in groups of 8, log-normal lengths with sigma 0.8, capped at 4 times the
 mean, 64 slots), and the same requests at equal lengths. Lengths are token budgets; nothing else stops. The quick-start
@@ -14,7 +15,8 @@ lengths. It returns no log-probabilities; ours always does.
 On a GPU (eight minutes): random weights in the shapes of Qwen2.5 and Qwen3, bfloat16, 200 + 512 tokens and 1,024 + 256
 alone and in groups of 8 that share their prompt, beside the time in which the memory alone could be read (weights and
 keys/values at 4.3 TB/s), beside TRL's GRPO generation where trl is installed; and how far the recorded
-log-probabilities are from the training forward's.
+log-probabilities are from the training forward's. With --max-num-seqs only the ragged mix (4,096 requests, a mean of
+128 new tokens) by the number of sequences that run at once, in turns, after one that is not counted.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
@@ -49,6 +51,7 @@ from ascent.records import Completion, Request
 HERE = Path(__file__).resolve().parent
 REPETITIONS, GPU_REPETITIONS, REQUESTS, GROUP, SLOTS, SIGMA, CAP = 3, 2, 256, 8, 64, 0.8, 4
 SMOLLM2 = (32, 8, 128, 1)  # prompt, mean of new tokens, requests, repetitions
+MIX = (160, 128, 4096)  # prompt, mean of new tokens, requests of the ragged mix on a GPU
 BANDWIDTH = 4.3e12
 NEVER = frozenset({-1})
 # on a GPU: batch, samples of a prompt, prompt tokens, new tokens
@@ -67,6 +70,10 @@ SHAPES: dict[str, Any] = {
     "qwen3-0.6b": Qwen3Config(
         hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, intermediate_size=3072,
         head_dim=128, vocab_size=151936, tie_word_embeddings=True,
+    ),
+    "smollm2-135m": LlamaConfig(
+        hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536,
+        vocab_size=49152, tie_word_embeddings=True,
     ),
 }  # fmt: skip
 
@@ -226,6 +233,27 @@ def measure_on_gpu(shape: str, settings: list[tuple[int, int, int, int]], repeti
     return rows
 
 
+def measure_mix(shape: str, sizes: list[int], repetitions: int) -> list[dict[str, Any]]:
+    """The ragged mix, by `max_num_seqs`: requests wait and rows are refilled, as in a test or a large step."""
+    model, (prompt, mean, count) = on_gpu(shape), MIX
+    asked = requests(prompts(count // GROUP, prompt, 40000), ragged(mean, count), GROUP)
+    limits = {"max_model_len": prompt + CAP * mean}
+    engines = {size: NativeEngine(model, NEVER, max_num_seqs=size, **limits) for size in sizes}
+    ways = {str(size): lambda engine=engine: ours(engine, asked, knows=False) for size, engine in engines.items()}
+    times = turns(ways, repetitions + 1)  # type: ignore[arg-type]
+    tokens, rows = sum(request.max_new_tokens for request in asked), []
+    for size, engine in engines.items():
+        first, *seconds = times[str(size)]
+        row = {
+            "model": shape, "mix": "ragged", "max_num_seqs": size, "requests": count, "tokens": tokens,
+            "first_seconds": first, "seconds": seconds, "tokens_per_second": tokens / statistics.median(seconds),
+            "kept": engine.stats().useful_frac, "pool_gib": engine.stats().kv_cache_bytes / 2**30,
+        }  # fmt: skip
+        rows.append(row)
+        print(f"{shape} {size} at once: {row['tokens_per_second']:.0f} tokens/s, first {first:.1f} s", flush=True)
+    return rows
+
+
 def against_trl(shape: str, ours_per_second: float) -> dict[str, Any]:
     """TRL's own generation of the same work: batch 512, 200 + 512 tokens, once to warm up and once to measure.
 
@@ -285,6 +313,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
     parser.add_argument("--repetitions", type=int, help="3 on a CPU (SmolLM2: 1), 2 on a GPU")
     parser.add_argument("--trl", action="store_true", help="measure TRL's generation too (gpu)")
+    parser.add_argument("--max-num-seqs", type=int, nargs="*", help="only the ragged mix, by these (gpu)")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -297,6 +326,11 @@ def main() -> None:
             rows += compare_on_cpu("smollm2", options.smollm2, *lengths, options.repetitions or repetitions)
         if options.write:
             write("cpu", rows)
+    elif options.max_num_seqs:
+        for shape in options.shapes:
+            rows += measure_mix(shape, options.max_num_seqs, options.repetitions or GPU_REPETITIONS)
+            if options.write:
+                write("gpu-mix", rows)
     else:
         for shape in options.shapes:
             known = shape.startswith("qwen2.5")
@@ -315,8 +349,8 @@ def write(where: str, rows: list[dict[str, Any]]) -> None:
     cpu = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     today = datetime.date.today().isoformat()
     result = {
-        "date": today, "hardware": torch.cuda.get_device_name() if where == "gpu" else cpu,
-        "command": f"python bench/rollout.py {where}", "rows": rows,
+        "date": today, "hardware": cpu if where == "cpu" else torch.cuda.get_device_name(),
+        "command": f"python bench/rollout.py {' '.join(sys.argv[1:])}", "rows": rows,
         "torch": torch.__version__, "transformers": metadata.version("transformers"),
     }  # fmt: skip
     path = HERE / "results" / f"{today}-rollout-{where}.json"

@@ -59,16 +59,22 @@ class Evaluator:
 def test_points(study: Study, stage: str, seed: int | None) -> list[dict[str, Any]]:
     """The tests of every model that the stage saved, by dtype and step. The files of both sides are float32. A bfloat16
     model has their roundings for weights, and after training from bfloat16 files it can be quite another model: what is
-    compared is tested in both."""
+    compared is tested in both. Every test is kept at once, for a stage that is stopped."""
     from safetensors.torch import load_file
 
     folders = sorted(study.points(stage, seed).iterdir(), key=lambda each: int(each.name))
     if stage in (*RL[1:], *VARIANTS):
         folders = [each for each in folders if int(each.name) >= study.settings.trl_steps]
-    found = []
+    path = study.result(f"test_{stage}", seed).with_suffix(".jsonl")
+    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     for dtype in ("bfloat16", "float32") if stage in COMPARED else (study.settings.dtype,):
-        evaluator = Evaluator(study, study.model, dtype=dtype)  # TRL's models have no tokenizer beside them
-        for folder in folders:
-            evaluator.load(load_file(folder / "model.safetensors"))
-            found.append({"step": int(folder.name), "dtype": dtype, **evaluator.test()})
+        done = [each["step"] for each in found if each["dtype"] == dtype]
+        if len(done) < len(folders):
+            evaluator = Evaluator(study, study.model, dtype=dtype)  # TRL's models have no tokenizer beside them
+        for place, folder in enumerate(folders):
+            if int(folder.name) not in done:
+                evaluator.load(load_file(folder / "model.safetensors"))
+                evaluator.policy.calls = place  # its noise is that of a stage that was not stopped
+                found.append({"step": int(folder.name), "dtype": dtype, **evaluator.test()})
+                path.write_text("".join(json.dumps(each) + "\n" for each in found))
     return found

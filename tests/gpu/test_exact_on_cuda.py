@@ -93,6 +93,14 @@ def test_blocks_and_batches_change_no_bit(tmp_path: Path, options: dict[str, int
     assert sample(model, asked)[0] == sample(model, asked, **options)[0]
 
 
+def test_a_thousand_rows_have_the_bits_of_few(tmp_path: Path) -> None:
+    model, asked = make(tmp_path), requests(prompts=4, group=250)
+    together, engine = sample(model, asked, max_num_seqs=None)
+    assert engine.max_num_seqs == 1024
+    assert together == sample(model, asked)[0]
+    assert torch.equal(trained(model, together, 100), recorded(together))
+
+
 def test_preemption_changes_no_bit(tmp_path: Path) -> None:
     model = make(tmp_path)
     sampled, engine = sample(model, requests(), block_size=16, num_blocks=60, max_model_len=384)

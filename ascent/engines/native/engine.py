@@ -61,11 +61,11 @@ class Stats:
 class NativeEngine:
     """Implements `protocols.Sampler` on the learner's own modules. `stop_ids` end a completion and belong to it.
 
-    `max_num_seqs` sequences run at once (512 on CUDA; elsewhere 64, or 256 for a small model). The KV cache has
-    `num_blocks` blocks of `block_size` tokens (64 on CUDA, elsewhere 16); by default it is sized once, from
-    `memory_fraction` of the free memory, for at most `max_num_seqs` sequences of `max_model_len` tokens. The host reads
-    the device every `steps_per_sync` decode steps; on a CPU earlier, once waiting requests could start, and on CUDA
-    later, while none wait.
+    `max_num_seqs` sequences run at once (`sizing.default_max_num_seqs`). The KV cache has `num_blocks` blocks of
+    `block_size` tokens (64 on CUDA, elsewhere 16); by default it is sized once, from `memory_fraction` of the free
+    memory, for at most `max_num_seqs` sequences of `max_model_len` tokens. The host reads the device every
+    `steps_per_sync` decode steps; on a CPU earlier, once waiting requests could start, and on CUDA later, while none
+    wait.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from ascent.models.model import LanguageModel
 from ascent.models.probe import attention_calls
 
 SMALL_MODEL_SEQS, SMALL_MODEL_BYTES = 256, 2**27  # rows of a small model on a CPU, and the limit of their KV cache
+CUDA_SEQS, MANY_SEQS, MANY_SEQS_FRAC = 512, 1024, 0.25  # rows on a GPU; more if their KV cache is this share of it
 
 LayerShape = tuple[int, int, int]  # key/value heads, size of a key, size of a value
 
@@ -28,11 +29,19 @@ def layer_shapes(model: LanguageModel) -> list[LayerShape]:
 
 
 def default_max_num_seqs(model: LanguageModel, layers: list[LayerShape], max_model_len: int) -> int:
-    """512 on CUDA. On a CPU a step of a small model is mostly overhead, whatever the batch size: 256 if they fit."""
+    """On CUDA 512, or 1,024 if they fit. On a CPU a step of a small model is mostly overhead, whatever the batch size:
+    256 if they fit, otherwise 64."""
+    sequence_bytes = max_model_len * _token_bytes(model, layers)
     if model.device.type == "cuda":
-        return 512
-    cache_bytes = SMALL_MODEL_SEQS * max_model_len * _token_bytes(model, layers)
-    return SMALL_MODEL_SEQS if supports_cpu_graph(model) and cache_bytes <= SMALL_MODEL_BYTES else 64
+        return cuda_max_num_seqs(sequence_bytes, torch.cuda.get_device_properties(model.device).total_memory)
+    fits = SMALL_MODEL_SEQS * sequence_bytes <= SMALL_MODEL_BYTES
+    return SMALL_MODEL_SEQS if supports_cpu_graph(model) and fits else 64
+
+
+def cuda_max_num_seqs(sequence_bytes: int, total_bytes: int) -> int:
+    """By the GPU's whole memory, not by what is free of it: without exact arithmetic, batches decide the last bits, and
+    a run that is resumed beside other work should have the same."""
+    return MANY_SEQS if MANY_SEQS * sequence_bytes <= MANY_SEQS_FRAC * total_bytes else CUDA_SEQS
 
 
 def create_block_manager(

@@ -233,6 +233,26 @@ TEMPLATE = (
 )
 
 
+def test_tests_go_on_where_they_were_stopped(study: Any, tmp_path: Path) -> None:
+    settings, evaluate = study("settings"), study("evaluate")
+    model = create(tmp_path / "model")
+    where = settings.Study(model, tmp_path, tmp_path, tmp_path, replace(settings.TINY, max_new_tokens=4, samples=4))
+    (tmp_path / "data").mkdir()
+    rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(4)]
+    (tmp_path / "data/test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for step, seed in enumerate((0, 1), start=1):
+        create(where.points("rloo", 1) / str(24 * step), seed=seed)
+    whole = evaluate.test_points(where, "rloo", 1)
+    assert [point["step"] for point in whole] == [24, 48]
+    kept = where.result("test_rloo", 1).with_suffix(".jsonl")
+    lines = kept.read_text().splitlines()
+    for left in (lines[:1], lines[1:]):
+        kept.write_text(left[0] + "\n")
+        again = evaluate.test_points(where, "rloo", 1)
+        assert sorted(again, key=lambda point: point["step"]) == whole
+        assert again[0] == json.loads(left[0])
+
+
 def test_pairs_have_the_same_tokens_on_both_sides(study: Any, tmp_path: Path) -> None:
     """TRL ends a text with the end token; of a conversation it would also train the line break after it."""
     folder = create(tmp_path / "model", special=["<|user|>", "<|assistant|>"], chat_template=TEMPLATE)

@@ -437,6 +437,19 @@ def test_a_small_model_runs_many_rows_where_they_take_little_memory(
     assert NativeEngine(model, ENDS, max_model_len=128).max_num_seqs == 64
 
 
+@pytest.mark.parametrize(
+    ("token_bytes", "gigabytes", "expected"),
+    [
+        (28 * 2 * 128 * 2 * 2, 150, 1024),  # Qwen2.5-1.5B, 712 tokens: 20.9 GB of 37.5
+        (28 * 4 * 128 * 2 * 2, 150, 512),  # 7B: 41.8 GB
+        (24 * 2 * 64 * 2 * 2, 24, 512),  # 0.5B: 9.0 GB of 6
+        (30 * 3 * 64 * 2 * 2, 80, 1024),  # SmolLM2-135M: 16.8 GB of 20
+    ],
+)
+def test_a_gpu_runs_more_rows_where_their_kv_cache_fits(token_bytes: int, gigabytes: int, expected: int) -> None:
+    assert sizing.cuda_max_num_seqs(712 * token_bytes, gigabytes * 10**9) == expected
+
+
 def test_statistics(model: LanguageModel) -> None:
     engine = NativeEngine(model, ENDS, max_num_seqs=64, max_model_len=128)
     done = list(engine.sample([Request("p", n, tuple(range(3, 35)), 10, seed=0) for n in range(64)]))
