@@ -76,7 +76,8 @@ def interval(values: list[float]) -> dict[str, Any]:
 
 def verdict(found: dict[str, Any]) -> dict[str, Any]:
     start = end_of_sft(found) if "test_sft" in found else None
-    result = {"start": start, "training_reward": training_rewards(found), **compare(found, SEEDED, "bfloat16")}
+    result = {"start": start, "sft_tokens_per_second": sft_rates(found), "training_reward": training_rewards(found)}
+    result |= compare(found, SEEDED, "bfloat16")
     tests = [found.get(f"test_{name}", {}) for name in found if name.rpartition("-")[0] in PHASES[2]]
     if all(any(point["dtype"] == "float32" for point in each.get("points", [])) for each in tests):
         result["float32"] = compare(found, PHASES[2], "float32")  # or it would be that of another dtype in part
@@ -140,6 +141,12 @@ def training_rewards(found: dict[str, Any]) -> dict[str, dict[str, float]]:
         if (rewards := [row["reward/mean"] for row in record.get("steps", ()) if row["step"] in last
                         and "reward/mean" in row])
     }  # fmt: skip
+
+
+def sft_rates(found: dict[str, Any]) -> dict[str, float]:
+    """Trained tokens per second of both sides. The batches are the same, and TRL does not count them."""
+    tokens = sum(row["tokens/trained"] for row in found.get("sft", {}).get("steps", ()))
+    return {name: tokens / found[name]["seconds"] for name in PHASES[0] if name in found and tokens}
 
 
 def _by_step(curves: Iterable[list[dict[str, Any]]], kind: str) -> dict[int, list[float]]:

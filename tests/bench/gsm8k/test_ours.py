@@ -158,6 +158,12 @@ def test_the_verdict(study: Any) -> None:
     assert in_float32["grpo"][4]["mean"] == pytest.approx(0.3) and in_float32["trl_grpo"][4]["mean"] == pytest.approx(
         0.2
     )
+    assert report.verdict(found)["sft_tokens_per_second"] == {}
+    found |= {
+        "sft": {"steps": [{"step": 1, "tokens/trained": 30.0}] * 2, "seconds": 2.0},
+        "trl_sft": {"steps": [], "seconds": 6.0},
+    }
+    assert report.verdict(found)["sft_tokens_per_second"] == {"sft": 30.0, "trl_sft": 10.0}
     low = [point for point in found["test_grpo-2"]["points"] if point["dtype"] == "bfloat16"]
     assert "float32" not in report.verdict(found | {"test_grpo-2": {"points": low}})
 
