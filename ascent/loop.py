@@ -54,7 +54,8 @@ class Schedule:
 def run(parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[], bool] = lambda: False) -> int:
     """Train from step `done` + 1 to the last step, or until `stop` is true; returns the last step finished.
 
-    `stop` is checked after the update and after the evaluation of a step: the step is evaluated and saved.
+    `stop` is checked after the update and after the evaluation of a step: the step is evaluated and saved. What a step
+    spends on trackers and on its checkpoint is logged with the next one.
     """
     if done > schedule.steps:
         raise ValueError(
@@ -62,17 +63,20 @@ def run(parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[
         )
     if done and stop():
         return done
+    between: dict[str, float] = {}
     for step in range(done + 1, schedule.steps + 1):
-        metrics = _update(parts, step)
+        metrics = _update(parts, step) | between
+        between = {}
         parts.on_step(step, metrics)
         last = step == schedule.steps or stop()
         if parts.evaluate is not None and (last or step % schedule.evaluate_every == 0):
             with phase("evaluating"), _timed(metrics, "time/evaluate"):
                 metrics |= parts.evaluate(step)
             last = last or stop()
-        parts.tracker.log(step, metrics)
+        with _timed(between, "time/log"):
+            parts.tracker.log(step, metrics)
         if last or step % schedule.save_every == 0:
-            with phase("saving"):
+            with phase("saving"), _timed(between, "time/save"):
                 parts.save(step, state_of(parts))
         if last:
             return step

@@ -135,8 +135,10 @@ REGISTRY: tuple[MetricInfo, ...] = (
     _metric("time/prepare", SECONDS, "Reading and packing data, log-probs of other models, advantages, micro-batches."),
     _metric("time/update", SECONDS, "Forward, backward and optimizer."),
     _metric("time/refresh", SECONDS, "Measuring the update's KL and handing the new weights to the sampler."),
-    _metric("time/step", SECONDS, "The whole step, without evaluation and checkpoint."),
+    _metric("time/step", SECONDS, "The whole step, without evaluation, trackers and checkpoint."),
     _metric("time/evaluate", SECONDS, "Evaluating on held-out data, in steps that do."),
+    _metric("time/log", SECONDS, "Writing metrics and samples of the step before, to all trackers."),
+    _metric("time/save", SECONDS, "Saving the checkpoint of the step before, if it had one."),
     _metric(
         "time/tokens_per_s", "tokens per second", "Tokens in the step's batches by the time of the whole step.", plot=13
     ),

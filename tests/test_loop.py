@@ -228,3 +228,24 @@ def test_the_phases_of_a_step_add_up_to_its_time() -> None:
         phases = [row[f"time/{name}"] for name in ("sample", "prepare", "update", "refresh")]
         assert row["time/prepare"] >= 0.02 and row["time/refresh"] >= 0.01
         assert 0.9 * row["time/step"] <= sum(phases) <= row["time/step"]
+
+
+def test_time_of_trackers_and_checkpoints_is_logged_with_the_next_step() -> None:
+    made = parts({})
+    log = made.tracker
+
+    class SlowLog:
+        def log(self, step: int, metrics: Mapping[str, float]) -> None:
+            time.sleep(0.02)
+            log.log(step, metrics)
+
+        def close(self) -> None: ...
+
+    def save(step: int, state: dict[str, Any]) -> None:
+        time.sleep(0.03)
+
+    run(replace(made, tracker=SlowLog(), save=save), Schedule(steps=4, save_every=2, evaluate_every=9))
+    rows = dict(log.rows)  # type: ignore[attr-defined]
+    assert [step for step, row in rows.items() if "time/log" in row] == [2, 3, 4]
+    assert [step for step, row in rows.items() if "time/save" in row] == [3]
+    assert rows[2]["time/log"] >= 0.02 and rows[3]["time/save"] >= 0.03

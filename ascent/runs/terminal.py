@@ -34,7 +34,8 @@ SHOWN = {
 HIDDEN_IF_ZERO = ("completion/truncated_frac", "optim/skipped")
 HIDDEN_IF_EQUAL = {"reward/correct": "reward/mean", "eval/reward/correct": "eval/reward/mean"}
 SPARKLINE = ("reward/correct", "reward/mean", "loss/total")  # the first one that is logged
-PHASES = ("sample", "score", "prepare", "update", "refresh", "evaluate")
+BETWEEN = ("evaluate", "log", "save")  # between two steps; the last two of the step before
+PHASES = ("sample", "score", "prepare", "update", "refresh", *BETWEEN)
 SHORTEST_PHASE = 0.05  # of the step: shorter ones are not shown
 SMOOTHING = 0.9
 SECONDS_BETWEEN_LINES = 0.5
@@ -206,7 +207,7 @@ def phase_times(metrics: Mapping[str, float]) -> list[str]:
     """Such as `2.1 s: sample 1.3` and `update 0.8`; nothing where no time was logged."""
     if "time/step" not in metrics:
         return []
-    total = metrics["time/step"] + metrics.get("time/evaluate", 0.0)
+    total = metrics["time/step"] + sum(metrics.get(f"time/{name}", 0.0) for name in BETWEEN)
     times = {name: metrics.get(f"time/{name}", 0.0) for name in PHASES}
     shown = [f"{name} {seconds:.2g}" for name, seconds in times.items() if seconds >= SHORTEST_PHASE * total]
     return [f"{total:.2g} s: {shown[0]}", *shown[1:]] if shown else [f"{total:.2g} s"]

@@ -166,11 +166,12 @@ def dpo(study: Study, cell: int) -> dict[str, Any]:
 
 
 def curve(run: Run) -> dict[str, Any]:
-    """Loss or reward of every step, accuracy where it was evaluated, and seconds of training up to there."""
+    """Loss or reward of every step, accuracy where it was evaluated, and seconds of training up to there. Writing metrics
+    and samples counts, as it does in TRL's steps: a row has its own step's time and the one before's for writing."""
     steps, points, seconds = [], [], 0.0
     for row in run.metrics:
         if "time/step" in row:
-            seconds += row["time/step"]
+            seconds += row["time/step"] + row.get("time/log", 0.0)
             steps.append({key: value for key, value in row.items() if key in KEPT} | {"seconds": seconds})
         evals = {key: value for key, value in row.items() if key.startswith("eval/reward/")}
         if evals:

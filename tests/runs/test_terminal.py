@@ -117,6 +117,8 @@ def test_a_step_says_where_its_time_went() -> None:
     assert phase_times({"time/step": 0.5}) == ["0.5 s"]
     assert phase_times(TIMES) == ["2 s: sample 1.2", "update 0.7"]
     assert phase_times(TIMES | {"time/evaluate": 8.0}) == ["10 s: sample 1.2", "update 0.7", "evaluate 8"]
+    between = {"time/log": 0.1, "time/save": 7.9}
+    assert phase_times(TIMES | between) == ["10 s: sample 1.2", "update 0.7", "save 7.9"]
     everything = dict.fromkeys((f"time/{name}" for name in PHASES), 0.0123) | {"time/step": 0.1}
     assert max(map(len, fit(["step 1000/1000", *phase_times(everything)], 80).splitlines())) <= 80
 

@@ -3,7 +3,7 @@ import { formatNumber, getJson, h, segmented, state } from "/static/base.js";
 import { lineStyle, Panel } from "/static/charts.js";
 
 const WINDOWS = [1, 3, 5, 9, 17, 33, 65, 129, 257, 513, 1025];
-const PHASES = ["time/sample", "time/score", "time/prepare", "time/update", "time/refresh", "time/evaluate"];
+const PHASES = ["time/sample", "time/score", "time/prepare", "time/update", "time/refresh", "time/evaluate", "time/log", "time/save"];
 
 /** The bar above curves: axis, smoothing, a search for metrics. Calls `changed` after every change. */
 export function curveControls(context, changed) {
