@@ -116,7 +116,7 @@ def test_group_holds_one_prompt_and_distinct_samples():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"temperature": 0.0}, "temperature=0.0, but it must be above 0"),
+        ({"temperature": 0.0}, "temperature=0.0, but it must be at least 1e-06"),
         ({"temperature": math.nan}, "temperature=nan"),
         ({"top_p": 0.0}, r"top_p=0.0, but it must lie in \(0, 1\]"),
         ({"top_p": 1.5}, "top_p=1.5"),

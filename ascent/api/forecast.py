@@ -31,6 +31,7 @@ from ascent.config.yaml_text import read as read_yaml
 from ascent.diagnose.hardware import StepWork, find_gpu, kv_cache_bytes, step_seconds
 from ascent.diagnose.score_curve import MIN_POINTS, ScoreForecast, fit_score
 from ascent.engines.native.engine import MEMORY_FRACTION
+from ascent.engines.native.sizing import cuda_max_num_seqs
 from ascent.models.memory import BYTES, shape_of
 from ascent.models.quantize import num_parameters
 from ascent.plan.resolve import Plan
@@ -246,12 +247,14 @@ def _on_gpu(plan: Plan, training: Training, name: str) -> RunForecast:
     trained = sum(each.numel() for each in training.model.parameters())
     shape = shape_of(module.config, parameters, trained)
     sequences = rollouts.prompts_per_step * rollouts.group_size if sampled else 0
-    prompt = 0.0
+    prompt, longest = 0.0, 0
     if isinstance(training.source, RolloutSource):
-        prompt = statistics.fmean(len(each.tokens) for each in training.source.prompts)
+        lengths = [len(each.tokens) for each in training.source.prompts]
+        prompt, longest = statistics.fmean(lengths), max(lengths) + rollouts.max_new_tokens
         tokens = sequences * rollouts.max_new_tokens + rollouts.prompts_per_step * prompt
     else:
         tokens = float(sum(len(each["tokens_T"]) for each in training.source.next(1)))
+    kv_bytes = 2 * shape.layers * shape.key_value_heads * shape.head_size * BYTES[config.model.dtype]
     work = StepWork(
         parameters=parameters,
         tokens=tokens,
@@ -267,7 +270,8 @@ def _on_gpu(plan: Plan, training: Training, name: str) -> RunForecast:
         sequences=sequences,
         prompt_tokens=rollouts.prompts_per_step * prompt,
         new_tokens=rollouts.max_new_tokens,
-        kv_bytes=2 * shape.layers * shape.key_value_heads * shape.head_size * BYTES[config.model.dtype],
+        kv_bytes=kv_bytes,
+        max_num_seqs=cuda_max_num_seqs(longest * kv_bytes, int(card.memory)),
     )
     # While it is sampled nothing but what persists is in memory, and the KV cache is given back before the update.
     persistent = memory.persistent + memory.reference + memory.critic

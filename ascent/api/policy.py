@@ -238,7 +238,8 @@ class Policy:
 
     def checkpoint(self, folder: str | Path, step: int) -> None:
         """Save weights, optimizer and counters as the checkpoint of a step of the loop; the last two are kept."""
-        state = {"learner": self.learner.state(), "calls": self.calls}
+        longest = self._sampler.longest if "_sampler" in self.__dict__ else 0
+        state = {"learner": self.learner.state(), "calls": self.calls, "longest": longest}
         save(Path(folder), step, state, {"model": self.model.save})
 
     def restore(self, folder: str | Path) -> int:
@@ -254,6 +255,7 @@ class Policy:
         state = read_state(found.folder)
         self.learner.load_state(state["learner"])
         self.calls = state["calls"]
+        self._sampler.longest = state.get("longest", 0)
         return found.step
 
     def close(self) -> None:

@@ -24,12 +24,16 @@ ROUND_UP = 256  # tokens: a second engine leaves room for somewhat longer prompt
 
 
 class PromptSampler:
-    """Holds the engine, which is made again where a sequence is longer than all before, and the environment."""
+    """Holds the engine, which is made again where a sequence is longer than all before, and the environment.
+
+    `longest` is the length that the engine is made for. How many sequences it runs at once follows from it, and without
+    exact arithmetic the last bits of log-probs do, so a loop that is restored needs it.
+    """
 
     def __init__(self, plan: Plan, model: LanguageModel, renderer: Renderer, env: Any = None) -> None:
         self._plan, self._model, self._renderer, self._env = plan, model, renderer, env
         self._engine: Sampler | None = None
-        self._longest = 0
+        self.longest = 0
 
     def sample(
         self, prompts: Sequence[PromptLike], n: int, *, greedy: bool, noise_key: str, version: int
@@ -73,12 +77,14 @@ class PromptSampler:
         return decode(self._model.tokenizer, tokens)
 
     def _engine_for(self, length: int) -> Sampler:
-        if self._engine is None or length > self._longest:
+        if length > self.longest:
+            self.longest = -(-length // ROUND_UP) * ROUND_UP if self.longest else length
             if self._engine is not None:
                 self._engine.close()
-                length = -(-length // ROUND_UP) * ROUND_UP
+                self._engine = None
+        if self._engine is None:
             engine = self._plan.config.rollouts.engine
-            self._engine, self._longest = local_sampler(engine, self._model, self._renderer, length), length
+            self._engine = local_sampler(engine, self._model, self._renderer, self.longest)
         return self._engine
 
 

@@ -188,7 +188,7 @@ class Rollouts(Section):
     max_new_tokens: Int = Field(1024, ge=1, le=MAX_COUNT, description="Maximum length of a completion in tokens.")
     temperature: Float = Field(
         1.0,
-        gt=0,
+        ge=1e-6,
         le=1000,
         description="Sampling temperature; above 0, because greedy decoding gives no log-probs to train with.",
     )

@@ -14,7 +14,6 @@ MATMUL, FORWARD, BANDWIDTH = 0.4, 0.45, 0.5  # shares of the data sheet that a w
 HOST = 0.003  # seconds of a decode step, or of an update, that no card makes shorter
 # Seconds in which the host launches one layer of a micro-batch; with gradients 4 to 5.3 ms beside two H200.
 LAYER_SECONDS, FORWARD_LAYER_SECONDS = 0.004, 0.001
-MAX_SEQS = 512  # sequences that the engine decodes at a time
 HOST_LINK = 40e9  # bytes/s in each direction between host and card, PCIe 5
 OPTIMIZER_BYTES, OFFLOADED_BYTES = 30, 12  # of a trained weight: that AdamW reads and writes; that come from the host
 
@@ -69,6 +68,7 @@ class StepWork:
     prompt_tokens: float = 0.0  # of all distinct prompts
     new_tokens: float = 0.0  # of one completion
     kv_bytes: float = 0.0  # of one token, all layers
+    max_num_seqs: int = 512  # that the engine decodes at a time
 
 
 def step_seconds(gpu: Gpu, work: StepWork, *, free_memory: float) -> dict[str, float]:
@@ -88,7 +88,7 @@ def step_seconds(gpu: Gpu, work: StepWork, *, free_memory: float) -> dict[str, f
         return found
     length = _length(work)
     room = max(1.0, free_memory / max(1.0, work.kv_bytes * length))
-    batch = min(float(work.sequences), room, float(MAX_SEQS))
+    batch = min(float(work.sequences), room, float(work.max_num_seqs))
     waves = math.ceil(work.sequences / batch)
     read = 2 * work.parameters + batch * work.kv_bytes * length / 2
     decode = max(read / (gpu.bandwidth * BANDWIDTH), 2 * work.parameters * batch / (gpu.flops * FORWARD)) + HOST
@@ -98,7 +98,7 @@ def step_seconds(gpu: Gpu, work: StepWork, *, free_memory: float) -> dict[str, f
 
 def kv_cache_bytes(work: StepWork) -> float:
     """Of all sequences that are decoded at a time, at their full length."""
-    return min(work.sequences, MAX_SEQS) * work.kv_bytes * _length(work)
+    return min(work.sequences, work.max_num_seqs) * work.kv_bytes * _length(work)
 
 
 def _length(work: StepWork) -> float:

@@ -160,9 +160,14 @@ class EngineThread:
                 continue
             if self.engine.is_active(key):
                 self._held.append((job, index))
+                continue
+            try:
+                self.engine.add(request)
+            except Exception as error:  # other weights have come since it was checked, or there is no memory for it
+                self._cancel(job)
+                job.outputs.put(error)
             else:
                 self._running[key] = job, index
-                self.engine.add(request)
 
     def _step(self) -> None:
         # A GPU waits for the host at every sync, so there it is only for streams that they are frequent.

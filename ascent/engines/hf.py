@@ -18,7 +18,7 @@ from torch import Tensor
 from ascent.engines.counter_rng import gumbel
 from ascent.models.model import LanguageModel
 from ascent.protocols import Weights
-from ascent.records import Completion, Request
+from ascent.records import Completion, Request, Stop
 
 
 @dataclass
@@ -56,7 +56,7 @@ class HFSampler:
 
     @torch.no_grad()
     def _run(self, requests: Sequence[Request]) -> list[Completion]:
-        _check_no_truncation(requests)
+        _check_supported(requests)
         running = [_Running(request) for request in requests]
         tokens_BL, mask_BL = _left_padded(requests, self.model.tokenizer.pad_token_id or 0, self.model.device)
         cache: Any = None
@@ -86,7 +86,8 @@ class HFSampler:
             token = self._choose(each.request, logprobs_V, position)
             each.tokens.append(token)
             each.logprobs.append(float(logprobs_V[token]))
-            each.done = token in self.stop_ids or len(each.tokens) == each.request.max_new_tokens
+            ends = token in self.stop_ids or token in each.request.stop_ids
+            each.done = ends or len(each.tokens) == each.request.max_new_tokens
         return torch.tensor([[each.tokens[-1]] for each in running])
 
     def _choose(self, request: Request, logprobs_V: Tensor, position: int) -> int:
@@ -102,8 +103,13 @@ class HFSampler:
             tokens=tuple(each.tokens),
             logprobs=tuple(each.logprobs),
             versions=(self.version,) * len(each.tokens),
-            stop="eos" if each.tokens[-1] in self.stop_ids else "length",
+            stop=self._stop(each),
         )
+
+    def _stop(self, each: _Running) -> Stop:
+        if each.tokens[-1] in self.stop_ids:
+            return "eos"
+        return "stop" if each.tokens[-1] in each.request.stop_ids else "length"
 
 
 def next_logits(model: LanguageModel, tokens_BL: Tensor, mask_BL: Tensor, cache: Any) -> tuple[Tensor, Any]:
@@ -138,7 +144,9 @@ def _left_padded(requests: Sequence[Request], pad: int, device: torch.device) ->
     return torch.tensor(rows, device=device), torch.tensor(seen, device=device)
 
 
-def _check_no_truncation(requests: Sequence[Request]) -> None:
-    cut = next((request for request in requests if request.top_p < 1), None)
-    if cut is not None:
-        raise ValueError(f"top_p={cut.top_p}: this sampler supports no truncation; use top_p 1")
+def _check_supported(requests: Sequence[Request]) -> None:
+    plain = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "min_new_tokens": 0, "stop": ()}
+    for request in requests:
+        for name, value in plain.items():
+            if (given := getattr(request, name)) != value:
+                raise ValueError(f"{name}={given!r}: this sampler supports only {value!r}; use the native engine")

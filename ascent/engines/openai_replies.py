@@ -184,7 +184,7 @@ class _TextStream:
         # The earliest stop text counts, as in the engine, which reads special tokens too.
         end = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=len(text))
         if not last and end == len(text):
-            end = min(len(text.rstrip(REPLACEMENT)), self._hold(text))
+            end = self._hold(text.rstrip(REPLACEMENT))
         piece, self._sent = text[self._sent : end], max(self._sent, end)
         return piece
 

@@ -84,7 +84,7 @@ class ModelServer:
 
     def _chat(self, call: Call) -> http_server.Reply:
         body = self._read(call)
-        generation = read_chat(body, self._renderer, self._engine.stop_ids, self._engine.max_model_len)
+        generation = read_chat(body, self._renderer, self._engine.stop_ids, self._engine.longest_sequence)
         return self._generate(generation, call, chat=True)
 
     def _read(self, call: Call) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class ModelServer:
     def _models(self, call: Call) -> dict[str, Any]:
         own = {
             "id": self.name, "object": "model", "created": self._created, "owned_by": "ascent",
-            "max_model_len": self._engine.max_model_len, "weight_version": self._engine.version,
+            "max_model_len": self._engine.longest_sequence, "weight_version": self._engine.version,
             "weights_id": self._weights_ids[self._engine.version], "numerics": describe_numerics(self.model),
             "takes_adapters": True, "weights_sample": self._weights_sample,
         }  # fmt: skip
@@ -132,7 +132,7 @@ class ModelServer:
         if not isinstance(text, str):
             raise ValueError("prompt is no text")
         tokens = list(self.model.tokenizer.encode(text))
-        return {"tokens": tokens, "count": len(tokens), "max_model_len": self._engine.max_model_len}
+        return {"tokens": tokens, "count": len(tokens), "max_model_len": self._engine.longest_sequence}
 
     def _set_weights(self, call: Call) -> dict[str, Any]:
         body = parse_json_object(call.body)

@@ -16,6 +16,7 @@ from ascent.records.checks import finite_or_nan, not_empty, one_of, one_per_toke
 Role = Literal["system", "user", "assistant", "tool"]
 Stop = Literal["eos", "stop", "length", "abort"]
 STOPS = get_args(Stop)
+MIN_TEMPERATURE = 1e-6  # float32 logits by a much smaller number would be infinite
 Ended = Literal["over", "turns", "tokens", "cut", "raised", "timeout"]
 
 
@@ -78,9 +79,10 @@ class Request:
         not_empty(f"{owner}.tokens", self.tokens, "render the prompt first")
         if self.max_new_tokens < 1:
             raise ValueError(f"{owner}: max_new_tokens={self.max_new_tokens}, but at least 1 token must be sampled")
-        if not self.temperature > 0:
+        if not self.temperature >= MIN_TEMPERATURE:
             raise ValueError(
-                f"{owner}: temperature={self.temperature}, but it must be above 0; 1.0 samples the model as it is"
+                f"{owner}: temperature={self.temperature}, but it must be at least {MIN_TEMPERATURE:g}; greedy takes "
+                "the likeliest token, and 1.0 samples the model as it is"
             )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"{owner}: top_p={self.top_p}, but it must lie in (0, 1]; 1.0 keeps every token")

@@ -166,8 +166,10 @@ def dpo(study: Study, cell: int) -> dict[str, Any]:
 
 
 def curve(run: Run) -> dict[str, Any]:
-    """Loss or reward of every step, accuracy where it was evaluated, and seconds of training up to there. Writing metrics
-    and samples counts, as it does in TRL's steps: a row has its own step's time and the one before's for writing."""
+    """Loss or reward of every step, accuracy where it was evaluated, and seconds of training up to there.
+
+    Writing metrics and samples counts, as in TRL's steps: a row has the time of its step, and for writing the last one.
+    """
     steps, points, seconds = [], [], 0.0
     for row in run.metrics:
         if "time/step" in row:

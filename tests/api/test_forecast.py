@@ -78,6 +78,10 @@ def test_a_card_that_is_not_here() -> None:
         for more in ({}, {"model.dtype": "bfloat16"}, {"model.dtype": "float32"})
     )
     assert by_default == half and half.memory < single.memory  # not the dtype of the machine that forecasts
+    many, few = ({"rollouts.group_size": 64, "rollouts.prompts_per_step": count} for count in (32, 8))
+    waves = [ascent.forecast(ROLLOUTS, each, gpu="H100", say=lambda line: None) for each in (many, few)]
+    # 2,048 sequences run 1,024 at a time, as in the engine (`sizing.cuda_max_num_seqs`), 512 at once.
+    assert waves[0].phases["time/sample"] == pytest.approx(2 * waves[1].phases["time/sample"], rel=0.1)
     adapter = ascent.forecast(free, {"model.lora": 4}, gpu="H100", say=lambda line: None)
     assert adapter.checkpoint_bytes < half.checkpoint_bytes / 5 and adapter.memory < half.memory
     with pytest.raises(ValueError, match="has no data sheet"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import ascent
+from ascent.engines.native.engine import NativeEngine
 from ascent.models import tiny
 from ascent.records import Reply
 from tests.setup.runs import weights_of
@@ -264,6 +265,30 @@ def test_a_loop_continues_from_its_checkpoint_bit_for_bit(lora: int | None, offl
     assert again.sample(["a"], n=2) == whole.sample(["a"], n=2)
     one, other = (dict(each.model.named_parameters()) for each in (whole, again))
     assert one and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_a_restored_loop_samples_as_many_rows_at_once(tmp_path: Path) -> None:
+    """How many follows from the longest sequence of all before, and decides the last bits of log-probs on a GPU."""
+
+    def policy() -> ascent.Policy:
+        return ascent.Policy("tiny:llama", max_new_tokens=6)
+
+    def engine(of: ascent.Policy) -> NativeEngine:
+        of.sample(["1+1="])
+        found = of._sampler._engine
+        assert isinstance(found, NativeEngine)
+        return found
+
+    loop = policy()
+    for prompt in ("1+1=", "1+" * 300 + "1="):
+        loop.sample([prompt])
+    loop.checkpoint(tmp_path, 1)
+    again = policy()
+    assert again.restore(tmp_path) == 1
+    one, other = engine(loop), engine(again)
+    assert (one.max_num_seqs, one.max_model_len) == (other.max_num_seqs, other.max_model_len)
+    assert one.max_model_len > engine(policy()).max_model_len
 
 
 def test_samples_follow_the_weights_and_differ_from_call_to_call() -> None:

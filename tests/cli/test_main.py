@@ -55,7 +55,7 @@ def test_light_verbs_import_no_torch(arguments):
         (["show", "config", "rlvr", "rollouts.grup_size=4"], "ascent: rollouts.grup_size is not a key; did you mean"),
         (
             ["show", "config", "rlvr", "rollouts.temperature=0"],
-            "ascent: rollouts.temperature=0, but it must be above 0",
+            "ascent: rollouts.temperature=0, but it must be at least 1e-06",
         ),
         (["show", "config", "rlvr", "rollouts.group_size=1"], "ascent: rollouts.group_size=1 gives no baseline"),
         (

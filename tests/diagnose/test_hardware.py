@@ -41,6 +41,10 @@ def test_the_kv_cache_is_that_of_as_many_sequences_as_are_decoded_at_a_time() ->
     assert kv_cache_bytes(few) == pytest.approx(256 * 28_672 * (6400 / 256 + 512))
     assert kv_cache_bytes(replace(few, sequences=512)) == pytest.approx(2 * kv_cache_bytes(few), rel=0.03)
     assert kv_cache_bytes(WORK) <= kv_cache_bytes(replace(WORK, sequences=512))
+    wide = replace(WORK, max_num_seqs=1024)
+    assert kv_cache_bytes(wide) == pytest.approx(2 * kv_cache_bytes(WORK))
+    narrow, wide_seconds = (step_seconds(GPUS["H200"], work, free_memory=80e9)["time/sample"] for work in (WORK, wide))
+    assert wide_seconds < narrow  # one wave in place of two
 
 
 def test_an_adapter_saves_a_third_of_the_products_and_an_offloaded_optimizer_waits_for_the_host() -> None:

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ascent.engines.hf import HFSampler
+from ascent.engines.native.engine import NativeEngine
 from ascent.maths.segments import Segments
 from ascent.models.load import load
 from ascent.models.model import LanguageModel
@@ -97,5 +98,21 @@ def test_stops_and_budgets(model: LanguageModel) -> None:
     assert all(c.truncated and len(c.tokens) == 8 for c in HFSampler(model, {-1}).sample(requests()))
     with pytest.raises(ValueError, match="without stop ids"):
         HFSampler(model, ())
-    with pytest.raises(ValueError, match=r"top_p=0\.9"):
-        list(HFSampler(model, {1}).sample(requests(top_p=0.9)))
+    unsupported: dict[str, Any] = {"top_p": 0.9, "top_k": 3, "min_p": 0.1, "min_new_tokens": 2, "stop": ("a",)}
+    for name, value in unsupported.items():
+        with pytest.raises(ValueError, match=f"{name}=.*use the native engine"):
+            list(HFSampler(model, {1}).sample(requests(**{name: value})))
+
+
+def test_stop_ids_of_a_request_end_it_as_in_the_native_engine(model: LanguageModel) -> None:
+    free = {each.prompt_id: each.tokens for each in HFSampler(model, {1}).sample(requests())}
+    end = max(free.values(), key=len)[1]
+    wanted = requests(stop_ids=(end,))
+    found = list(HFSampler(model, {1}).sample(wanted))
+    assert {each.stop for each in found} >= {"stop"}
+    for each in found:
+        same = free[each.prompt_id]
+        cut = same[: same.index(end) + 1] if end in same else same
+        assert each.tokens == cut and (each.stop == "stop") == (end in same)
+    native = {each.prompt_id: (each.tokens, each.stop) for each in NativeEngine(model, {1}).sample(wanted)}
+    assert native == {each.prompt_id: (each.tokens, each.stop) for each in found}

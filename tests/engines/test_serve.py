@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ascent.data.render import Renderer
 from ascent.engines.copied import copy_weights
 from ascent.engines.engine_thread import EngineThread, Job
+from ascent.engines.native import sizing
 from ascent.engines.native.engine import NativeEngine
 from ascent.engines.native.streaming import StreamingEngine
+from ascent.engines.openai_replies import _TextStream
 from ascent.engines.remote import RemoteSampler
 from ascent.engines.token_logprobs import token_logprobs
 from ascent.models.load import load
@@ -169,6 +173,8 @@ REFUSED = [
     ("/v1/completions", {"prompt": "a", "logit_bias": {"5": 1}}, 400, "logit_bias={'5': 1} is not supported"),
     ("/v1/completions", {"prompt": "a", "guided_json": {}}, 400, "guided_json is not supported"),
     ("/v1/completions", {"prompt": "a", "frequency_penalty": 0.5}, 400, "frequency_penalty=0.5 is not supported"),
+    ("/v1/completions", {"prompt": "a", "stop_token_ids": [10**6]}, 400, "stop ids [1000000] in a vocabulary of"),
+    ("/v1/completions", {"prompt": "a", "temperature": 1e-40}, 400, "temperature=1e-40, but it must be at least"),
     ("/v1/completions", {"prompt": "a", "ignore_eos": True}, 400, "ignore_eos is not supported"),
     ("/v1/completions", {"prompt": "a", "stream": True, "logprobs": 2}, 400, "use stream=false, or logprobs=0"),
     ("/v1/completions", {"prompt": "a", "return_text": False}, 400, "return_text=false needs return_token_ids=true"),
@@ -266,6 +272,66 @@ def test_an_engine_that_fails_fails_its_requests_alone(
     assert status == 500 and reply["error"]["type"] == "server_error"
     monkeypatch.undo()
     assert server.ask("/v1/completions", {"prompt": "a"})[0] == 200
+
+
+def test_a_request_that_cannot_start_fails_alone(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are admitted between the same two steps, the one that fails first."""
+    engine, thread = server.server._engine, server.server._thread
+    add = engine.add
+
+    def no_memory_for_bad(request: Request) -> None:
+        if request.prompt_id == "bad":
+            raise MemoryError
+        add(request)
+
+    monkeypatch.setattr(engine, "add", no_memory_for_bad)
+    bad, good = (Job([Request(name, n, (5, 6), 4, seed=0) for n in range(2)]) for name in ("bad", "good"))
+    with thread._changed:
+        thread._commands += [lambda: thread._submit(bad), lambda: thread._submit(good)]
+        thread._changed.notify()
+    assert isinstance(bad.outputs.get(timeout=20), MemoryError)
+    assert all(good.outputs.get(timeout=20).completion for _ in range(2))  # type: ignore[union-attr]
+    assert bad.outputs.empty() and engine.idle
+
+
+def test_any_top_k_is_taken(server: Served) -> None:
+    body = {"prompt": "abc", "max_tokens": 8, "seed": 5, "return_token_ids": True}
+    plain, huge = (server.ask("/v1/completions", body | more)[1] for more in ({}, {"top_k": 3 * 10**9}))
+    assert plain["choices"][0]["token_ids"] == huge["choices"][0]["token_ids"]
+
+
+def test_a_chat_without_a_limit_fits_a_small_kv_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "_free_bytes", lambda device: 2**20)
+    with served(tiny_folder(tmp_path / "a")) as small:
+        engine = small.server._engine
+        assert engine.longest_sequence < engine.max_model_len
+        (model,) = small.ask("/v1/models")[1]["data"]
+        assert model["max_model_len"] == engine.longest_sequence
+        chat = {"messages": [{"role": "user", "content": "1+1="}], "seed": 3}
+        status, reply = small.ask("/v1/chat/completions", chat)
+        assert status == 200 and reply["usage"]["total_tokens"] <= engine.longest_sequence
+
+
+STOPS = ("用户", "\n🙂", "é", "ab")
+PIECES = ("用", "户", "\n", "🙂", "🙃", "é", "a", "b", "ab")
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.sets(st.sampled_from(STOPS), max_size=2), st.data())
+def test_a_stream_ends_where_the_whole_text_ends(pieces: list[str], stops: set[str], data: st.DataObject) -> None:
+    """Tokens are bytes, so that characters arrive in parts."""
+
+    class Bytes:
+        def _text(self, tokens: Sequence[int]) -> str:
+            return bytes(tokens).decode(errors="replace")
+
+    tokens = "".join(pieces).encode()
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(len(tokens), 1)), max_size=6)))
+    request = Request("p", 0, (1,), 1, seed=0, stop=tuple(stops))
+    stream = _TextStream(Bytes(), request)  # type: ignore[arg-type]
+    sent = "".join(stream.add(tokens[:cut], last=False) for cut in cuts if cut <= len(tokens))
+    sent += stream.add(tokens, last=True)
+    whole = tokens.decode()
+    assert sent == whole[: min((at for stop in stops if (at := whole.find(stop)) >= 0), default=len(whole))]
 
 
 # New weights.

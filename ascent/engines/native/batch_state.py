@@ -21,6 +21,7 @@ from ascent.records import Request
 
 MAX_STOP_IDS = 8
 NO_TOKEN = -1
+MAX_INT32 = 2**31 - 1
 
 INT_FIELDS = ("token", "cached_len", "output_len", "max_output_len", "done", "greedy", "key0", "key1", "min_output_len",
               "top_k", "prefix_len")  # fmt: skip
@@ -80,8 +81,8 @@ class BatchState:
         values = {
             "token": 0, "cached_len": len(request.tokens) + output_len, "output_len": output_len,
             "max_output_len": request.max_new_tokens, "done": 0, "greedy": request.greedy,
-            "min_output_len": request.min_new_tokens, "top_k": request.top_k, "temperature": request.temperature,
-            "top_p": request.top_p, "min_p": request.min_p, "prefix_len": 0,
+            "min_output_len": request.min_new_tokens, "top_k": min(request.top_k, MAX_INT32), "top_p": request.top_p,
+            "min_p": request.min_p, "temperature": request.temperature, "prefix_len": 0,
         }  # fmt: skip
         for name, value in values.items():
             self.host(name)[row] = value

@@ -128,6 +128,11 @@ class NativeEngine:
         finally:
             self._abort_all()
 
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of a prompt with its completion: `max_model_len`, or what a smaller KV cache holds."""
+        return min(self.max_model_len, self._blocks.num_usable * self._blocks.block_size)
+
     def check(self, request: Request) -> None:
         """ValueError for a request that this engine can never complete."""
         owner, total = f"request {request.prompt_id!r}/{request.sample}", len(request.tokens) + request.max_new_tokens
@@ -146,6 +151,8 @@ class NativeEngine:
         for token in (min(request.tokens, default=0), max(request.tokens, default=0)):
             if not 0 <= token < vocabulary:
                 raise ValueError(f"{owner}: token {token} in a vocabulary of {vocabulary}; render with this model")
+        if any(not 0 <= token < vocabulary for token in request.stop_ids):
+            raise ValueError(f"{owner}: stop ids {sorted(request.stop_ids)} in a vocabulary of {vocabulary}")
         stops = len(self.stop_ids.union(request.stop_ids))
         if stops > MAX_STOP_IDS:
             raise ValueError(f"{owner}: {stops} stop ids, but at most {MAX_STOP_IDS} are supported; use stop texts")
@@ -158,8 +165,8 @@ class NativeEngine:
         self.check(request)
         if (key := (request.prompt_id, request.sample)) in self._active:
             raise ValueError(f"request {key[0]!r}/{key[1]} is running already; give samples of a prompt other numbers")
-        self._active.add(key)
         self._outputs.reserve(request.max_new_tokens)
+        self._active.add(key)
         self._scheduler.add(request, begun)
 
     @torch.no_grad()

@@ -4,7 +4,8 @@ Log-probs are those of the tempered softmax over the full vocabulary. Where toke
 min-p; stop ids before the minimum length), `log_mass` is the log of the probability mass that is left. The token with
 the largest p_v / E_v is sampled, where E are exponential numbers keyed by the request (see `counter_rng`).
 
-Axes: B rows, V tokens, S stop ids. p is the softmax times a constant of the row: exp(logit - largest logit).
+Axes: B rows, V tokens, S stop ids. p is the softmax times a constant of the row: exp(logit - largest logit). Stop ids
+before the minimum length do not count as the largest: beside one that is far likelier all others would be 0.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ def sample(logits_BV: Tensor, params: SamplingState, *, truncates: bool) -> Samp
     log_mass_B = None
     allowed_BV = p_BV
     if truncates:
-        allowed_BV = _truncate(p_BV, params)
-        log_mass_B = (allowed_BV.sum(1) / mass_B).log()
+        late_BV = logits_BV.masked_fill(_is_early_end(logits_BV, params), -torch.inf)
+        largest_B1 = late_BV.amax(1, keepdim=True)  # 0 where the likeliest token is not excluded
+        allowed_BV = _truncate(late_BV.sub_(largest_B1).exp_(), params)
+        log_mass_B = (allowed_BV.sum(1) / mass_B).log() + largest_B1[:, 0]
     tokens_B = (_choose_cuda if logits_BV.is_cuda else _choose)(logits_BV, allowed_BV, params)
     logprobs_B = logits_BV.gather(1, tokens_B[:, None])[:, 0] - mass_B.log()
     return SamplerOutput(tokens_B, logprobs_B, log_mass_B)
@@ -114,12 +117,15 @@ def _most_likely(logits_BV: Tensor, allowed_BV: Tensor) -> Tensor:
     return logits_BV.masked_fill(allowed_BV == 0, -torch.inf).argmax(1)
 
 
-def _truncate(p_BV: Tensor, params: SamplingState) -> Tensor:
-    """p where a token is allowed, else 0. Tokens that tie with the last allowed one are allowed."""
+def _is_early_end(logits_BV: Tensor, params: SamplingState) -> Tensor:
+    """Which tokens would end a row before its minimum length."""
     early_BS = (params.position_B < params.min_output_len_B)[:, None] & (params.stop_ids_BS >= 0)
     stop_ids_BS = params.stop_ids_BS.clamp(min=0).long()
-    excluded_BV = torch.zeros_like(p_BV, dtype=torch.int32).scatter_add_(1, stop_ids_BS, early_BS.int())
-    p_BV = p_BV.masked_fill(excluded_BV > 0, 0)
+    return torch.zeros_like(logits_BV, dtype=torch.int32).scatter_add_(1, stop_ids_BS, early_BS.int()) > 0
+
+
+def _truncate(p_BV: Tensor, params: SamplingState) -> Tensor:
+    """p where a token is allowed, else 0. Tokens that tie with the last allowed one are allowed."""
     if not p_BV.is_cuda and not ((params.top_k_B > 0) | (params.top_p_B < 1) | (params.min_p_B > 0)).any():
         return p_BV  # sorting the vocabulary can take longer than a small model's step
     sorted_BV = p_BV.sort(1, descending=True).values

@@ -177,7 +177,7 @@ class Scheduler:
         """The rows that share the full blocks of a prompt, two at least, with the number of tokens in these blocks."""
         found: dict[tuple[int, int], list[int]] = {}
         for row, sequence in enumerate(self.running):
-            if sequence.prompt_blocks:
+            if sequence.prompt_blocks and sequence.block_ids:  # one that ended with its first token has none left
                 found.setdefault((sequence.block_ids[0], sequence.prompt_blocks), []).append(row)
         return [
             (blocks * self.blocks.block_size, rows[start : start + max_members])

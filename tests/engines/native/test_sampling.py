@@ -160,6 +160,27 @@ def test_no_end_token_is_drawn_before_the_least_length() -> None:
     assert greedy.tokens_B.tolist() != [1]
 
 
+@pytest.mark.parametrize("changes", [{}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.01}])
+def test_an_end_token_that_is_far_likelier_leaves_the_others_their_shares(changes: dict[str, float]) -> None:
+    """At temperature .1 the end token is 200 nats above the others: beside it each of them would be 0 in float32."""
+    z_BV = logits(1).expand(2000, -1).clone()
+    z_BV[:, 1] = z_BV.max() + 20
+    without_BV = z_BV.clone()
+    without_BV[:, 1] = -1e4
+    options = {"temperature": 0.1, **changes}
+    late = sample_tokens(z_BV, many(2000, min_new_tokens=3, **options), output_len=2)
+    never = sample_tokens(without_BV, many(2000, **options), output_len=2)
+    assert torch.equal(late.tokens_B, never.tokens_B)
+    assert late.log_mass_B is not None and never.log_mass_B is not None
+    shares_V = (z_BV[0].double() / 0.1).log_softmax(-1)
+    assert torch.allclose(late.logprobs_B.double(), shares_V[late.tokens_B], atol=1e-3)
+    left_V = (without_BV[0].double() / 0.1).log_softmax(-1)
+    expected_B = never.log_mass_B.double() + shares_V[0] - left_V[0]
+    assert torch.allclose(late.log_mass_B.double(), expected_B, atol=1e-3)
+    greedy = sample_tokens(z_BV[:1], many(1, min_new_tokens=3, greedy=True, **options), output_len=0)
+    assert greedy.tokens_B.tolist() == [int(without_BV[0].argmax())]
+
+
 class TestRace:
     @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 258, 5000])
     @pytest.mark.parametrize("spread", [0.0, 1.0, 8.0])

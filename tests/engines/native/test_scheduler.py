@@ -228,6 +228,18 @@ def test_a_preempted_row_is_in_no_group() -> None:
     assert scheduler.running[2] is sequence and scheduler.prefix_groups(8) == [(4, [0, 1])]
 
 
+def test_a_row_that_ended_with_its_first_token_is_in_no_group() -> None:
+    """It runs until it is collected, but the others may have its blocks already."""
+    scheduler = Scheduler(BlockManager(5, 2), 4)
+    for sample, new in enumerate((9, 9, 1)):
+        scheduler.add(request("a", sample, length=2, new=new))
+    scheduler.admit()
+    assert scheduler.prefix_groups(8) == [(2, [0, 1, 2])]
+    # Row 1 wants blocks that are not there: those that started last give theirs.
+    assert scheduler.allocate_decode_blocks([2, 2, 2], 4) == [2, 1]
+    assert scheduler.prefix_groups(8) == []
+
+
 def test_the_one_that_started_last_is_preempted_and_starts_again_first() -> None:
     toy = Toy(num_blocks=10, size=2, max_num_seqs=4)
     for sample, prompt in enumerate("ab"):
