@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ MAGIC = {
     b"\xff\xfe": "UTF-16; save it as UTF-8",
     b"\xfe\xff": "UTF-16; save it as UTF-8",
 }
+# Splits that the names of files mention, and how their longer forms go on: validation.
+SPLITS = {"train": "ing", "test": "ing", "valid": "ation", "val": "id|idation", "eval": "uation"}
 WHITESPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -304,11 +306,26 @@ def files_of_folder(folder: Path, shown: str, split: str | None) -> list[tuple[P
     if not inside:
         raise ValueError(f"{shown} holds no data file; put {', '.join(SUFFIXES)} files there")
     wanted = split or "train"
-    named = [(path, name) for path, name in inside if wanted in os.path.splitext(name)[0].lower()]
+    stems = [_stem(name) for _, name in inside]
+    every_stem = frozenset(stems)
+    named = [each for each, stem in zip(inside, stems, strict=True) if _is_of_split(stem, wanted.lower(), every_stem)]
     if named:
         return named
-    has_splits = any(word in name.lower() for _, name in inside for word in ("train", "test", "valid", "eval"))
+    has_splits = any(_is_of_split(stem, word, every_stem) for stem in stems for word in SPLITS)
     if split is not None or has_splits:
         names = ", ".join(name for _, name in inside[:5])
         raise ValueError(f"{shown} has no file for the split {wanted!r}, only {names}; add @SPLIT to the name")
     return inside
+
+
+def _stem(name: str) -> str:
+    """The name without its suffix in lower case; testSet is two words."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", os.path.splitext(name)[0]).lower()
+
+
+def _is_of_split(stem: str, split: str, stems: Set[str]) -> bool:
+    """The split is a word of the name: contests and constraints name none. It may be part of a longer word where the
+    same name with another split is there: gsm8ktrain next to gsm8ktest."""
+    if re.search(rf"(?<![a-z]){re.escape(split)}({SPLITS.get(split, '')})?(s|set|data)?(?![a-z])", stem):
+        return True
+    return split in stem and any(stem.replace(split, other) in stems for other in SPLITS if other != split)

@@ -114,6 +114,50 @@ def test_folders_and_splits(tmp_path: Path) -> None:
         load(f"{folder}@valid")
 
 
+def named(folder: Path, *names: str) -> Path:
+    """A folder of files that hold their own names."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        files.jsonl(folder / name.removesuffix(".jsonl"), [{"text": name}])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "read"),
+    [
+        (["codecontests-train", "codecontests-test"], "test", ["codecontests-test"]),
+        (["codecontests-train", "codecontests-test"], "train", ["codecontests-train"]),
+        (["constraints", "general", "latest"], None, ["constraints", "general", "latest"]),
+        (["constraints", "train"], None, ["train"]),
+        (["my_train", "train-00000-of-2", "train2", "validation"], None, ["my_train", "train-00000-of-2", "train2"]),
+        (["myTrain", "training", "trainset", "tests"], None, ["myTrain", "training", "trainset"]),
+        (["train", "validation"], "valid", ["validation"]),
+        (["train", "valid"], "val", ["valid"]),
+        (["train", "evaluation", "retrieval"], "eval", ["evaluation"]),
+        (["test/part-0", "train/part-0"], "test", ["test/part-0"]),
+        (["train_sft-0", "test_sft-0"], "train_sft", ["train_sft-0"]),
+        # Part of a longer word, but the same name with another split is there too.
+        (["gsm8ktrain", "gsm8ktest"], None, ["gsm8ktrain"]),
+        (["gsm8ktrain", "gsm8ktest"], "test", ["gsm8ktest"]),
+    ],
+)
+def test_a_split_is_a_whole_word_of_a_name(
+    names: list[str], split: str | None, read: list[str], tmp_path: Path
+) -> None:
+    folder = named(tmp_path, *(f"{name}.jsonl" for name in names))
+    found = load(str(folder) if split is None else f"{folder}@{split}", "examples")
+    assert sorted(place.file for place in found.places) == sorted(f"{name}.jsonl" for name in read)
+
+
+@pytest.mark.parametrize(
+    "names", [["mytest", "myeval"], ["set_test"], ["general", "val"], ["constraints", "evaluation"]]
+)
+def test_no_file_of_another_split_is_read_by_default(names: list[str], tmp_path: Path) -> None:
+    folder = named(tmp_path, *(f"{name}.jsonl" for name in names))
+    with pytest.raises(ValueError, match="has no file for the split 'train', only"):
+        load(str(folder), "examples")
+
+
 def test_saved_datasets_with_splits(tmp_path: Path) -> None:
     whole = datasets.DatasetDict(
         {"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(ROWS[:1])}
