@@ -302,7 +302,8 @@ def is_saved_dataset(folder: Path) -> bool:
 def files_of_folder(folder: Path, shown: str, split: str | None) -> list[tuple[Path, str]]:
     """Data files below a folder, sorted by name: those of the split, or all where no name mentions a split."""
     every = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    inside = [(path, path.relative_to(folder).as_posix()) for path in every if not path.name.endswith("_info.json")]
+    below = [(path, path.relative_to(folder).as_posix()) for path in every if not path.name.endswith("_info.json")]
+    inside = [(path, name) for path, name in below if "/." not in f"/{name}"]  # editors keep old copies there
     if not inside:
         raise ValueError(f"{shown} holds no data file; put {', '.join(SUFFIXES)} files there")
     wanted = split or "train"

@@ -158,6 +158,13 @@ def test_no_file_of_another_split_is_read_by_default(names: list[str], tmp_path:
         load(str(folder), "examples")
 
 
+def test_hidden_files_are_not_read(tmp_path: Path) -> None:
+    folder = named(tmp_path / ".cache", "train.jsonl", ".ipynb_checkpoints/train-checkpoint.jsonl", "._train.jsonl")
+    assert [str(place) for place in load(str(folder), "examples").places] == ["train.jsonl:1"]
+    with pytest.raises(ValueError, match="holds no data file"):
+        load(str(named(tmp_path / "set", ".git/train.jsonl")), "examples")
+
+
 def test_saved_datasets_with_splits(tmp_path: Path) -> None:
     whole = datasets.DatasetDict(
         {"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(ROWS[:1])}
