@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ascent.data.errors import RowError
+from ascent.data.json_text import parse_messages
 from ascent.data.tools import read_extra, write_extra
 from ascent.records import Message, Role
 
@@ -88,7 +89,8 @@ def check_utf8(value: str, name: str, *, allow_nul: bool = False) -> None:
 
 
 def messages(value: Any, name: str) -> tuple[Message, ...]:
-    """A list of {role, content} (or ShareGPT's {from, value}); a plain string is one user turn."""
+    """A list of {role, content} (or ShareGPT's {from, value}), also as JSON text; other text is one user turn."""
+    value = parse_messages(value, name) if isinstance(value, str) else value
     if isinstance(value, str):
         return (Message("user", text(value, name)),)
     if not isinstance(value, Sequence):
@@ -99,7 +101,8 @@ def messages(value: Any, name: str) -> tuple[Message, ...]:
 
 
 def answer(value: Any, name: str) -> tuple[Message, ...]:
-    """Plain text, one message, or a list of messages that starts with the assistant's."""
+    """Plain text, one message, or a list of messages that starts with the assistant's, also as JSON text."""
+    value = parse_messages(value, name) if isinstance(value, str) else value
     if isinstance(value, str):
         return (Message("assistant", text(value, name)),)
     found = messages([value] if isinstance(value, Mapping) else value, name)

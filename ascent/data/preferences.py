@@ -11,6 +11,7 @@ from typing import Any
 from ascent.data import columns as values
 from ascent.data.columns import Columns
 from ascent.data.errors import RowError
+from ascent.data.json_text import parse_messages
 from ascent.records import Message, Pair, Prompt, Ranking, UnpairedExample
 
 Turns = tuple[Message, ...]
@@ -64,6 +65,7 @@ def _read_gold(columns: Columns, prompt: Turns) -> str | None:
 
 def _read_turns(value: Any, name: str, prompt: Turns) -> Turns:
     """The messages of an answer; a prompt that it repeats is removed."""
+    value = parse_messages(value, name) if isinstance(value, str) else value
     if isinstance(value, str):
         value = values.text(value, name)
         if not value.startswith("\n\nHuman:"):

@@ -6,7 +6,6 @@ A byte that is not UTF-8 is decoded as a lone surrogate, so only its own row is 
 from __future__ import annotations
 
 import csv
-import json
 import logging
 import os
 import re
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ascent.data.columns import check_utf8
 from ascent.data.errors import Place, RowError
+from ascent.data.json_text import parse_json, parse_messages, skip_blank
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 # A CSV cell of these columns holds JSON where it starts like this.
@@ -37,7 +37,6 @@ MAGIC = {
 }
 # Splits that the names of files mention, and how their longer forms go on: validation.
 SPLITS = {"train": "ing", "test": "ing", "valid": "ation", "val": "id|idation", "eval": "uation"}
-WHITESPACE = re.compile(r"[ \t\r\n]*")
 
 
 class Row(NamedTuple):
@@ -89,8 +88,8 @@ def read_lines(lines: Iterable[str], key: str) -> Iterator[Row]:
 def _parse_line(line: str, place: Place) -> Row:
     try:
         check_utf8(line, "the line")
-        found, end = parse_json(line, _skip_blank(line, 0))
-        if _skip_blank(line, end) < len(line):
+        found, end = parse_json(line, skip_blank(line, 0))
+        if skip_blank(line, end) < len(line):
             raise RowError("syntax", f"not JSON: trailing text at character {end}; write one object per line")
     except RowError as error:
         return Row(place, {}, error)
@@ -107,72 +106,35 @@ def _as_row(found: Any, place: Place) -> Row:
 def _json(path: Path, shown: str) -> Iterator[Row]:
     """A list of objects, JSON lines under the name .json, or one object over many lines."""
     text = "".join(_lines(path))
-    at = _skip_blank(text, 0)
+    at = skip_blank(text, 0)
     if not text.startswith("[", at):
         yield from _parse_single(text, shown) or _jsonl(path, shown)
         return
-    number, at = 0, _skip_blank(text, at + 1)
+    number, at = 0, skip_blank(text, at + 1)
     more = not text.startswith("]", at)
     while more:
         number += 1
         try:
             found, end = parse_json(text, at)
             check_utf8(text[at:end], f"row {number}")
-            at = _skip_blank(text, end)
+            at = skip_blank(text, end)
             if not text.startswith((",", "]"), at):
                 raise RowError("syntax", "not JSON: a comma or ] is missing after a row; the file may be cut off")
         except RowError as error:
             raise ValueError(f"{shown}:{text.count(chr(10), 0, at) + 1}: {error}") from None
         yield _as_row(found, Place(shown, number, "row"))
         more = text[at] == ","
-        at = _skip_blank(text, at + 1) if more else at
-    if _skip_blank(text, at + 1) < len(text):
+        at = skip_blank(text, at + 1) if more else at
+    if skip_blank(text, at + 1) < len(text):
         raise ValueError(f"{shown}: not JSON: trailing text after the list; a .json file is one list of objects")
 
 
 def _parse_single(text: str, shown: str) -> list[Row]:
     try:
-        found, end = parse_json(text, _skip_blank(text, 0))
+        found, end = parse_json(text, skip_blank(text, 0))
     except RowError:
         return []
-    return [_as_row(found, Place(shown, 1))] if _skip_blank(text, end) == len(text) else []
-
-
-def parse_json(text: str, at: int = 0) -> tuple[Any, int]:
-    """The JSON value at a position, and where it ends. RowError for invalid JSON, duplicate names, NaN, numbers and
-    depths beyond Python's limits."""
-    try:
-        return _DECODER.raw_decode(text, at)
-    except json.JSONDecodeError as error:
-        reason = error.msg.removesuffix(" at")
-        raise RowError("syntax", f"not JSON: {reason} at character {error.pos - at}; write one whole object") from None
-    except RecursionError:
-        raise RowError("syntax", "nested too deep to be read; no row needs more than a few levels") from None
-    except RowError:
-        raise
-    except ValueError:  # int() limits the number of digits
-        raise RowError("syntax", "a number has thousands of digits; write a smaller one, or text in quotes") from None
-
-
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise RowError("syntax", f"the name {twice!r} is given twice in one object; keep one")
-    return found
-
-
-def _refuse_constant(word: str) -> Any:
-    raise RowError("syntax", f"{word} is not JSON; write a finite number, or null")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique_names, parse_constant=_refuse_constant)
-
-
-def _skip_blank(text: str, at: int) -> int:
-    """The position after the white space at `at`."""
-    return WHITESPACE.match(text, at).end()  # type: ignore[union-attr] # it matches everywhere
+    return [_as_row(found, Place(shown, 1))] if skip_blank(text, end) == len(text) else []
 
 
 def _csv(path: Path, shown: str) -> Iterator[Row]:
@@ -225,14 +187,15 @@ def _parse_cell(name: str, cell: str) -> Any:
     """An empty cell is a missing value; lists are JSON."""
     if cell == "":
         return None
-    is_chat = name in MAYBE_CHAT and cell.startswith("[{") and '"role"' in cell
-    if not is_chat and not (name in JSON_COLUMNS and cell.startswith(JSON_STARTS)):
+    if name in MAYBE_CHAT:
+        return parse_messages(cell, f"column {name!r}")
+    if not (name in JSON_COLUMNS and cell.lstrip().startswith(JSON_STARTS)):
         return cell
     try:
-        found, end = parse_json(cell)
+        found, end = parse_json(cell, skip_blank(cell, 0))
     except RowError as error:
         raise RowError(error.kind, f"column {name!r}: {error}") from None
-    if _skip_blank(cell, end) < len(cell):
+    if skip_blank(cell, end) < len(cell):
         raise RowError("syntax", f"column {name!r}: not JSON: trailing text at character {end}; it holds one list")
     return found
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from ascent.data import columns as values
 from ascent.data.columns import Columns
 from ascent.data.errors import RowError
+from ascent.data.json_text import parse_messages
 from ascent.data.preferences import LABEL_COLUMNS, make_pair, make_ranking, make_unpaired
 from ascent.data.tools import add_tools, read_tools
 from ascent.records import Example, Message, Pair, Prompt, Ranking, StepExample, UnpairedExample
@@ -77,6 +78,7 @@ def read_question(columns: Columns) -> Messages:
 def read_conversation(columns: Columns) -> Messages:
     name = columns.first(CONVERSATIONS)
     raw = columns.get(name)
+    raw = parse_messages(raw, name) if isinstance(raw, str) else raw
     if isinstance(raw, Sequence) and raw and isinstance(raw[0], Mapping) and "human" in raw[0]:
         raw = [turn for item in raw for turn in _split_round(item, name)]
     if isinstance(raw, str):

@@ -37,6 +37,14 @@ def test_messages_survive_every_format(write, tmp_path: Path) -> None:
     assert loaded.records[0].messages == (Message("user", "a, b\n"), Message("assistant", 'c "d"'))  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("write", files.FORMATS.values(), ids=files.FORMATS)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_messages_as_text_survive_every_format(write, indent: int | None, tmp_path: Path) -> None:
+    row = {"question": json.dumps(TURNS[:1], indent=indent), "response": " " + json.dumps(TURNS[1:], indent=indent)}
+    loaded = load(write(tmp_path / "train", [row] * 2))
+    assert loaded.records[0].messages == (Message("user", "a, b\n"), Message("assistant", 'c "d"'))  # type: ignore[union-attr]
+
+
 def test_ids_do_not_depend_on_where_the_file_lies(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     one, two = load(files.jsonl(tmp_path / "a", ROWS)), load(files.jsonl(tmp_path / "other/a", ROWS))

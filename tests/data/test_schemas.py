@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -202,6 +203,69 @@ def test_bad_values(row: dict[str, Any], kind: str, words: str) -> None:
             layout = next(each for each in SCHEMAS if each.name == "messages")
         layout.read(Columns("id", row))
     assert caught.value.kind == kind
+
+
+CHATTY = json.dumps([U, A])
+
+
+@pytest.mark.parametrize(
+    ("row", "record"),
+    [
+        ({"prompt": json.dumps([U]), "completion": json.dumps([A])}, Example("id", (ASKED, ANSWERED))),
+        ({"question": json.dumps([U], indent=1), "response": f" {json.dumps([A])}"}, Example("id", (ASKED, ANSWERED))),
+        ({"prompt": '[{"from": "human", "value": "q"}]', "output": "a"}, Example("id", (ASKED, ANSWERED))),
+        ({"prompt": '[{"content": "q", "role": "user"}]', "output": "a"}, Example("id", (ASKED, ANSWERED))),
+        ({"messages": CHATTY}, Example("id", (ASKED, ANSWERED))),
+        ({"chosen": CHATTY, "rejected": json.dumps([U, B])}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
+        ({"messages": CHATTY, "rejected_messages": json.dumps([U, B])}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
+        ({"prompt": "q", "response_j": json.dumps([A]), "response_k": "b"}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
+    ],
+)
+def test_messages_written_as_json_text_are_messages(row: dict[str, Any], record: Record) -> None:
+    assert read(row) == record
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        str([U]),
+        str([B, U]),
+        " [{'content': 'q', 'role': 'user'}\n {'content': 'a', 'role': 'assistant'}]",  # of numpy
+        "[{'from': 'human', 'value': 'q'}]",
+        CHATTY[:-1],
+        CHATTY[:-9],
+    ],
+)
+def test_messages_written_as_other_text_are_refused(text: str) -> None:
+    """They would be trained on literally."""
+    words = "looks like a list of messages written as text, but it is not JSON: .* write it with json.dumps"
+    for row in ({"prompt": text, "completion": "a"}, {"prompt": "q", "completion": text}, {"messages": text}):
+        with pytest.raises(RowError, match=words) as caught:
+            read(row, "examples")
+        assert caught.value.kind == "syntax"
+    with pytest.raises(RowError, match=f"^chosen {words}"):
+        read({"prompt": "q", "chosen": text, "rejected": "b"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CHATTY + "\nWhat is wrong with this request?",
+        str([U]) + " is a list",
+        "This is a request: " + CHATTY,
+        '[{"role": "admin", "rights": ["read"]}]',
+        '[{"from": "Rome", "to": "Oslo", "value": 3}]',
+        "[{'from': 'Rome', 'to': 'Oslo', 'value': 3}]",
+        '[{"name": "a"}',
+        "[1, 2]",
+    ],
+)
+def test_other_text_about_lists_stays_text(text: str) -> None:
+    expected = Example("id", (Message("user", text), Message("assistant", text)))
+    assert read({"prompt": text, "completion": text}) == expected
+    assert read({"messages": [{**U, "content": CHATTY}, {**A, "content": str([U])}]}) == Example(
+        "id", (Message("user", CHATTY), Message("assistant", str([U])))
+    )
 
 
 def test_columns_that_change_the_meaning_are_refused() -> None:
