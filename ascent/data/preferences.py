@@ -29,7 +29,8 @@ RATING_KEYS = ("overall_score", "rating", "score")
 
 def make_pair(columns: Columns, prompt: Turns, chosen: Any, rejected: Any) -> Pair:
     """Answers are text, messages, or conversations that repeat the prompt; their common prefix joins the prompt."""
-    won, lost = _read_turns(chosen, "chosen", prompt), _read_turns(rejected, "rejected", prompt)
+    prompt, won = _split_prompt(_read_turns(chosen, "chosen"), "chosen", prompt)
+    prompt, lost = _split_prompt(_read_turns(rejected, "rejected"), "rejected", prompt)
     shared = 0
     while shared < min(len(won), len(lost)) and won[shared] == lost[shared]:
         shared += 1
@@ -57,14 +58,14 @@ def _read_gold(columns: Columns, prompt: Turns) -> str | None:
     name = next((name for name in GOLD if columns.has(name)), None)
     if name is None:
         return None
-    turns = _read_turns(columns.get(name), name, prompt)
+    _, turns = _split_prompt(_read_turns(columns.get(name), name), name, prompt)
     if len(turns) != 1 or turns[0].role != "assistant":
         raise RowError("type", f"{name} holds {len(turns)} messages; a gold answer is one turn of the assistant")
     return turns[0].content
 
 
-def _read_turns(value: Any, name: str, prompt: Turns) -> Turns:
-    """The messages of an answer; a prompt that it repeats is removed."""
+def _read_turns(value: Any, name: str) -> Turns:
+    """The messages of an answer, or of a whole conversation."""
     value = parse_messages(value, name) if isinstance(value, str) else value
     if isinstance(value, str):
         value = values.text(value, name)
@@ -78,10 +79,39 @@ def _read_turns(value: Any, name: str, prompt: Turns) -> Turns:
         ]
         return values.messages(turns, name)
     if isinstance(value, tuple) and all(isinstance(item, Message) for item in value):
-        found = value
-    else:
-        found = values.messages([value] if isinstance(value, Mapping) else value, name)
-    return found[len(prompt) :] if prompt and found[: len(prompt)] == prompt else found
+        return value
+    return values.messages([value] if isinstance(value, Mapping) else value, name)
+
+
+def _split_prompt(turns: Turns, name: str, prompt: Turns) -> tuple[Turns, Turns]:
+    """The prompt, and the answer without the prompt where the turns repeat it.
+
+    White space around texts does not matter, and a system message may be on one side only; it joins the prompt.
+    """
+    if turns[0].role not in ("system", "user"):
+        return prompt, turns
+    (own, asked), (system, rest) = _split_system(prompt), _split_system(turns)
+    if len(rest) < len(asked) or not all(map(_is_same, rest, asked)):
+        if not system and prompt[-1].role == "assistant" and not _is_same(rest[0], asked[0]):
+            return prompt, turns  # they go on where the prompt ends
+        raise RowError(
+            "type",
+            f"{name} is a conversation that does not begin with the prompt of its row, {asked[0].content!r:.40}, so "
+            "the question would be there twice; give the same turns, or remove the prompt's column",
+        )
+    has_text = [any(message.content.strip() for message in each) for each in (own, system)]
+    if all(has_text) and not _is_same(own[0], system[0]):
+        raise RowError("type", f"{name} has another system message than the prompt of its row; give the same, or one")
+    return (*(own if has_text[0] or not system else system), *asked), rest[len(asked) :]
+
+
+def _split_system(turns: Turns) -> tuple[Turns, Turns]:
+    first = 1 if turns and turns[0].role == "system" else 0
+    return turns[:first], turns[first:]
+
+
+def _is_same(one: Message, other: Message) -> bool:
+    return (one.role, one.content.strip(), one.extra) == (other.role, other.content.strip(), other.extra)
 
 
 def make_ranking(columns: Columns, prompt: Prompt, column: str) -> Ranking:

@@ -146,11 +146,16 @@ def read_stack_exchange(columns: Columns) -> Pair:
 
 
 def read_chat_pair(columns: Columns) -> Pair:
-    prompt, chosen = _split_last_answer(read_conversation(columns))
+    conversation = read_conversation(columns)
+    prompt, chosen = _split_last_answer(conversation)
     if columns.has("rejected_response"):
         rejected = values.answer(columns.get("rejected_response"), "rejected_response")
-    else:
-        rejected = _split_last_answer(values.messages(columns.get("rejected_messages"), "rejected_messages"))[1]
+        return make_pair(columns, prompt, chosen, rejected)
+    rejected = values.messages(columns.get("rejected_messages"), "rejected_messages")
+    _split_last_answer(rejected)  # raises where the assistant does not come last
+    if rejected[0].role != "assistant":  # a whole conversation, which may differ before the last answer
+        first = next(index for index, message in enumerate(conversation) if message.role == "assistant")
+        prompt, chosen = conversation[:first], conversation[first:]
     return make_pair(columns, prompt, chosen, rejected)
 
 

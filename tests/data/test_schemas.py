@@ -268,6 +268,64 @@ def test_other_text_about_lists_stays_text(text: str) -> None:
     )
 
 
+KIND = {"role": "system", "content": "Be kind."}
+BLANK = {"role": "system", "content": ""}
+KIND_PROMPT = Prompt("id", (Message("system", "Be kind."), ASKED))
+
+
+def both(*turns: dict[str, Any]) -> dict[str, Any]:
+    return {"chosen": [*turns, A], "rejected": [*turns, B]}
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        ({"prompt": "q\n", **both(U)}, Prompt("id", (Message("user", "q\n"),))),
+        ({"prompt": "q", **both({**U, "content": " q"})}, PROMPT),
+        ({"prompt": "q", **both(KIND, U)}, KIND_PROMPT),
+        ({"prompt": "q", "system": "Be kind.", **both(KIND, U)}, KIND_PROMPT),
+        ({"prompt": "q", "system": "Be kind.", **both(BLANK, U)}, KIND_PROMPT),
+        ({"prompt": "q", "system": "Be kind.", **both(U)}, KIND_PROMPT),
+        ({"system": "Be kind.", **both(KIND, U)}, KIND_PROMPT),
+        ({"system": "Be kind.", **both(U)}, KIND_PROMPT),
+        ({"prompt": [KIND, U], **both(U)}, KIND_PROMPT),
+        ({"prompt": "q", "chosen": [KIND, U, A], "rejected": [U, B]}, KIND_PROMPT),
+        ({"prompt": "q", "chosen": "a", "rejected": [KIND, U, B]}, KIND_PROMPT),
+        # An empty system message is kept where there is no other: some templates write a text of their own without it.
+        ({"system": "", "question": "q", **both(BLANK, U)}, Prompt("id", (Message("system", ""), ASKED))),
+        ({"prompt": "q", "chosen": "\n\nHuman: q\n\nAssistant: a", "rejected": "b"}, PROMPT),
+        # Turns that go on where the prompt ends.
+        ({"prompt": [U, B], **both({**U, "content": "more"})}, Prompt("id", (ASKED, OTHER, Message("user", "more")))),
+        ({"messages": [U, A], "system": "Be kind.", "rejected_messages": [U, B]}, KIND_PROMPT),
+        ({"messages": [U, A], "rejected_messages": [KIND, U, B]}, KIND_PROMPT),
+        ({"messages": [U, A], "rejected_messages": [B]}, PROMPT),
+    ],
+)
+def test_a_prompt_that_answers_repeat_is_there_once(row: dict[str, Any], prompt: Prompt) -> None:
+    assert read(row) == Pair(prompt, (ANSWERED,), (OTHER,))
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "Q", **both(U)}, "chosen is a conversation that does not begin with the prompt of its row, 'Q'"),
+        ({"prompt": [KIND, U], **both({**KIND, "content": "Be brief."}, U)}, "chosen has another system message than"),
+        ({"prompt": "q", "chosen": [U, A], "rejected": [KIND, {**U, "content": "z"}, B]}, "rejected is a conversation"),
+        ({"messages": [U, A], "rejected_messages": [{**U, "content": "z"}, B]}, "rejected is a conversation that does"),
+        ({"prompt": [U, A], **both(U, {**A, "content": "other"}, U)}, "chosen is a conversation that does not begin"),
+    ],
+)
+def test_a_conversation_with_another_prompt_is_refused(row: dict[str, Any], words: str) -> None:
+    with pytest.raises(RowError, match=words) as caught:
+        read(row)
+    assert caught.value.kind == "type"
+
+
+def test_rejected_messages_may_differ_before_the_last_answer() -> None:
+    pair = read({"messages": [U, A, U, A], "rejected_messages": [U, B, U, A]})
+    assert pair == Pair(PROMPT, (ANSWERED, ASKED, ANSWERED), (OTHER, ASKED, ANSWERED))
+
+
 def test_columns_that_change_the_meaning_are_refused() -> None:
     fields = Columns("id", {"messages": [U, A], "images": ["a.png"]})
     with pytest.raises(RowError, match="column 'images' is set"):
