@@ -67,7 +67,9 @@ def score(
 
 
 def _sequence_scores(judge: LanguageModel, records: LoadResult, budget: int) -> Iterator[ScoredRecord]:
-    renderer = Renderer(judge.tokenizer, train_on="completion", context=max_sequence_length(judge.module.config))
+    renderer = Renderer(
+        judge.tokenizer, train_on="completion", context=max_sequence_length(judge.module.config), check_content=False
+    )
     items = prepare(records, renderer, Limits(max_tokens=budget, max_prompt_tokens=budget - 1)).items
     for number, item in enumerate(items, start=1):
         (batch,) = single_pass([item], tokens_per_microbatch=budget, max_tokens=budget, mismatched=False)

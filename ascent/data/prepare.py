@@ -152,6 +152,8 @@ def render_record(record: Record, renderer: Renderer, limits: Limits, *, gold: b
         item = Item("steps", (rendered,), step_ends=ends, step_labels=record.right)
     else:
         raise ValueError("a prompt alone has nothing to train on; use an algorithm that samples")
+    if renderer.check_content:
+        _check_differ(item)
     longest = max(len(sequence) for sequence in item.sequences)
     if renderer.context is not None and longest > renderer.context:
         raise RowError(
@@ -166,6 +168,20 @@ def render_record(record: Record, renderer: Renderer, limits: Limits, *, gold: b
             "the row or remove it",
         )
     return item
+
+
+def _check_differ(item: Item) -> None:
+    """RowError where answers that are compared have the same tokens; a gold answer may equal the chosen one."""
+    compared = item.sequences[:2] if item.kind == "pairs" else item.sequences if item.kind == "rankings" else ()
+    ranks = item.ranks or range(len(compared))
+    found: dict[bytes, int] = {}
+    for sequence, rank in zip(compared, ranks, strict=False):
+        if found.setdefault(sequence.tokens.tobytes(), rank) != rank:
+            raise RowError(
+                "equal",
+                "two answers that are compared have the same tokens: they differ only in what the chat template leaves "
+                "out, such as white space; remove the row",
+            )
 
 
 def _without_ties(record: Ranking, report: Report) -> Ranking:

@@ -8,6 +8,9 @@ Prompt and answer text are tokenized separately, so the tokens of a prompt are t
 spans the border. Tokenizers that mark the start of a text (SentencePiece's leading space) cannot do that: their text is
 tokenized in one piece, and a token across the border is an error.
 
+A template that leaves out a message, or part of an answer that is trained, is an error (`ascent.data.template`).
+Where its generation prompt opens an answer ("<think>\\n"), the last answer continues the prompt as a sampler does.
+
 A base model has no template: contents are concatenated, with EOS after every answer, and BOS first if the tokenizer
 sets one. A single assistant message is plain text without a template: BOS, the text and EOS, with a loss on all of it.
 
@@ -20,7 +23,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -29,11 +32,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ascent.data.errors import RowError
 from ascent.data.steps import SEPARATOR, drop_blank_steps, join_steps, step_ends
+from ascent.data.template import FIX, PROBE, Opening, check_answer, find_opening, find_unwritten, opened_answer
 from ascent.data.tools import check_parts, parts_in, rendered_parts, template_input
 from ascent.records import Message
 
 TrainOn = Literal["completion", "assistant", "all"]
-PROBE = "probe"
 THOUGHT = f"<think>\n{PROBE}\n</think>\n\n{PROBE}"  # some templates drop the reasoning of earlier turns
 
 
@@ -66,7 +69,8 @@ class SteppedAnswer(NamedTuple):
 
 class Renderer:
     """Renders with one tokenizer. `stop_ids` end a completion; `step_separator` joins the steps of an answer;
-    `context` is the context length of the model, None if unknown."""
+    `context` is the context length of the model, None if unknown. Without `check_content` a template may leave out what
+    it does: for scores of answers as its model was trained to see them, and for requests to a server."""
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class Renderer:
         train_on: TrainOn = "assistant",
         step_separator: str = SEPARATOR,
         context: int | None = None,
+        check_content: bool = True,
     ) -> None:
         if train_on not in get_args(TrainOn):
             raise ValueError(f"train_on={train_on!r}, but it must be one of {', '.join(get_args(TrainOn))}")
@@ -84,6 +89,8 @@ class Renderer:
         self.train_on = train_on
         self.step_separator = step_separator
         self.context = context
+        self.check_content = check_content
+        self._unwritten: dict[tuple[object, ...], int | None] = {}
         self._eos: str = str(tokenizer.eos_token)
         if self._encode(self._eos) != [tokenizer.eos_token_id]:
             raise ValueError(f"EOS {self._eos!r} is not one token in this tokenizer; add it as a special token")
@@ -117,6 +124,7 @@ class Renderer:
     def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The tokens a sampler continues."""
         self._check(messages)
+        self._check_written(messages, generation_prompt=True)
         text = self._template(messages, generation_prompt=True) if self.has_template else self._concat(messages)
         return tuple(self._encode(text))
 
@@ -135,6 +143,7 @@ class Renderer:
         last = max(index for index, message in enumerate(messages) if message.role == "assistant")
         if not self.has_template:
             return tuple(self._encode("".join(message.content for message in messages[last + 1 :])))
+        self._check_written(messages, generation_prompt=True)
         probed = [Message("assistant", THOUGHT) if each.role == "assistant" else each for each in messages]
         before = self._template(probed[: last + 1])
         end = self._trim_turn(before).length
@@ -225,22 +234,33 @@ class Renderer:
         return "".join(span.text for span in self._plain_spans(messages, ()))
 
     def _template_spans(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Span]:
+        self._check_written(messages, generation_prompt=False)
         full = self._template(messages)
         spans: list[Span] = []
         position = 0
         for index in answers:
             before = self._template(messages[:index], generation_prompt=True)
-            after = self._template(messages[: index + 1])
-            if not (full.startswith(before) and full.startswith(after) and len(before) < len(after)):
-                raise RowError(
-                    "type",
-                    f"the chat template changes the text before message {index} once more messages follow, so its "
-                    "answer cannot be located; train on the last answer only (train_on: completion)",
-                )
-            turn = self._trim_turn(full[len(before) : len(after)])
-            spans += [Span(full[position : len(before)], False), Span(turn.text, True)]
+            after = full if index == len(messages) - 1 else self._template(messages[: index + 1])
+            if full.startswith(before) and full.startswith(after) and len(before) < len(after):
+                turn = self._trim_turn(full[len(before) : len(after)])
+                if self.check_content:
+                    check_answer(messages[index], turn.text, self._opening.text)
+            else:
+                turn = self._opened_turn(messages, index, before, full)
+            spans += [Span(before[position:], False), Span(turn.text, True)]
             position = len(before) + turn.length
         return spans
+
+    def _opened_turn(self, messages: Sequence[Message], index: int, before: str, full: str) -> _Turn:
+        """The last answer, where the generation prompt opens it and the template writes it otherwise."""
+        if index < len(messages) - 1:
+            raise RowError(
+                "type",
+                f"the chat template changes the text before message {index} once more messages follow, so its "
+                "answer cannot be located; train on the last answer only (train_on: completion)",
+            )
+        text = opened_answer(messages[index], before, full, self._opening.opened, check=self.check_content) + self._end
+        return _Turn(text, len(text))
 
     def _trim_turn(self, turn: str) -> _Turn:
         """An assistant turn up to its end token, and how many characters of the rendered turn that covers."""
@@ -297,6 +317,25 @@ class Renderer:
                     f"the {message.role}'s text holds {found[0]!r}, which this tokenizer reads as a control token; "
                     "remove it from the text",
                 )
+
+    def _check_written(self, messages: Sequence[Message], *, generation_prompt: bool) -> None:
+        """RowError where the template leaves out a message; rendered once for conversations of the same roles."""
+        if not self.has_template or not self.check_content:
+            return
+        shape = (generation_prompt, *((each.role, bool(each.extra), bool(each.content.strip())) for each in messages))
+        if shape not in self._unwritten:
+            render = partial(self._template, generation_prompt=generation_prompt)
+            self._unwritten[shape] = find_unwritten(messages, render)
+        if (lost := self._unwritten[shape]) is not None:
+            raise RowError(
+                "type",
+                f"the chat template leaves out message {lost}, the {messages[lost].role}'s: the model would not see "
+                f"{messages[lost].content!r:.60}; {FIX}",
+            )
+
+    @cached_property
+    def _opening(self) -> Opening:
+        return find_opening(self._template, partial(self._template, generation_prompt=True))
 
     @cached_property
     def _tool_parts(self) -> frozenset[str] | None:

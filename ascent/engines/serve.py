@@ -51,7 +51,7 @@ class ModelServer:
     def __init__(self, model: LanguageModel, name: str, *, max_model_len: int | None = None, version: int = 0) -> None:
         self.model, self.name, self._max_model_len = model, name, max_model_len
         context = max_sequence_length(model.module.config)
-        self._renderer = Renderer(model.tokenizer, train_on="completion", context=context)
+        self._renderer = Renderer(model.tokenizer, train_on="completion", context=context, check_content=False)
         self._engine = self._create_engine()
         self._engine.version = version
         self._adapter: object = None  # what `adapters.layout_of` says of the adapter in the model

@@ -52,7 +52,7 @@ class RewardModel:
                 f"{model} is a process reward model: it scores steps, not whole answers; as a reward it is "
                 f"{{use: process_reward_model, model: {model}}}, and ascent score prints the scores of steps"
             )
-        self._renderer = Renderer(self._model.tokenizer, train_on="completion")
+        self._renderer = Renderer(self._model.tokenizer, train_on="completion", check_content=False)
         self._budget, most = tokens_per_microbatch, longest_answer(self._model, tokens_per_microbatch)
         self._limits = Limits(max_tokens=most, max_prompt_tokens=most - 1)
 
@@ -104,7 +104,9 @@ class ProcessRewardModel:
                 f"{model} does not say how answers are split into steps, so it is no process reward model; train one "
                 "with row prm or prm_soft, or use it as reward_model"
             )
-        self._renderer = Renderer(self._model.tokenizer, train_on="completion", step_separator=found.step_separator)
+        self._renderer = Renderer(
+            self._model.tokenizer, train_on="completion", step_separator=found.step_separator, check_content=False
+        )
         self._budget, self._longest = tokens_per_microbatch, longest_answer(self._model, tokens_per_microbatch)
 
     def __call__(self, answers: Sequence[Answer]) -> list[list[StepScore] | Unscored]:

@@ -36,6 +36,12 @@ FORGETFUL = (
     "{% else %}{{ m['content'] }}{% endif %}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
+# Drops what an assistant thought from every turn.
+STRIPPING = FORGETFUL.replace(" and not loop.last", "")
+# The same, and the generation prompt opens the thought (QwQ, newer R1 distillations).
+OPENING = STRIPPING.replace("<|start|>assistant\n{% endif %}", "<|start|>assistant\n<think>\n{% endif %}")
+# Writes questions and answers alone.
+TWO_ROLES = CHATML.replace("in messages %}", "in messages if m['role'] in ('user', 'assistant') %}")
 
 
 @cache

@@ -300,7 +300,7 @@ def test_a_template_that_trims_leaves_the_steps_where_they_are() -> None:
 def test_a_template_that_changes_the_answer_and_a_tokenizer_that_drops_the_separator_are_refused() -> None:
     shouting = chat.CHATML.replace("m['content']", "m['content'] | upper")
     with pytest.raises(RowError, match="the chat template changes the answer"):
-        Renderer(chat.tokenizer(shouting)).split_steps((Message("user", "q"),), "one\ntwo")
+        Renderer(chat.tokenizer(shouting), check_content=False).split_steps((Message("user", "q"),), "one\ntwo")
     dropping = chat.tokenizer(None)
     dropping.backend_tokenizer.normalizer = normalizers.Replace("\n", "")
     with pytest.raises(RowError, match=r"no token for the separator '\\n' after a step.*data\.step_separator"):

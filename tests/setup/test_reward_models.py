@@ -201,3 +201,12 @@ def test_tools_of_a_prompt_are_scored_too_here_and_through_a_server(tmp_path: Pa
     serving.shutdown()
     serving.server_close()
     assert served == pytest.approx([with_tools, without], abs=1e-6)
+
+
+def test_an_answer_whose_reasoning_the_template_leaves_out_is_scored(tmp_path: Path) -> None:
+    """As the model was trained to see it; the policy that wrote it may have another template."""
+    folder = tiny.create(tmp_path / "m", special=("<|start|>", "<|end|>"), chat_template=chat.STRIPPING)
+    load(folder, head="scalar").save(tmp_path / "scorer")
+    asked = [{"role": "user", "content": "1 + 1 ="}]
+    bare, reasoned = RewardModel(str(tmp_path / "scorer"))([(asked, "2"), (asked, "<think>\n1 more\n</think>2")])
+    assert bare is not None and bare == reasoned
