@@ -10,11 +10,12 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ascent.rewards.units import UNIT_CLOSE, UNIT_OPEN, split_expression_unit, split_unit
+
 MAX_CHARACTERS = 2000  # also below the 4,300 digits at which int() refuses
 MAX_PLUS_MINUS = 4  # \\pm signs in one answer, each of which doubles the readings
 SET_OPEN, SET_CLOSE = "⦃", "⦄"  # \{ and \}, distinct from grouping braces
 MONEY = "＄"  # \\$, distinct from the dollar signs around mathematics
-UNIT_OPEN, UNIT_CLOSE = "⟨", "⟩"  # \text{...}, distinct from variables
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Text:
 @dataclass(frozen=True)
 class Expression:
     latex: str
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,8 @@ def _parse_list(text: str, depth: int) -> Answer | None:
         return Text(" ".join(words.split()))
     if re.fullmatch(r"\(?\s*[A-Z]\s*\)?", words):  # a choice
         return Text(words.strip("() "))
-    return Expression(words)
+    latex, unit = split_expression_unit(text)
+    return Expression(re.sub(f"[{UNIT_OPEN}{UNIT_CLOSE}]", " ", latex).strip(), unit)
 
 
 def _item_list(items: list[str], depth: int, brackets: str | None) -> Answer | None:
@@ -267,22 +270,13 @@ _POWER = re.compile(
     rf"({_DECIMAL})\s*(?:(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*([+-]?\d+)\s*\}}|(\d))|[eE]([+-]?\d+))"
 )
 _MAX_EXPONENT = 400
-_UNITS = {
-    **{"dollar": "dollars", "usd": "dollars", "bucks": "dollars", "cent": "cents", "euro": "euros"},
-    **{"cm": "centimeters", "mm": "millimeters", "km": "kilometers", "metre": "meters", "metres": "meters"},
-    **{"kg": "kilograms", "kgs": "kilograms", "gram": "grams", "lb": "pounds", "lbs": "pounds", "oz": "ounces"},
-    **{"ft": "feet", "foot": "feet", "in": "inches", "inch": "inches", "yd": "yards", "mi": "miles"},
-    **{"hr": "hours", "hrs": "hours", "h": "hours", "min": "minutes", "mins": "minutes", "sec": "seconds"},
-    **{"degree": "degrees", "deg": "degrees", "ml": "milliliters", "m": "meters", "g": "grams", "s": "seconds"},
-    **{"mph": "miles per hours", "percent": "%"},
-}  # fmt: skip
 
 
 def parse_number(text: str) -> Number | None:
     """A number with its sign, currency, thousands separators, percent sign and unit."""
     if len(text) > MAX_CHARACTERS:
         return None
-    body, unit = _split_unit(text.strip())
+    body, unit = split_unit(text.strip())
     currency = re.match(rf"^([+-]?)\s*(?:US)?[{MONEY}€£¥]\s*", body)
     if currency and currency.end() > len(currency[1]):
         body, unit = currency[1] + body[currency.end() :], unit or "dollars"
@@ -292,30 +286,6 @@ def parse_number(text: str) -> Number | None:
     body = body[1:].strip() if body[:1] in ("-", "+") else body
     parsed = _parse_unsigned(_strip_brackets(body))
     return None if parsed is None else Number(sign * parsed[0], parsed[1], percent, unit)
-
-
-def _split_unit(text: str) -> tuple[str, str]:
-    """ "5 \\text{ cm}^2" -> ("5", "centimeters^2"): a known unit, or any words, right after a number."""
-    match = re.fullmatch(
-        rf"(.*[\d.}}])\s*(?:{UNIT_OPEN}([^{UNIT_CLOSE}]*){UNIT_CLOSE}|\s((?:[A-Za-z]{{2,}}|m|g|s|h)(?: [A-Za-z]+)*))"
-        r"\s*(?:\^\s*\{?\s*([23])\s*\}?)?",
-        text,
-    )
-    if match is None:
-        return text, ""
-    words = (match[2] if match[2] is not None else match[3]).lower().strip(". ").split()
-    if any(word in ("or", "and", "to", "mod", "choose") for word in words):
-        return text, ""
-    square = {"square": "2", "sq": "2", "cubic": "3"}.get(words[0]) if len(words) > 1 else None
-    power = square or match[4]
-    assignment = " ".join(_plural_unit(word) for word in (words[1:] if square else words))
-    return match[1], f"{assignment}^{power}" if power else assignment
-
-
-def _plural_unit(word: str) -> str:
-    """The unit's full name in the plural."""
-    known = _UNITS.get(word, word)
-    return known if known.endswith("s") or known in ("feet", "%", "per") else _UNITS.get(f"{known}s", f"{known}s")
 
 
 def _parse_unsigned(text: str) -> tuple[Fraction, bool] | None:

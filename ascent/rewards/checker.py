@@ -12,6 +12,7 @@ import re
 import resource
 import sys
 import warnings
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -34,7 +35,9 @@ def symbolic(gold: str, answer: str) -> bool:
     # Imported here: it takes a second, which pattern matching does not need.
     from math_verify import LatexExtractionConfig, parse, verify  # type: ignore[import-untyped]
 
-    rules = [LatexExtractionConfig(boxed_match_priority=-1)]
+    plain = LatexExtractionConfig(boxed_match_priority=-1)
+    # units=True would delete variables: r^2 h would be r^2. Units were split off before.
+    rules = [replace(plain, normalization_config=replace(plain.normalization_config, units=False))]
     gold_expressions = parse(f"${gold}$", rules, parsing_timeout=None, raise_on_error=False)
     gold_expressions = [each for each in gold_expressions if not isinstance(each, str)]
     if not gold_expressions:

@@ -123,6 +123,8 @@ def _equal_expressions(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool
     ):
         return False  # 3 = 3 is true, but no answer
     if isinstance(gold, Expression | Number) and isinstance(answer, Expression | Number):
+        if gold.unit and answer.unit and gold.unit != answer.unit:
+            return False
         first, second = _remove_spaces(_latex(gold)), _remove_spaces(_latex(answer))
         if _WITH_BASE.fullmatch(first) or _WITH_BASE.fullmatch(
             second

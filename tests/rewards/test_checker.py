@@ -41,6 +41,31 @@ def test_symbolic(gold, answer, right, ask):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        *[(r"\pi r^2 h", r"\pi r^2", False), ("t^2+3t", "t^2+3", False), ("3t", "3", False), ("4h", "2h+2h", True)],
+        *[("c+2x", "2x + c", True), ("t + 1", "1 + t", True), ("n + t", "t + n", True), ("2t", "t + t", True)],
+        *[(r"2\sqrt{3} \text{ cm}", r"2\sqrt{3} \text{ km}", False), (r"36\pi", r"36\pi \text{ cm}^2", True)],
+        *[(r"36\pi \text{ cm}^2", r"36\pi", True), (r"36\pi \text{ cm}^2", r"36\pi \text{ cm}^3", False)],
+        *[(r"36\pi \text{ cm}^2", r"\pi \cdot 6^2 \text{ square cm}", True), (r"\sqrt2", r"\sqrt2\text{ cm}", True)],
+        *[(r"36 \text{ cm}", r"\sqrt{1296} \text{ km}", False), (r"2\sqrt{3}", r"2\sqrt{3} inches", True)],
+    ],
+)
+def test_units_are_not_variables(gold, answer, right, ask):
+    assert ask(gold, answer)["right"] is right
+
+
+@pytest.mark.slow
+def test_no_letter_is_a_unit_without_space(ask):
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        for gold in ("42", "x^2+3"):
+            assert ask(gold, gold + letter)["right"] is False, (gold, letter)
+            assert ask(gold + letter, gold)["right"] is False, (gold, letter)
+            assert ask(gold + letter, gold + letter)["right"] is True, (gold, letter)
+
+
+@pytest.mark.slow
 def test_a_bad_gold_has_a_name(ask):
     assert ask(r"\frac{}{}", "1")["unscored"] == "bad_gold"
 
