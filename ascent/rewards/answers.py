@@ -91,7 +91,8 @@ def normalize(text: str) -> str:
     text = text.replace(r"\$", MONEY).replace(r"\%", "%").replace("{,}", ",").replace(r"\!", "")
     text = re.sub(r"(\d) i\b", r"\1i", text)
     text = re.sub(r"\\lt\b", "<", re.sub(r"\\gt\b", ">", text))
-    text = re.sub(r"\\[dtc]frac", r"\\frac", text)
+    text = _brace_arguments(re.sub(r"\\[dtc]frac", r"\\frac", text))
+    text = re.sub(r"\^\s*(\\frac\s*\{[^{}]*\}\s*\{[^{}]*\})", r"^{\1}", text)
     text = re.sub(r"\\(?:leq|leqslant)\b", r"\\le", re.sub(r"\\(?:geq|geqslant)\b", r"\\ge", text))
     text = re.sub(r"\\math(?:bf|it|bb|cal|sf)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\\(?:text|mathrm|textbf|textit|mbox|operatorname)\s*\{([^{}]*)\}", _text_command, text)
@@ -100,6 +101,34 @@ def normalize(text: str) -> str:
     text = re.sub(r"(\d)\s*\^\s*\{?\s*\\circ\s*\}?\s*(?=$|,)", rf"\1 {UNIT_OPEN}degrees{UNIT_CLOSE}", text)
     text = text.replace("$", " ")
     return re.sub(r"\s+", " ", text).strip().rstrip(".,;\\ ").strip()
+
+
+_COMMAND = re.compile(r"\\(frac|sqrt)(?![a-zA-Z])(?:\s*\[[^\[\]]*\])?")
+# One letter, digit or command without arguments of its own.
+_UNBRACED = re.compile(r"\\(?!frac|sqrt|binom|overline|bar|hat|vec)[a-zA-Z]+|[a-zA-Z\d]")
+
+
+def _brace_arguments(text: str) -> str:
+    """Add the braces of \\frac\\pi2, as TeX reads it: \\frac{\\pi}{2}."""
+    closing = _brackets(text)[0]
+    pieces: list[tuple[int, str]] = []  # where each brace belongs
+    for command in _COMMAND.finditer(text):
+        position = command.end()
+        for _ in range(2 if command[1] == "frac" else 1):
+            while text[position : position + 1].isspace():
+                position += 1
+            if position in closing and text[position] == "{":
+                position = closing[position] + 1
+            elif argument := _UNBRACED.match(text, position):
+                position = argument.end()
+                pieces += [(argument.start(), "{"), (position, "}")]
+            else:
+                break
+    start, out = 0, ""
+    for position, brace in sorted(pieces, key=lambda piece: piece[0]):
+        out += text[start:position] + brace
+        start = position
+    return out + text[start:]
 
 
 def _text_command(match: re.Match[str]) -> str:

@@ -51,6 +51,23 @@ def test_what_stands_around_a_number():
     assert parse_answer(r"30^\circ") == Number(Fraction(30), True, unit="degrees")
 
 
+@pytest.mark.parametrize(
+    ("text", "braced"),
+    [
+        *[
+            (r"\frac\pi2", r"\frac{\pi}{2}"),
+            (r"\dfrac1\pi+x", r"\frac{1}{\pi}+x"),
+            (r"\frac\pi{2x}", r"\frac{\pi}{2x}"),
+        ],
+        *[(r"\frac{\frac\pi2}3", r"\frac{\frac{\pi}{2}}{3}"), (r"\frac1{23}+x", r"\frac{1}{23}+x")],
+        *[(r"\sqrt\pi", r"\sqrt{\pi}"), (r"\sqrt[3]x", r"\sqrt[3]{x}"), (r"x^\frac12", r"x^{\frac{1}{2}}")],
+        *[(r"\sqrt{2", r"\sqrt{2"), (r"\sqrt-x", r"\sqrt-x"), (r"\frac", r"\frac")],
+    ],
+)
+def test_arguments_without_braces(text, braced):
+    assert answers.normalize(text) == braced
+
+
 def test_shapes():
     assert isinstance(parse_answer(r"\left[1, \infty\right)"), ItemList)
     assert isinstance(parse_answer(r"(-1,0) \cup (0,1)"), Union)

@@ -34,6 +34,11 @@ def ask():
         # Both round to zero at six places; relative to their size they are far apart.
         *[(r"\pi \times 10^{-9}", "0.000000001", False), (r"\frac{\sqrt{2}}{10^{8}}", "0.0", False)],
         *[("x^2-1", "(x-1)(x+1)", True), ("x^2-1", "x^2+1", False)],
+        *[
+            (r"\frac{\pi}{2}", r"\frac\pi2", True),
+            (r"\frac{x}{2}", r"\frac x 2", True),
+            (r"2+\frac\pi 2", r"\frac{\pi}{2}+2", True),
+        ],
     ],
 )
 def test_symbolic(gold, answer, right, ask):
