@@ -68,7 +68,7 @@ class Assignment:
 Answer = Number | Text | Expression | ItemList | Union | Matrix | Assignment
 
 _SPELLINGS = {
-    **{"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le "},
+    **{"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le "},
     **{"≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "°": r"^\circ ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}"},
     **{"¾": r"\frac{3}{4}", "²": "^{2}", "³": "^{3}", "\u00a0": " ", "\u202f": " ", "\u2009": " ", "…": r"\ldots "},
 }
@@ -296,7 +296,7 @@ _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
 _FRACTION = re.compile(r"\\frac\s*(?:\{\s*(-?[\d., ]+)\s*\}|(\d))\s*(?:\{\s*(-?[\d., ]+)\s*\}|(\d))")
 _SLASHED = re.compile(rf"({_DECIMAL}) ?/ ?({_DECIMAL})")
 _POWER = re.compile(
-    rf"({_DECIMAL})\s*(?:(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*([+-]?\d+)\s*\}}|(\d))|[eE]([+-]?\d+))"
+    rf"({_DECIMAL})\s*(?:(?:\\times|\\cdot|\*)\s*(?:10|\{{10\}})\s*\^\s*(?:\{{\s*([+-]?\d+)\s*\}}|(\d))|[eE]([+-]?\d+))"
 )
 _MAX_EXPONENT = 400
 

@@ -35,8 +35,9 @@ Symbolic = Callable[[str, str], bool]
 MAX_SYMBOLIC_CHARACTERS, MAX_NESTING = 400, 8  # for computer algebra, unless the gold has more
 TOLERANCE = Fraction(1, 1_000_000)
 _UNORDERED = ("", SET_OPEN + SET_CLOSE)
-# Unevaluated arithmetic: where the gold is a number, the question itself would pass for an answer.
-_UNEVALUATED = re.compile(r"\d\s*(?:[+*/-]|\\times|\\cdot|\\div)\s*[(\d\\]")
+# Numbers, fractions, powers and roots; two operands with a sign between them, or side by side.
+_ARITHMETIC = re.compile(r"(?:[\d.+/^(){} -]|\\(?:frac|over)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?:\[\d+\])?)+")
+_OPERATION = re.compile(r"[\d.)}]\s*(?:[+(-]|\\(?:frac|sqrt))|[)}]\s*[\d.]|[\d.)]\s*\{|[\d.]\s+[\d.]")
 _BRACKET = re.compile(r"[(\[{)\]}]")
 _WITH_BASE = re.compile(r"[\dA-F]+_\{?\d+\}?")
 
@@ -114,7 +115,7 @@ def equal(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
 
 
 def _equal_expressions(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
-    if isinstance(gold, Number) and isinstance(answer, Expression) and _UNEVALUATED.search(answer.latex):
+    if isinstance(gold, Number) and isinstance(answer, Expression) and not is_evaluated(answer.latex):
         return False
     if (
         isinstance(answer, Expression)
@@ -132,6 +133,17 @@ def _equal_expressions(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool
             return re.sub("[{}]", "", first) == re.sub("[{}]", "", second)
         return first == second or symbolic(_latex(gold), _latex(answer))
     return False
+
+
+def is_evaluated(latex: str) -> bool:
+    """One fraction, power or root of numbers, or a power of a fraction: 2^{10}, but not 40+2, (6)(7), 5! or \\log_2 8.
+
+    Where the gold is a number, any other arithmetic may be the question itself."""
+    if not _ARITHMETIC.fullmatch(latex) or _OPERATION.search(latex):
+        return False
+    fractions = len(re.findall(r"\\frac|\\over|/", latex))
+    powers = len(re.findall(r"\\sqrt|\^", latex))
+    return fractions <= 1 and powers <= 1 and len(re.findall(r"\}\s*\{", latex)) <= latex.count(r"\frac")
 
 
 def _remove_spaces(latex: str) -> str:

@@ -1,6 +1,8 @@
 """The worked example, and the rules one by one, without computer algebra."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, nesting, no_symbolic, oversized
 
@@ -31,10 +33,65 @@ def test_a_gold_that_is_none():
         compare("1" * 2001, "1", no_symbolic)
 
 
-def test_undone_arithmetic_is_no_number():
+def agree(gold, answer):
+    """Computer algebra for which everything is equal."""
+    return True
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        *[
+            ("42", "40+2"),
+            ("42", r"6 \times 7"),
+            ("42", "(40)+(2)"),
+            ("42", "40+{2}"),
+            ("42", "(6)(7)"),
+            ("42", "6{7}"),
+        ],
+        *[
+            ("-7", r"(-49)\div 7"),
+            ("-7", "-49÷7"),
+            ("120", r"\binom{10}{3}"),
+            ("306", r"\frac{18!}{16!}"),
+            ("120", "5!"),
+        ],
+        *[("4", r"\log_3 81"), ("6", r"\left\lfloor 6.7 \right\rfloor"), ("1", r"\sin 90^\circ"), ("5", "|-5|")],
+        *[("5", r"\sqrt{9+16}"), ("32", "2^{2+3}"), ("10", r"\sum_{k=1}^4 k"), ("12", r"2\sqrt{36}")],
+        *[
+            (r"\frac{5}{36}", r"(\frac12+\frac13)(\frac12-\frac13)"),
+            ("27", r"\sqrt{9^3}"),
+            (r"\frac16", r"\frac{\frac12}{3}"),
+        ],
+        *[("1, 42", "1, (6)(7)"), ("42", "x = (6)(7)"), ("-3", "(x+3)(x-1)-x(x+2)")],
+    ],
+)
+def test_undone_arithmetic_is_no_number(gold, answer):
     """Otherwise the question itself, copied into the box, would pass for its answer."""
-    assert compare("42", "40+2", no_symbolic) == (False, 0.0)
-    assert compare("42", r"6 \times 7", no_symbolic) == (False, 0.0)
+    assert compare(gold, answer, agree)[0] is False
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *["2^{10}", "(-1)^2", "10^{-3}", "-(2^3)", "2^{1/2}", r"8^{\frac23}", r"\left(\frac{2}{3}\right)^5"],
+        *[r"\sqrt{16}", r"\sqrt[3]{8}", r"\sqrt{\frac14}", r"-\frac{1}{2^3}", r"\frac{\sqrt{16}}{3}", r"{3 \over 4}"],
+        *[r"2^{10} \text{ cm}", "n = 2^{10}", r"6 \times {10}^{3}"],
+    ],
+)
+def test_one_fraction_power_or_root_is_a_number(answer):
+    assert compare("6000", answer, agree)[0] is True
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(-99, 99), st.integers(-99, 99), st.sampled_from(["+", "-", "*", r"\times", r"\cdot", r"\div", "÷", ""])
+)
+def test_no_brackets_hide_an_operation(a, b, operator):
+    spellings = ["({})", "{{{}}}", "[{}]", r"\left({}\right)", "{{({})}}"]
+    for first in (*spellings, "{}"):
+        for second in spellings if not operator or b < 0 else (*spellings, "{}"):
+            assert compare("42", f"{first.format(a)}{operator} {second.format(b)}", agree)[0] is False
 
 
 def test_what_computer_algebra_is_not_given():
