@@ -54,21 +54,35 @@ def symbolic(gold: str, answer: str) -> bool:
                 return close
     expressions = parse(f"${answer}$", rules, parsing_timeout=None, raise_on_error=False)
     expressions = [each for each in expressions if not isinstance(each, str)]
-    return bool(expressions) and bool(
-        verify(gold_expressions, expressions, float_rounding=6, strict=True, timeout_seconds=None)
-    )
+    if not expressions or not verify(
+        gold_expressions, expressions, float_rounding=6, strict=True, timeout_seconds=None
+    ):
+        return False
+    return not _differ_in_size(gold_expressions, expressions)
 
 
 def _is_close(number: Fraction, expressions: list[Any]) -> bool | None:
     """A decimal against a closed form, with a relative tolerance: rounded to six places, 1e-8 would be 0."""
-    for each in expressions:
-        if not isinstance(each, str) and getattr(each, "is_real", False) and not each.free_symbols:
-            try:
-                value = Fraction(str(each.evalf(30)))
-            except ValueError:  # not a number
-                return None
-            return abs(value - number) <= TOLERANCE * abs(value)
-    return None
+    value = next((value for each in expressions if (value := _constant(each)) is not None), None)
+    return None if value is None else abs(value - number) <= TOLERANCE * abs(value)
+
+
+def _differ_in_size(gold: list[Any], answer: list[Any]) -> bool:
+    """Are these real constants of which none are close? math-verify takes any difference below 1e-15 for 0."""
+    values, others = ([_constant(each) for each in expressions] for expressions in (gold, answer))
+    return None not in values + others and not any(
+        abs(a - b) <= TOLERANCE * abs(a) for a in values if a is not None for b in others if b is not None
+    )
+
+
+def _constant(expression: Any) -> Fraction | None:
+    """The value of a real constant to 30 digits; None for anything else."""
+    if isinstance(expression, str) or not getattr(expression, "is_real", False) or expression.free_symbols:
+        return None
+    try:
+        return Fraction(str(expression.evalf(30)))
+    except ValueError:  # not a number
+        return None
 
 
 def handle_job(job: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,15 @@ def ask():
         # Both round to zero at six places; relative to their size they are far apart.
         *[(r"\pi \times 10^{-9}", "0.000000001", False), (r"\frac{\sqrt{2}}{10^{8}}", "0.0", False)],
         *[("x^2-1", "(x-1)(x+1)", True), ("x^2-1", "x^2+1", False)],
+        # All below 1e-15.
+        *[(r"\frac{1}{2004!}", r"\frac{1}{2005!}", False), (r"\frac{1}{2004!}", r"\frac{1}{2003! \cdot 2004}", True)],
+        *[(r"\frac{1}{20!}", r"-\frac{1}{20!}", False), (r"\frac{1}{20!}", r"\frac{2}{20!}", False)],
+        *[(r"\frac{1}{20!}", r"\frac{1}{20 \cdot 19!}", True), (r"(\frac{5}{6})^{200}", r"(\frac{5}{6})^{201}", False)],
+        *[
+            (r"(\frac{5}{6})^{200}", r"\frac{5^{200}}{6^{200}}", True),
+            (r"\sin 0", r"\sqrt{3+2\sqrt2}-1-\sqrt2", True),
+            (r"\sqrt{3+2\sqrt2}-1-\sqrt2", r"\sqrt{2}-\sqrt{2}", True),
+        ],
         *[
             (r"\frac{\pi}{2}", r"\frac\pi2", True),
             (r"\frac{x}{2}", r"\frac x 2", True),
