@@ -90,6 +90,7 @@ def normalize(text: str) -> str:
         text = text.replace("$", r"\$")  # money; two would be mathematics
     text = text.replace(r"\$", MONEY).replace(r"\%", "%").replace("{,}", ",").replace(r"\!", "")
     text = re.sub(r"(\d) i\b", r"\1i", text)
+    text = re.sub(r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi ", text)
     text = re.sub(r"\\lt\b", "<", re.sub(r"\\gt\b", ">", text))
     text = _brace_arguments(re.sub(r"\\[dtc]frac", r"\\frac", text))
     text = re.sub(r"\^\s*(\\frac\s*\{[^{}]*\}\s*\{[^{}]*\})", r"^{\1}", text)
@@ -135,6 +136,8 @@ def _text_command(match: re.Match[str]) -> str:
     inner = match[1].strip()
     if inner.lower() in ("or", "and"):
         return f" {inner.lower()} "
+    if inner in ("e", "i", r"\pi"):  # constants in roman type
+        return f" {inner} "
     return f" {UNIT_OPEN}{inner}{UNIT_CLOSE} " if inner else " "
 
 

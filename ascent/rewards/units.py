@@ -17,7 +17,14 @@ _UNITS = {
     **{"degree": "degrees", "deg": "degrees", "ml": "milliliters", "m": "meters", "g": "grams", "s": "seconds"},
     **{"mph": "miles per hours", "percent": "%"},
 }  # fmt: skip
-_NO_UNITS = {"or", "and", "to", "mod", "choose"}
+# Words that make another number of it. Not times, dozen, seconds and quarters: these are also counted.
+_NO_UNITS = {
+    *("or", "and", "to", "mod", "modulo", "base", "choose", "plus", "minus", "over", "divided"),
+    *("squared", "cubed", "factorial", "hundred", "thousand", "million", "billion", "trillion"),
+    *("sin", "cos", "tan", "cot", "csc", "log", "ln", "exp", "sqrt", "infinity"),
+    *("half", "halves", "thirds", "fourths", "fifths", "sixths", "sevenths", "eighths", "ninths", "tenths"),
+    *("hundredths", "thousandths"),
+}
 # Behind an expression only these are units without \text: other letters are variables.
 _BARE = sorted(
     {word for word in (*_UNITS, *_UNITS.values(), "unit", "units", "radians") if len(word) > 1 and word != "%"}

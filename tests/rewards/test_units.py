@@ -2,7 +2,8 @@
 
 import pytest
 
-from ascent.rewards.answers import Expression, parse_answer
+from ascent.rewards.answers import Expression, Text, parse_answer
+from ascent.rewards.equality import compare, no_symbolic
 from ascent.rewards.units import split_expression_unit, split_unit
 
 
@@ -26,3 +27,50 @@ def test_expressions(text, latex, unit):
 
 def test_nothing_but_a_unit_is_no_expression_with_one():
     assert split_expression_unit("⟨cm⟩") == ("⟨cm⟩", "") and split_expression_unit("km") == ("km", "")
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        *[
+            ("3", "3 fourths"),
+            ("3", "3 pi"),
+            ("3", r"3 \text{ pi}"),
+            ("2 pi", "2"),
+            ("5", "5 million"),
+            ("5", r"\$5 million"),
+        ],
+        *[
+            ("5", r"5 \text{ million dollars}"),
+            ("5", "5 squared"),
+            ("2", "2 sin x"),
+            ("2", "2 sqrt"),
+            ("5", "5 factorial"),
+        ],
+        *[
+            ("101", "101 in base two"),
+            ("3", "3 plus x"),
+            ("2", "2 tenths of a mile"),
+            ("5 million", "5"),
+            ("3", "3 and a half"),
+        ],
+        *[("3", r"3 \mathrm{i}"), ("3", r"3\text{e}")],
+    ],
+)
+def test_words_that_make_another_number(gold, answer):
+    def differ(gold_latex, answer_latex):
+        return gold_latex == answer_latex
+
+    assert compare(gold, answer, differ)[0] is False and compare(answer, answer, differ)[0] is True
+
+
+@pytest.mark.parametrize(
+    "unit", ["apples", "times", "quarters", "seconds", "dozen eggs", "third graders", "points", "in"]
+)
+def test_words_that_are_counted(unit):
+    assert compare("5", f"5 {unit}", no_symbolic)[0] is True
+    assert compare("5", rf"5 \text{{ {unit}}}", no_symbolic)[0] is True
+
+
+def test_pi_has_one_spelling():
+    assert parse_answer("2 pi") == parse_answer(r"2 \pi") and parse_answer("pie") == Text("pie")
