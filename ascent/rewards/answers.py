@@ -69,7 +69,15 @@ Answer = Number | Text | Expression | ItemList | Union | Matrix | Assignment
 
 _SPELLINGS = {
     **{"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le "},
-    **{"≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "°": r"^\circ ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}"},
+    **{
+        "≥": r"\ge ",
+        "≠": r"\ne ",
+        "≈": r"\approx ",
+        "∪": r"\cup ",
+        "°": r"^\circ ",
+        "½": r"\frac{1}{2}",
+        "¼": r"\frac{1}{4}",
+    },
     **{"¾": r"\frac{3}{4}", "²": "^{2}", "³": "^{3}", "\u00a0": " ", "\u202f": " ", "\u2009": " ", "…": r"\ldots "},
 }
 _SPACES = re.compile(r"(?<!\\)\\[,;:! ]|~|\\quad|\\qquad|\\displaystyle|\\textstyle|\\limits")
@@ -101,7 +109,8 @@ def normalize(text: str) -> str:
     text = re.sub(r"\s+", " ", _SPACES.sub(" ", text))  # before patterns that match spaces in several places
     text = re.sub(r"(\d)\s*\^\s*\{?\s*\\circ\s*\}?\s*(?=$|,)", rf"\1 {UNIT_OPEN}degrees{UNIT_CLOSE}", text)
     text = text.replace("$", " ")
-    return re.sub(r"\s+", " ", text).strip().rstrip(".,;\\ ").strip()
+    text = re.sub(r"\s+", " ", text).strip().removeprefix(r"\approx ")
+    return text.rstrip(".,;\\ ").strip()
 
 
 _COMMAND = re.compile(r"\\(frac|sqrt)(?![a-zA-Z])(?:\s*\[[^\[\]]*\])?")

@@ -17,7 +17,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from ascent.rewards.equality import TOLERANCE, BadGold, compare
+from ascent.rewards.answers import parse_number
+from ascent.rewards.equality import APPROX, TOLERANCE, BadGold, compare
 from ascent.sandbox.pool import signal_ready
 
 MEMORY_BYTES = 4 << 30
@@ -46,6 +47,9 @@ def symbolic(gold: str, answer: str) -> bool:
         return True
     if _TOO_LARGE.search(answer):
         return False
+    if APPROX in answer and APPROX not in gold:
+        exact, _, rounded = answer.partition(APPROX)
+        return symbolic(gold, exact.strip()) and _is_rounding(rounded, _constant(gold_expressions[0]))
     for decimal, other in ((answer, gold_expressions), (gold, None)):
         if _DECIMAL.fullmatch(decimal):
             exprs = other or parse(f"${answer}$", rules, parsing_timeout=None, raise_on_error=False)
@@ -73,6 +77,15 @@ def _differ_in_size(gold: list[Any], answer: list[Any]) -> bool:
     return None not in values + others and not any(
         abs(a - b) <= TOLERANCE * abs(a) for a in values if a is not None for b in others if b is not None
     )
+
+
+def _is_rounding(text: str, value: Fraction | None) -> bool:
+    """Is this number within 1%, or less than one in its last place away?"""
+    number = parse_number(text)
+    if number is None or value is None:
+        return False
+    last_place = Fraction(1, 10 ** len(text.strip().partition(".")[2])) if number.terminating else 0
+    return abs(number.value - value) < max(abs(value) / 100, last_place)
 
 
 def _constant(expression: Any) -> Fraction | None:

@@ -1,4 +1,4 @@
-"""Equality of answers: numbers exactly, or within a tolerance where one is not a finite decimal; lists by items; the
+"""Equality of answers: numbers exactly, or within a tolerance for a decimal against a fraction; lists by items; the
 rest through `symbolic`, which calls a computer algebra system in another process.
 
 Worked example: gold \\frac{1}{3} accepts 0.333333 (relative error 1e-6) and refuses 0.3333; gold 0.5 accepts 1/2 and
@@ -38,8 +38,10 @@ _UNORDERED = ("", SET_OPEN + SET_CLOSE)
 # Numbers, fractions, powers and roots; two operands with a sign between them, or side by side.
 _ARITHMETIC = re.compile(r"(?:[\d.+/^(){} -]|\\(?:frac|over)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?:\[\d+\])?)+")
 _OPERATION = re.compile(r"[\d.)}]\s*(?:[+(-]|\\(?:frac|sqrt))|[)}]\s*[\d.]|[\d.)]\s*\{|[\d.]\s+[\d.]")
+APPROX = r"\approx"
 _BRACKET = re.compile(r"[(\[{)\]}]")
-_WITH_BASE = re.compile(r"[\dA-F]+_\{?\d+\}?")
+# 121_3, also inside an expression: computer algebra would read the base as an index.
+_WITH_BASE = re.compile(r"(?<![\w.}\\^])(?:\d[\d.]*_\d+|\d[\dA-F.]*_1\d|^[\dA-F]+_\d+$)")
 
 
 class NeedsSymbolic(Exception):
@@ -115,7 +117,11 @@ def equal(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
 
 
 def _equal_expressions(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
-    if isinstance(gold, Number) and isinstance(answer, Expression) and not is_evaluated(answer.latex):
+    if (
+        isinstance(gold, Number)
+        and isinstance(answer, Expression)
+        and not is_evaluated(answer.latex.partition(APPROX)[0])
+    ):
         return False
     if (
         isinstance(answer, Expression)
@@ -126,11 +132,9 @@ def _equal_expressions(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool
     if isinstance(gold, Expression | Number) and isinstance(answer, Expression | Number):
         if gold.unit and answer.unit and gold.unit != answer.unit:
             return False
-        first, second = _remove_spaces(_latex(gold)), _remove_spaces(_latex(answer))
-        if _WITH_BASE.fullmatch(first) or _WITH_BASE.fullmatch(
-            second
-        ):  # 25_8: computer algebra would read the base as an index
-            return re.sub("[{}]", "", first) == re.sub("[{}]", "", second)
+        first, second = (re.sub(r"_\{(\d+)\}", r"_\1", _remove_spaces(_latex(each))) for each in (gold, answer))
+        if sorted(_WITH_BASE.findall(first)) != sorted(_WITH_BASE.findall(second)):
+            return False
         return first == second or symbolic(_latex(gold), _latex(answer))
     return False
 
@@ -169,7 +173,8 @@ def equal_numbers(gold: Number, answer: Number) -> bool:
     no percent sign, 0.5% is not 0.5."""
     if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
-    exact = gold.terminating and answer.terminating
+    # Only a decimal can be the rounded value of a fraction.
+    exact = gold.terminating == answer.terminating or (gold if gold.terminating else answer).value.denominator == 1
     gold_values = {gold.value, gold.value / 100} if gold.percent and not answer.percent else {gold.value}
     answer_values = {answer.value}
     if answer.percent and not gold.percent:

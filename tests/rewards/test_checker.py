@@ -80,6 +80,33 @@ def test_no_letter_is_a_unit_without_space(ask):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        *[
+            ("-221_3", "-221_4", False),
+            ("-221_3", "-221_{3}", True),
+            ("-221_3", "221_3", False),
+            ("-221_3", "-221", False),
+        ],
+        *[("0.0011_{2}", "0.0011_{3}", False), ("121_3+1", "121_4+1", False), ("121_3+1", "1+121_{3}", True)],
+        *[("A_1+x", "x+A_1", True), (r"\log_{10} 5+x", r"x+\log_{10} 5", True), ("2x_1+x_2", "x_2+2x_1", True)],
+        *[("2B_{16}", "2B_{13}", False), ("2B_{16}", "2B_{16}", True)],
+        *[("3", r"3 \approx 4", False), (r"\sqrt2", r"\sqrt2 \approx 3", False), ("4", r"3 \approx 4", False)],
+        *[
+            (r"\sqrt2", r"\sqrt{2} ≈ 1.41", True),
+            (r"\frac34", r"\frac{3}{4} \approx 0.8", True),
+            ("8.24", r"\approx 8.24", True),
+        ],
+        *[(r"36\pi", r"36\pi \approx 113.1 \text{ cm}^2", True), (r"\approx 8.24 \text{ mph}", "8.24", True)],
+        *[("1.41", r"\sqrt{2} \approx 1.41", False), (r"\frac{10^6}{7}", r"\frac{10^6}{7} \approx 143000", True)],
+    ],
+)
+def test_bases_and_rounded_values(gold, answer, right, ask):
+    assert ask(gold, answer)["right"] is right
+
+
+@pytest.mark.slow
 def test_a_bad_gold_has_a_name(ask):
     assert ask(r"\frac{}{}", "1")["unscored"] == "bad_gold"
 

@@ -12,6 +12,14 @@ from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, nesting, no
     [
         *[(r"\frac{1}{3}", "0.333333", True), (r"\frac{1}{3}", "0.3333", False)],
         *[("0.5", "1/2", True), ("0.5", "0.50001", False), ("1,234", "12,34", False)],
+        # Two fractions, or a fraction and an integer, have exact values; a decimal may be rounded.
+        *[(r"\frac{1234567}{7654321}", r"\frac{1234568}{7654321}", False), ("1000001", r"\frac{2000000}{2}", False)],
+        *[(r"\frac{10000000}{3}", "3333333", False), (r"\frac{10000000}{3}", "3333333.3", True)],
+        *[
+            (r"\frac{1}{1024}", "0.000976563", True),
+            (r"\frac{2}{4}", r"\frac{1}{2}", True),
+            (r"\frac{4}{2}", "2.0", True),
+        ],
         *[("50%", "50", True), ("50%", "0.5", True), ("0.5", "0.5%", False)],
         *[("5 cm", "5", True), ("5 cm", "5 m", False), ("x = 5", "5", True), ("x = 5", "y = 5", False)],
         *[("1, 2", "2, 1", True), ("(1, 2)", "(2, 1)", False), (r"\{1, 2\}", r"\{2, 1, 1\}", True)],
