@@ -20,7 +20,7 @@ from ascent.rewards.registry import Batch
 from ascent.sandbox.limits import Limits
 from ascent.sandbox.programs import Sandbox, Sandboxing, Suite, Verdict
 
-_FENCE = re.compile(r"^```([\w+-]*)[ \t]*$", re.MULTILINE)
+_FENCE = re.compile(r"^([ \t]*)(`{3,})([^`\n]*)$", re.MULTILINE)
 
 
 class Programs(Batch):
@@ -71,15 +71,25 @@ class Programs(Batch):
 
 
 def extract_code(text: str) -> str:
-    """The last fenced block; the whole text if there is none."""
-    start: int | None = None
-    block = slice(None)
+    """The last fenced block; the whole text if there is none.
+
+    As in Markdown, the closing fence has at least as many backticks as the opening one, no words, and at most three
+    spaces more in front, and a block loses the indentation of its fence. A block that is never closed ends with the
+    text; after a closed one it counts only if its fence names a language, because it may be a stray fence.
+    """
+    opening: re.Match[str] | None = None
+    block: tuple[str, str] | None = None  # the fence's indentation, the text
     for fence in _FENCE.finditer(text):  # one pass: a search per fence would take quadratic time
-        if start is None:
-            start = fence.end() + 1
-        elif not fence[1]:
-            start, block = None, slice(start, fence.start())
-    return text[block]
+        if opening is None:
+            opening = fence
+        elif not fence[3].strip() and len(fence[2]) >= len(opening[2]) and len(fence[1]) <= len(opening[1]) + 3:
+            block, opening = (opening[1], text[opening.end() + 1 : fence.start()]), None
+    if opening is not None and (block is None or opening[3].strip()) and text[opening.end() :].strip():
+        block = opening[1], text[opening.end() + 1 :]
+    if block is None:
+        return text
+    indent, code = block
+    return re.sub(rf"^[ \t]{{1,{len(indent)}}}", "", code, flags=re.MULTILINE) if indent else code
 
 
 def _tests_or_unscored(prompt: Prompt) -> Suite | Unscored:

@@ -326,6 +326,7 @@ def main() -> None:
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     channel = Channel()
     side = Program() if sys.argv[1] == "program" else Tests(channel)
+    sys.argv[:] = ["program.py"]  # this file's own arguments are none of the program's
     channel.write({"ready": True})
     while True:
         message = channel.read()

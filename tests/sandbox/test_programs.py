@@ -164,6 +164,24 @@ def test_an_honest_program_passes_the_same_tests():
 
 @needs_bubblewrap
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "reading",
+    [
+        "import fileinput\nlines = list(fileinput.input())",
+        "import sys\nif len(sys.argv) > 1: sys.stdin = open(sys.argv[1])\nlines = [input()]",
+        "import argparse\nargparse.ArgumentParser().parse_args()\nlines = [input()]",
+    ],
+)
+def test_a_program_has_no_arguments(reading):
+    """The driver's own would be files to read, or unknown options."""
+    sandbox = Sandbox(workers=1)
+    (verdict,) = sandbox.grade([(f"{reading}\nprint(int(lines[0]) * 2)", Suite.stdio([("5\n", "10\n")]))])
+    sandbox.close()
+    assert verdict.passed == (True,)
+
+
+@needs_bubblewrap
+@pytest.mark.slow
 def test_what_ended_a_program_is_said(host):
     programs = hostile(host.names)
     wanted = {"endless_sleep": "time", "memory_bomb_children": "memory", "huge_output": None, "exit_hard": None}
