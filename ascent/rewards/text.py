@@ -15,7 +15,7 @@ from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from ascent.protocols import Score
-from ascent.records import Rollout
+from ascent.records import Prompt, Rollout
 from ascent.rewards.outcome import Unscored
 from ascent.rewards.registry import Batch, find
 from ascent.sandbox.pool import Pool, WorkerDied, WorkerTimeout, module_command
@@ -75,7 +75,12 @@ class CosineLength(Batch):
         self._verifier = verifier
         if isinstance(verifier, Batch):
             self.batch_size, self.concurrency = verifier.batch_size, verifier.concurrency
+            self.max_seconds = verifier.max_seconds
         self._max_length, self._right, self._wrong = max_length, right, wrong
+
+    def check(self, prompt: Prompt) -> None:
+        if isinstance(self._verifier, Batch):
+            self._verifier.check(prompt)
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
         if isinstance(self._verifier, Batch):

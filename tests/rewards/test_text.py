@@ -6,6 +6,7 @@ import time
 import pytest
 
 from ascent.rewards import Unscored, find
+from ascent.rewards.registry import Batch
 from ascent.rewards.text import check_pattern, has_tag_blocks
 from tests.rewards.rollouts import rollout
 from tests.wall_clock import wall_clock
@@ -44,6 +45,41 @@ def test_cosine_length():
     assert wrong == pytest.approx([-0.75, -0.5])
     (unknown,) = reward.score([rollout("5")])
     assert isinstance(unknown, Unscored) and unknown.kind == "no_gold"
+
+
+SLOW = """
+from ascent.rewards.outcome import Unscored
+from ascent.rewards.registry import Batch
+
+class Slow(Batch):
+    batch_size, concurrency, max_seconds, closed = 3, 5, 700.0, 0
+
+    def check(self, prompt):
+        raise Unscored("bad_tests", prompt.id)
+
+    def score(self, rollouts):
+        return [1.0 for _ in rollouts]
+
+    def close(self):
+        Slow.closed += 1
+"""
+
+
+def test_cosine_length_is_called_as_the_reward_that_it_scales(tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    use = f"{tmp_path / 'slow.py'}:Slow"
+    reward, scaled = find(use), find("cosine_length", max_length=100, of=use)
+    public = {name for name in vars(Batch) if not name.startswith("_")}
+    values = public - {"weights", "other_weight"} - {name for name in public if callable(getattr(Batch, name))}
+    assert values >= {"batch_size", "concurrency", "max_seconds"}
+    for name in values:
+        assert getattr(scaled, name) == getattr(reward, name) != getattr(Batch, name), name
+    for name in public - values - {"weights", "other_weight"}:
+        assert getattr(type(scaled), name) is not getattr(Batch, name), f"{name} is not passed on"
+    with pytest.raises(Unscored, match="bad_tests"):
+        scaled.check(rollout("4").prompt)
+    scaled.close()
+    assert scaled._verifier.closed == 1
 
 
 @pytest.mark.parametrize(
