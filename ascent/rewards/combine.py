@@ -82,8 +82,9 @@ class Combination:
     def apply(self, rollout: Rollout, outcomes: Mapping[str, Outcome]) -> Rollout:
         """The rollout with reward, parts and steps. An unscored part with a weight leaves the total unscored.
 
-        With step rewards, `steps` adds up to `reward`: the rest of the total is at the last token. Parts are reported
-        after clipping and gating, before weighting.
+        With step rewards, `steps` adds up to `reward`: what has no steps, and what clipping changes, is at the last
+        token. That step is there even if it is 0: whether a rollout has one more step must not depend on its score.
+        Parts are reported after clipping and gating, before weighting.
         """
         clipped = {
             term.full_name(part): _clip(value, term.clip)
@@ -91,7 +92,7 @@ class Combination:
             for part, value in _parts(outcomes[term.name]).items()
         }
         shown, weights, total, steps = dict(clipped), {}, 0.0, []
-        unscored = False
+        unscored, has_rest = False, self.clip is not None
         for term in self.terms:
             factor = _gate_factor(term.gate, clipped)
             for part in _parts(outcomes[term.name]):
@@ -106,6 +107,7 @@ class Combination:
                     unscored = True
                     continue
                 total += weight * shown[name]  # type: ignore[operator]
+                has_rest = has_rest or not outcomes[term.name].steps or term.clip is not None
                 steps += [
                     StepReward(step.token, weight * (factor or 0.0) * step.value) for step in outcomes[term.name].steps
                 ]
@@ -114,7 +116,7 @@ class Combination:
             return replace(rollout, reward=None, steps=())
         if self.clip is not None:
             total = min(max(total, self.clip[0]), self.clip[1])
-        return replace(rollout, reward=total, steps=_merge_steps(steps, total, rollout.length))
+        return replace(rollout, reward=total, steps=_merge_steps(steps, total, rollout.length, has_rest))
 
 
 def _failures(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
@@ -144,15 +146,16 @@ def _gate_factor(gate: Gate | None, parts: Mapping[str, float | None]) -> float 
     return None if value is None else float(value >= gate.at_least)
 
 
-def _merge_steps(steps: Sequence[StepReward], total: float, length: int) -> tuple[StepReward, ...]:
+def _merge_steps(steps: Sequence[StepReward], total: float, length: int, has_rest: bool) -> tuple[StepReward, ...]:
+    """One step per token, which add up to `total`. The rest is a step at the last token; without one the difference is
+    rounding, and belongs to the last step."""
     if not steps:
         return ()
     by_token: dict[int, float] = {}
     for step in steps:
         by_token[step.token] = by_token.get(step.token, 0.0) + step.value
-    remainder = total - math.fsum(by_token.values())
-    if remainder:
-        by_token[length - 1] = by_token.get(length - 1, 0.0) + remainder
+    rest, last = total - math.fsum(by_token.values()), length - 1 if has_rest else max(by_token)
+    by_token[last] = by_token.get(last, 0.0) + rest
     return tuple(StepReward(token, value) for token, value in sorted(by_token.items()))
 
 

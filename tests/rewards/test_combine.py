@@ -3,11 +3,15 @@
 import math
 
 import pytest
+import torch
 
+from ascent.advantages.estimate import estimate
+from ascent.algorithms import TABLE
 from ascent.records import StepReward
 from ascent.rewards import find
 from ascent.rewards.combine import Combination, Gate, Term
 from ascent.rewards.outcome import Outcome, failed_outcome
+from ascent.rollouts.batch import pack_rollouts, place_step_rewards
 from tests.rewards.rollouts import rollout
 
 
@@ -68,6 +72,60 @@ def test_steps_add_up_to_the_reward():
     found = terms.apply(rollout(tokens=4), {"process": steps, "outcome": one(1.0)})
     assert found.steps == (StepReward(0, 0.5), StepReward(2, 1.0), StepReward(3, 1.0))
     assert found.reward == math.fsum(step.value for step in found.steps) == 2.5
+
+
+def stepwise(*values):
+    return Outcome({"": math.fsum(values)}, steps=tuple(StepReward(n, value) for n, value in enumerate(values)))
+
+
+@pytest.mark.parametrize("weight", [0.1, 0.3, 0.7, 1.0, 3.0])
+def test_rounding_is_no_step(weight):
+    """The products of .9 and .3 add up to something else than .3 times the sum, by 2e-16 where there are five."""
+    terms, k = Combination((Term("process", weight=weight),)), range(2, 8)
+    found = [terms.apply(rollout(tokens=9), {"process": stepwise(*[0.9] * count)}) for count in k]
+    assert [len(each.steps) for each in found] == list(k)
+    assert all(each.reward == pytest.approx(math.fsum(step.value for step in each.steps), rel=1e-15) for each in found)
+
+
+@pytest.mark.parametrize("outcome", [1.0, 0.0, 1e-6, -1.0])
+def test_what_has_no_steps_is_a_step_at_the_last_token_even_if_it_is_0(outcome):
+    terms = Combination((Term("process"), Term("outcome")))
+    found = terms.apply(rollout(tokens=4), {"process": stepwise(0.5, 0.5), "outcome": one(outcome)})
+    assert [step.token for step in found.steps] == [0, 1, 3]
+    assert found.steps[-1].value == pytest.approx(outcome, abs=1e-15)
+    gated = Combination((Term("process"), Term("outcome", gate=Gate("process", 2.0))))
+    assert len(gated.apply(rollout(tokens=4), {"process": stepwise(0.5), "outcome": one(1.0)}).steps) == 2
+
+
+@pytest.mark.parametrize("clipped", ["the total", "the reward"])
+def test_a_clip_of_steps_is_a_step_at_the_last_token_whether_it_acts_or_not(clipped):
+    total = (0.0, 1.0) if clipped == "the total" else None
+    terms = Combination((Term("process", clip=None if total else (0.0, 1.0)),), clip=total)
+    for values, change in (([0.5, 0.75], -0.25), ([0.5, 0.25], 0.0), ([0.25, -0.5], 0.25)):
+        found = terms.apply(rollout(tokens=4), {"process": stepwise(*values)})
+        assert found.steps == (*stepwise(*values).steps, StepReward(3, change))
+
+
+def process_advantages(terms, outcomes):
+    """Those of grpo_process, of one group."""
+    found, row = [terms.apply(rollout(tokens=9), each) for each in outcomes], TABLE["grpo_process"]
+    batch = pack_rollouts(found)
+    known = batch | place_step_rewards(found, batch)
+    cells = {"reward_shaping": row.reward_shaping, "advantage": row.advantage, "advantage_norm": row.advantage_norm}
+    return estimate(known, **cells).advantages_T
+
+
+def test_advantages_of_steps_are_continuous_in_what_has_no_steps():
+    """Steps of .3 * .9 are all alike, however many: exact zeros. 0 counts as 1e-6 does."""
+    lengths = (2, 3, 5, 6)
+    alike = process_advantages(Combination((Term("p", 0.3),)), [{"p": stepwise(*[0.9] * k)} for k in lengths])
+    assert not alike.any()
+    terms = Combination((Term("p"), Term("right")))
+    zero, small = (
+        process_advantages(terms, [{"p": stepwise(0.5, 0.5), "right": one(value)} for value in (1.0, 1.0, low, low)])
+        for low in (0.0, 1e-6)
+    )
+    assert zero.any() and torch.allclose(zero, small, atol=1e-5, rtol=0)
 
 
 def test_two_step_rewards_at_one_token_are_added():
