@@ -2,7 +2,7 @@
 
 The order is fixed: filter groups, model outputs, shape rewards, advantages, normalize. A filter that reads groups drops
 whole groups before anything is compared. A filter that reads single completions leaves them in their group's baseline
-and out of the loss.
+and out of the loss; a group of which it leaves nothing is dropped as a whole.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ascent.advantages.estimate import estimate
 from ascent.algorithms.row import Row
+from ascent.cells import Cell
 from ascent.maths.batch import PackedBatch, select
 from ascent.maths.metrics import Accumulator
 from ascent.parallel.ranks import SINGLE, Ranks
@@ -51,15 +52,25 @@ def logprobs_under(model: FrozenModel | None, batch: PackedBatch, max_tokens: in
 
 
 def rows_with_signal(batch: PackedBatch, row: Row) -> list[int]:
-    """The rows that the group filters keep: all of a group or none of it. None at all where nothing was scored."""
-    keep_B = torch.ones(batch["segments"].count, dtype=torch.bool)
+    """The rows that the group filters keep and of whose groups something is trained: all of a group or none of it."""
+    groups, segments = batch["groups"], batch["segments"]
+    known = [each for each in row.filter if batch.keys() >= set(each.required)]  # a custom one may read model outputs
+    trained_B = _trained_sequences(batch, known) & (segments.sum(batch["loss_mask_T"]) > 0)
+    keep_B = groups.broadcast(groups.sum(trained_B) > 0)
     for each in row.filter:
         if "groups" in each.required:
             keep_B &= each(batch)
-    if bool(torch.isnan(batch["rewards_B"][keep_B]).all()):
-        return []
     rows: list[int] = keep_B.nonzero()[:, 0].tolist()
     return rows
+
+
+def _trained_sequences(batch: PackedBatch, filters: Sequence[Cell]) -> Tensor:
+    """Which completions were scored and pass the filters that read single ones."""
+    keep_B = ~torch.isnan(batch["rewards_B"])
+    for each in filters:
+        if "groups" not in each.required:
+            keep_B &= each(batch)
+    return keep_B
 
 
 def needs_old_logprobs(row: Row, config: RolloutConfig) -> bool:
@@ -130,9 +141,6 @@ def add_advantages(batch: PackedBatch, row: Row) -> tuple[PackedBatch, dict[str,
         found["returns_T"] = result.returns_T.detach()
     if "values_T" in found:
         found["old_values_T"] = found.pop("values_T")  # from here on values_T is an output of the update
-    keep_B = ~torch.isnan(batch["rewards_B"])
-    for each in row.filter:
-        if "groups" not in each.required:
-            keep_B &= each(batch)
-    found["loss_mask_T"] = found["loss_mask_T"] & found["segments"].broadcast(keep_B)
+    keep_T = found["segments"].broadcast(_trained_sequences(batch, row.filter))
+    found["loss_mask_T"] = found["loss_mask_T"] & keep_T
     return found, dict(result.metrics)

@@ -213,7 +213,10 @@ class RolloutSource(RolloutCollector):
         return split_microbatches(batch, units, budget, divisible=True, ranks=self.models.ranks.count)
 
     def _updates(self, batch: PackedBatch) -> Iterator[list[PackedBatch]]:
+        trained = (batch["segments"].sum(batch["loss_mask_T"]) > 0).tolist()
         for units in minibatches(self.units(batch), self.config, seed=self.params.seed, step=self._step):
+            if self._pretraining is None and not any(trained[row] for unit in units for row in unit):
+                continue  # without a gradient, the optimizer's momentum would still move the weights
             batches = self.microbatches(batch, units)
             if self._pretraining is not None:
                 self._pretraining_draws += 1

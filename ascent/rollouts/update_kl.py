@@ -40,8 +40,9 @@ def no_signal_error(steps: int, metrics: Stats, last_update: tuple[int, float] |
             f"per token, which destroys a policy (at most {UPDATE_KL_LIMIT:g} is usual); start again, or resume from a "
             "checkpoint before it, with a lower update.learning_rate"
         )
+    failed, truncated = (metrics[f"{name}_frac"].value() for name in ("reward/failure", "completion/truncated"))
     return ValueError(
-        f"{start} from; in the last of them {metrics['reward/failure_frac'].value():.0%} of the answers could not be "
-        "scored. Fix the reward if that is many; else use easier or harder prompts, more samples of each "
-        "(rollouts.group_size), or a reward with partial credit"
+        f"{start} from; in the last of them {failed:.0%} of the answers could not be scored, and {truncated:.0%} were "
+        "truncated. Fix the reward if the first is many; raise rollouts.max_new_tokens if the second is; else use "
+        "easier or harder prompts, more samples of each (rollouts.group_size), or a reward with partial credit"
     )

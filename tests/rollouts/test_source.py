@@ -242,6 +242,68 @@ def test_refilling_replaces_groups_without_signal(folder: Path) -> None:
     assert 0 < kept <= 12 and kept % 4 == 0
 
 
+FINISHED = {"filter": {"not_truncated": {}}}
+
+
+def cut(rollout: Rollout, truncated: bool = True) -> Rollout:
+    """The same rollout, ended by the token limit or by itself."""
+    turn = rollout.turns[0]
+    completion = replace(turn.completion, stop="length" if truncated else "eos")
+    return replace(rollout, turns=(replace(turn, completion=completion),))
+
+
+def test_answers_that_are_all_filtered_out_are_no_signal(folder: Path) -> None:
+    """After a step that trained, momentum would move the weights in every step with an update."""
+    calls: list[int] = []
+
+    def score(rollouts: Sequence[Rollout]) -> list[Rollout]:
+        calls.append(len(calls))
+        return [cut(each, truncated=len(calls) > 1) for each in even(rollouts)]
+
+    source, learner = make(folder, with_cells(TABLE["rlvr"], Cells.model_validate(FINISHED)), score=score)
+    start = weights(learner)
+    train(source, learner, range(1, 2))
+    trained = weights(learner)
+    assert trained != start
+    with pytest.raises(ValueError, match=r"nothing to learn from; .* 100% were truncated"):
+        train(source, learner, range(2, MAX_STEPS_WITHOUT_SIGNAL + 2))
+    assert weights(learner) == trained and source.state()["last_update"][0] == 1
+    assert source.report()["optim/updates"].value() == 0
+
+
+@pytest.mark.parametrize("masked", ["truncated", "unscored"])
+def test_a_minibatch_without_a_trained_token_is_no_update(folder: Path, masked: str) -> None:
+    """Every second answer is masked, and each of 12 minibatches has one answer."""
+
+    def score(rollouts: Sequence[Rollout]) -> list[Rollout]:
+        found = [cut(each, truncated=False) for each in even(rollouts)]
+        found[::2] = [cut(each) if masked == "truncated" else replace(each, reward=None) for each in found[::2]]
+        return found
+
+    row = with_cells(TABLE["grpo"], Cells.model_validate(FINISHED))
+    source, learner = make(folder, row, replace(PLAN, minibatches=12), score=score)
+    train(source, learner, range(1, 2))
+    assert source.report()["optim/updates"].value() == learner.steps == 6
+
+
+def test_refilling_replaces_groups_of_which_filters_leave_nothing(folder: Path) -> None:
+    """Of the first draw's three groups one is unscored and one truncated; a second and a third draw fill the step."""
+    draws: list[int] = []
+
+    def score(rollouts: Sequence[Rollout]) -> list[Rollout]:
+        found = [cut(each, truncated=False) for each in in_turn(rollouts)]
+        found[:4] = [replace(each, reward=None) for each in found[:4]]
+        draws.append(len(draws))
+        return [*found[:4], *map(cut, found[4:8]), *found[8:]]
+
+    row = with_cells(TABLE["dapo"], Cells.model_validate({"filter": {"nonzero_variance": {}, **FINISHED["filter"]}}))
+    source, _ = make(folder, row, replace(PLAN, dynamic_sampling_tries=5), score=score)
+    batches = source.next(1)
+    assert len(draws) == 3
+    assert sum(batch["segments"].count for batch in batches) == 12
+    assert all(bool((batch["segments"].sum(batch["loss_mask_T"]) > 0).all()) for batch in batches)
+
+
 def in_parts(rollouts: Sequence[Rollout], *, fails: bool = False, steps: bool = False) -> list[Rollout]:
     """`even` as a reward of three parts, of which one is only shown and one counts half; where it fails, for all."""
     rollouts = list(rollouts)  # they are still arriving

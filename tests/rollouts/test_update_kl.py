@@ -78,6 +78,10 @@ def test_a_run_that_one_update_destroyed_is_not_told_to_use_easier_prompts(
 
 
 def test_a_policy_of_nan_is_a_destroyed_one() -> None:
-    report: Any = {"reward/failure_frac": Mean(torch.tensor(0.0), torch.tensor(1.0))}
+    report: Any = {
+        name: Mean(torch.tensor(part), torch.tensor(1.0))
+        for name, part in (("reward/failure_frac", 0.0), ("completion/truncated_frac", 0.25))
+    }
     assert "learning_rate" in str(no_signal_error(20, report, (3, math.nan)))
+    assert "25% were truncated" in str(no_signal_error(20, report, None))
     assert "easier" in str(no_signal_error(20, report, None))
