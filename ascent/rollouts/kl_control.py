@@ -22,15 +22,17 @@ KLValues = dict[str, float]
 
 
 def kl_to_reference(batch: PackedBatch) -> KLValues:
-    """KL from the policy that sampled to the reference: k1 per sequence and per token, and k3 per token."""
+    """KL from the policy that sampled to the reference: k1 per sequence and per token, and k3 per token. Sequences
+    without a trained token do not count."""
     loss_mask_T, segments = batch["loss_mask_T"], batch["segments"]
+    trained_B = segments.sum(loss_mask_T) > 0
     old_logprobs_T, ref_logprobs_T = batch["old_logprobs_T"], batch["ref_logprobs_T"]
     k1_T = kl.k1(old_logprobs_T, ref_logprobs_T, loss_mask_T).double()
     return {
-        "kl_per_sequence": float(segments.sum(k1_T).mean()),
+        "kl_per_sequence": float(masked.mean(segments.sum(k1_T), trained_B)),
         "kl_per_token": float(masked.mean(k1_T, loss_mask_T)),
         "kl_k3_per_token": float(masked.mean(kl.k3(old_logprobs_T, ref_logprobs_T, loss_mask_T), loss_mask_T)),
-        "sequences": float(segments.count),
+        "sequences": float(trained_B.sum()),
     }
 
 

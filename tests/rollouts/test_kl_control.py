@@ -34,6 +34,19 @@ def test_kl_to_the_reference_in_both_units() -> None:
     assert found["sequences"] == 2
 
 
+def test_a_sequence_that_is_not_trained_does_not_dilute_the_kl() -> None:
+    """Only the first is left: .2 - .5 = -.3 in its two tokens. Of none, the coefficient stays."""
+    first = {**BATCH, "loss_mask_T": torch.tensor([False, True, True, False, False, False])}
+    found = kl_to_reference(first)
+    assert found["kl_per_sequence"] == pytest.approx(-0.3) and found["kl_per_token"] == pytest.approx(-0.15)
+    assert found["sequences"] == 1
+    none = kl_to_reference({**BATCH, "loss_mask_T": torch.zeros(6, dtype=torch.bool)})
+    assert (none["kl_per_sequence"], none["sequences"]) == (0, 0)
+    kl_controller = KLController(row("ppo", kl_controller={"use": "ziegler_sequence"}))
+    kl_controller.update(lambda: none)
+    assert kl_controller.value == 0.05
+
+
 def test_kl_from_the_policy_that_sampled() -> None:
     """ratio - 1 - log ratio at log ratios .1, 0, 0, -.2: .005171, 0, 0, .018731."""
     now_T = torch.tensor([0.0, -0.9, -2.0, 0.0, -0.5, -0.3])
