@@ -64,7 +64,9 @@ REGISTRY: tuple[MetricInfo, ...] = (
         "policy/entropy", NATS, "Entropy of the policy at trained tokens.", low=0.02, high=1.0, label="entropy", plot=6
     ),
     _metric("policy/approx_kl", NATS, "KL from the policy that sampled (k3).", high=0.1, plot=9),
-    _metric("policy/update_kl", NATS, "KL from before to after the step's updates, on about 512 tokens.", high=0.5),
+    _metric(
+        "policy/update_kl", NATS, "KL from before to after the step's updates, on about 512 trained tokens.", high=0.5
+    ),
     _metric("policy/ref_kl", NATS, "KL from the reference model (k3).", high=1.0, label="kl", plot=8),
     _metric("policy/ref_kl_k1", NATS, "The same as the mean log-ratio (k1), which may be negative."),
     _metric("policy/kl_loss", "nats per token", "The row's KL estimator, averaged over trained tokens."),

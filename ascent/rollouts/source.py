@@ -246,7 +246,8 @@ class RolloutSource(RolloutCollector):
         """Run the updated policy on a few rollouts, once for all that is read of it."""
         moved: list[int] = []
         if self._step > self.config.critic_warmup_steps:
-            self.kl_controller.update(lambda: self._measure_kl(batch))
+            if bool(batch["loss_mask_T"].any()):
+                self.kl_controller.update(lambda: self._measure_kl(batch))
             moved = update_kl_rows(batch)
         probed = [] if probe is None else probe.rows
         rows = sorted({*moved, *probed})

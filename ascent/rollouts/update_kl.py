@@ -5,10 +5,12 @@ A step with one update never evaluates the updated policy on its own rollouts, s
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
-from ascent.maths.batch import PackedBatch
+from ascent.maths.batch import PackedBatch, select
 from ascent.metrics import healthy
 from ascent.protocols import Stats
 from ascent.rollouts.kl_control import kl_from_old
@@ -19,16 +21,33 @@ MAX_TOKENS = 512  # run again after an update; at least one sequence
 
 
 def update_kl_rows(batch: PackedBatch) -> list[int]:
-    """The rows that `update_kl` is measured on: the first MAX_TOKENS tokens."""
-    return chunk_rows(batch, MAX_TOKENS)[0]
+    """The rows that `update_kl` is measured on: those that the policy sampled and that it is trained on, up to
+    MAX_TOKENS tokens; none if there are none."""
+    measured_B = batch["segments"].sum(_measured(batch)) > 0
+    if "from_reference_B" in batch:
+        measured_B &= ~batch["from_reference_B"]
+    rows: list[int] = measured_B.nonzero()[:, 0].tolist()
+    if not rows:
+        return []
+    read = ("tokens_T", "segments", "routed_experts_TLC")
+    some = select(cast(PackedBatch, {name: batch.get(name) for name in read if name in batch}), rows)
+    return [rows[place] for place in chunk_rows(some, MAX_TOKENS)[0]]
 
 
 def update_kl(some: PackedBatch, logprobs_T: Tensor) -> float:
     """KL per token from the policy that sampled to the updated one (k3), whose log-probs these are."""
     sampled = some.copy()
-    sampled.setdefault("old_logprobs_T", some["sampler_logprobs_T"])
-    sampled["loss_mask_T"] = some["loss_mask_T"] & ~torch.isnan(sampled["old_logprobs_T"])  # it may give no log-prob
+    sampled["old_logprobs_T"], sampled["loss_mask_T"] = _old_logprobs(some), _measured(some)
     return kl_from_old(sampled, logprobs_T)["kl_per_token"]
+
+
+def _old_logprobs(batch: PackedBatch) -> Tensor:
+    return batch["old_logprobs_T"] if "old_logprobs_T" in batch else batch["sampler_logprobs_T"]
+
+
+def _measured(batch: PackedBatch) -> Tensor:
+    """The trained tokens whose old log-prob is known: a sampler may give none."""
+    return batch["loss_mask_T"] & ~torch.isnan(_old_logprobs(batch))
 
 
 def no_signal_error(steps: int, metrics: Stats, last_update: tuple[int, float] | None) -> ValueError:

@@ -23,6 +23,7 @@ from ascent.rollouts.microbatches import split_microbatches
 from ascent.rollouts.pairs import PairSource, best_and_worst, pair_indices
 from ascent.rollouts.source import MAX_STEPS_WITHOUT_SIGNAL
 from ascent.update.learner import LocalLearner
+from ascent.update.objective import objective_of
 from ascent.update.schedule import Schedule
 from tests.rollouts.test_source import asked, assert_goes_on, equal, even
 
@@ -182,3 +183,14 @@ def test_drift_is_measured_on_the_policys_own_answers(folder: Path) -> None:
     gap_T = (batch["ref_logprobs_T"] - batch["sampler_logprobs_T"])[own_T].double()
     assert source.state()["ref_kl"] == pytest.approx(float((gap_T.exp() - 1 - gap_T).mean()), rel=1e-5)
     assert "nats per token from its reference" in source.stop_reason
+
+
+def test_what_an_update_did_is_measured_on_the_policys_own_answers(folder: Path) -> None:
+    """The reference's answers were sampled by another policy: their log-probs say nothing about the update."""
+    source, learner = make(folder, "xpo", prompts=8)
+    learner.schedule = Schedule(1e-12, "constant", 0, 100)
+    batches = source.next(1)
+    assert batches and any(bool(batch["from_reference_B"].any()) for batch in batches)
+    source.more(learner.step(batches, objective_of(source.row)))
+    source.refresh(learner.weights())
+    assert source.report()["policy/update_kl"].value() == pytest.approx(0, abs=1e-6)

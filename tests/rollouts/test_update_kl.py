@@ -12,13 +12,15 @@ import pytest
 import torch
 
 from ascent.maths.metrics import Mean
+from ascent.maths.segments import Segments
 from ascent.models.tiny import create
 from ascent.records import Rollout
 from ascent.rollouts.experience import logprobs_under
 from ascent.rollouts.source import MAX_STEPS_WITHOUT_SIGNAL
-from ascent.rollouts.update_kl import UPDATE_KL_LIMIT, no_signal_error, update_kl
+from ascent.rollouts.update_kl import UPDATE_KL_LIMIT, no_signal_error, update_kl, update_kl_rows
+from ascent.update.objective import objective_of
 from ascent.update.schedule import Schedule
-from tests.rollouts.test_source import assert_goes_on, even, make, train
+from tests.rollouts.test_source import assert_goes_on, even, in_turn, make, train
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,40 @@ def test_every_step_that_trains_reports_it_and_a_resumed_run_knows_it(folder: Pa
     assert 0 < value < UPDATE_KL_LIMIT
     assert source.state()["last_update"] == (2, pytest.approx(value))
     assert_goes_on(make(folder), make(folder))
+
+
+def test_it_is_measured_where_the_policy_sampled_and_is_trained() -> None:
+    """Sequences of 300 tokens: the first is not trained, the second the reference's, the fourth has no log-probs."""
+    segments = Segments.from_lengths([300] * 6)
+    first, fourth = ((torch.arange(6) == row).repeat_interleave(300) for row in (0, 3))
+    batch: Any = {
+        "segments": segments,
+        "tokens_T": torch.arange(segments.total),
+        "loss_mask_T": ~first,
+        "sampler_logprobs_T": torch.where(fourth, torch.nan, -1.0),
+        "from_reference_B": torch.arange(6) == 1,
+    }
+    assert update_kl_rows(batch) == [2]  # a second one would exceed 512 tokens
+    del batch["from_reference_B"]
+    assert update_kl_rows(batch) == [1]
+    assert update_kl_rows({**batch, "loss_mask_T": first & fourth}) == []
+
+
+@pytest.mark.parametrize("row", ["rlvr", "reinforce_pp"])
+def test_unscored_answers_at_the_start_of_a_step_do_not_hide_it(folder: Path, row: str) -> None:
+    def score(rollouts: Sequence[Rollout]) -> list[Rollout]:
+        found = in_turn(rollouts)
+        return [*(replace(each, reward=None) for each in found[:2]), *found[2:]]
+
+    source, learner = make(folder, row, score=score)
+    batches = source.next(1)
+    whole = source.current.batch
+    assert batches and whole is not None
+    source.more(learner.step(batches, objective_of(source.row)))
+    expected = update_kl(whole, logprobs_under(learner, whole, 10**6))
+    source.refresh(learner.weights())
+    assert source.report()["policy/update_kl"].value() == pytest.approx(expected, rel=1e-3) and expected > 0
+    assert source.state()["last_update"] == (1, pytest.approx(expected, rel=1e-3))
 
 
 class Destroyed:
