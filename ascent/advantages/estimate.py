@@ -17,7 +17,6 @@ from ascent.advantages.group_baselines import scored
 from ascent.advantages.reward_shaping import on_last_token
 from ascent.cells import Cell
 from ascent.maths.metrics import Accumulator, max_of, mean_of, std_of
-from ascent.maths.segments import Segments
 
 
 class Estimate(NamedTuple):
@@ -38,7 +37,11 @@ def estimate(
     scored_B = scored(raw_B)
     known.setdefault("lengths_B", segments.sum(loss_mask_T))
     known["scored_B"] = scored_B
-    extra_T = _shape(known, reward_shaping, segments)
+    known["rewards_B"] = shaped_rewards(known, reward_shaping)
+    extra_T = raw_B.new_zeros(segments.total)
+    for rule in reward_shaping:
+        if not {"rewards_B", "rewards_T"} & set(rule.inputs):  # rules on token rewards come later
+            extra_T = extra_T + rule(known)
     known["rewards_T"] = _place(known, raw_B) + extra_T
     known["rewards_B"] = known["rewards_B"] + segments.sum(extra_T)
     # Unscored sequences get no advantage: estimators do not see their tokens.
@@ -64,16 +67,17 @@ def estimate(
     )
 
 
-def _shape(known: dict[str, Any], rules: Sequence[Cell], segments: Segments) -> Tensor:
-    """Apply the shaping cells in order: sequence rules replace rewards_B in `known`, per-token terms are returned."""
-    extra_T = known["rewards_B"].new_zeros(segments.total)
+def shaped_rewards(available: Mapping[str, Any], rules: Sequence[Cell]) -> Tensor:
+    """`rewards_B` after the rules on a sequence's score, in order. An unscored sequence stays unscored, even under a
+    rule that replaces the score."""
+    known = dict(available)
+    known.setdefault("lengths_B", known["segments"].sum(known["loss_mask_T"]))
+    scored_B = scored(known["rewards_B"])
     for rule in rules:
         if "rewards_B" in rule.inputs:
-            # An unscored sequence stays unscored, even under a rule that replaces the score.
-            known["rewards_B"] = torch.where(known["scored_B"], rule(known), float("nan"))
-        elif "rewards_T" not in rule.inputs:  # rules on token rewards come later
-            extra_T = extra_T + rule(known)
-    return extra_T
+            known["rewards_B"] = torch.where(scored_B, rule(known), float("nan"))
+    rewards_B: Tensor = known["rewards_B"]
+    return rewards_B
 
 
 def _place(known: Mapping[str, Any], raw_B: Tensor) -> Tensor:

@@ -38,6 +38,13 @@ WHOLE_LOSSES = {
     policy_losses.gmpo: (aggregation.sequence_mean_token_mean, aggregation.group_mean),
 }
 
+# Inputs of advantages that no reward shaping touches: what they are, and what to use instead.
+UNSHAPED = {
+    "win_prob_B": ("the chance of winning", "add a reward that scores both answers"),
+    "step_rewards_T": ("the rewards of steps", "use an advantage that reads whole rewards, or cells.kl for a KL"),
+    "reward_components_BK": ("each component of the reward", "add a reward, or use cells.kl for a KL"),
+}
+
 
 def check_cells(row: Row) -> None:
     """ValueError with the first combination of cells in `row` that cannot work."""
@@ -45,6 +52,8 @@ def check_cells(row: Row) -> None:
     _token_weights_fit_loss(row)
     _terms_share_a_head(row)
     if row.source == "rollouts":
+        _shaping_reaches_the_advantage(row)
+        _shaping_treats_both_sides_alike(row)
         _normalization_fits_advantage(row)
         _kl_has_a_gradient(row)
         _controller_has_a_term(row)
@@ -97,6 +106,37 @@ def _terms_share_a_head(row: Row) -> None:
                 f"cells.{slot}: {each.name} needs {foreign} of a language model, but cells.loss {row.loss.name} trains "
                 "a reward model; remove it, or choose another loss"
             )
+
+
+def _shaping_reaches_the_advantage(row: Row) -> None:
+    if row.advantage is None or not row.reward_shaping or {"rewards_B", "rewards_T"} & set(row.advantage.inputs):
+        return
+    own = (UNSHAPED[name] for name in row.advantage.inputs if name in UNSHAPED)
+    what, instead = next(own, ("its own inputs", "use another advantage"))
+    key = f"cells.reward_shaping.{row.reward_shaping[0].name}"
+    raise ValueError(
+        f"{key} has no effect: cells.advantage {row.advantage.name} learns from {what}, not from the reward that is "
+        f"shaped; set {key}=false, or {instead}"
+    )
+
+
+def _shaping_treats_both_sides_alike(row: Row) -> None:
+    """A reward is compared with another one that is not shaped: an optimal value not at all, a greedy completion's only
+    by the rules on its score. The KL of the sample alone is ReMax's own."""
+    read = set(row.advantage.inputs) if row.advantage is not None else set()
+    if "optimal_values_B" in read:
+        found, other = row.reward_shaping, "the optimal value of the prompt, which was estimated from unshaped rewards"
+    elif "greedy_rewards_B" in read:
+        found = tuple(each for each in row.reward_shaping if each.function is reward_shaping.whiten_rewards)
+        other = "a greedy completion, which is not whitened"
+    else:
+        return
+    if found:
+        key, advantage = f"cells.reward_shaping.{found[0].name}", row.advantage.name if row.advantage else "none"
+        raise ValueError(
+            f"{key} with cells.advantage {advantage}: the shaped reward would be compared with {other}; set "
+            f"{key}=false, or change the reward itself"
+        )
 
 
 def _normalization_fits_advantage(row: Row) -> None:

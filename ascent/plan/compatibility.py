@@ -108,18 +108,12 @@ def _group_has_a_pair(config: Config, row: Row) -> None:
 
 
 def _opponent_samples_alike(config: Config, row: Row) -> None:
-    """Both answers are drawn alike, and what is learnt from is the chance of winning, which no shaping touches."""
+    """Both answers are drawn alike."""
     advantage = row.advantage.name if row.advantage else "none"
     if config.rollouts.top_p < 1:
         raise ValueError(
             f"rollouts.top_p={config.rollouts.top_p} with cells.advantage {advantage}: the opponent is drawn from the "
             "whole distribution, and the policy must not have it easier; use top_p 1"
-        )
-    if row.reward_shaping:
-        raise ValueError(
-            f"cells.reward_shaping.{row.reward_shaping[0].name} has no effect: cells.advantage {advantage} learns from "
-            "the chance of winning, not from the reward that is shaped; set "
-            f"cells.reward_shaping.{row.reward_shaping[0].name}=false, or add a reward that scores both answers"
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ascent.advantages.estimate import shaped_rewards
 from ascent.algorithms.row import Row
 from ascent.data.mix import Mixture, Stream
 from ascent.maths.batch import PackedBatch, select
@@ -134,7 +135,8 @@ class RolloutCollector:
             values_G = torch.tensor([each.optimal_value for each in prompts])
             batch["optimal_values_B"] = values_G.repeat_interleave(self.config.group_size)
         if "greedy" in self.row.needs:
-            greedy_G = pack_rollouts(self.generate_and_score(prompts, [GREEDY], noise_key))["rewards_B"]
+            greedy = pack_rollouts(self.generate_and_score(prompts, [GREEDY], noise_key))
+            greedy_G = shaped_rewards(greedy, self.row.reward_shaping)  # a baseline under the rules of what it is for
             batch["greedy_rewards_B"] = greedy_G.repeat_interleave(self.config.group_size)
         return batch
 

@@ -1,9 +1,17 @@
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch
+
+from ascent.advantages import reward_shaping
+from ascent.advantages.estimate import estimate
 from ascent.algorithms import TABLE
+from ascent.cells import cell
 from ascent.config.validate import validate
 from ascent.plan import resolve
+from ascent.plan.cell_compatibility import check_cells
 from ascent.plan.compatibility import check_rollout_lengths
+from tests.batches import random_batch
 from tests.recipes import least
 
 
@@ -219,6 +227,42 @@ def test_soft_overlong_must_be_reachable():
     words = refusal("dapo", rollouts={"max_new_tokens": 16384})
     assert words.startswith("cells.reward_shaping.soft_overlong has no effect: it starts at 16384 tokens")
     assert resolve(validate({**least("dapo"), "rollouts": {"max_new_tokens": 16385}}))
+
+
+SHAPING = [
+    cell(reward_shaping.eos_replace),
+    cell(reward_shaping.eos_subtract),
+    cell(reward_shaping.eos_scale),
+    cell(reward_shaping.soft_overlong, max_length=4, cache=3),
+    cell(reward_shaping.clip, low=0.25, high=1.5),
+    cell(reward_shaping.kl_penalty, beta=0.1),
+    cell(reward_shaping.whiten_rewards),
+]
+# What no shaping reaches, or what is compared with a reward that is not shaped.
+UNSHAPED = {"gdpo", "grpo_process", "nash_md", "a2po"}
+
+
+@pytest.mark.parametrize("shaping", SHAPING, ids=lambda each: each.name)
+@pytest.mark.parametrize("algorithm", [name for name, row in TABLE.items() if row.source == "rollouts"])
+def test_reward_shaping_changes_the_advantages_or_is_refused(algorithm, shaping):
+    plain = replace(TABLE[algorithm], reward_shaping=(), kl_controller=None)
+    shaped = replace(plain, reward_shaping=(shaping,))
+    if algorithm in UNSHAPED or (algorithm, shaping.name) == ("remax", "whiten_rewards"):
+        with pytest.raises(ValueError, match=rf"^cells\.reward_shaping\.{shaping.name} .*{shaping.name}=false, or "):
+            check_cells(shaped)
+        return
+    check_cells(shaped)
+    slots = {"advantage": plain.advantage, "advantage_norm": plain.advantage_norm}
+    before, after = (
+        estimate(random_batch(0), reward_shaping=row.reward_shaping, **slots).advantages_T for row in (plain, shaped)
+    )
+    assert before.any() and not torch.equal(before, after)
+
+
+def test_an_advantage_that_no_shaping_reaches_takes_the_place_of_one_that_it_does():
+    cells = {"advantage": {"use": "decoupled_parts"}}
+    assert "soft_overlong has no effect" in refusal("dapo", cells=cells)
+    assert resolve(validate({**least("dapo"), "cells": {**cells, "reward_shaping": {"soft_overlong": False}}}))
 
 
 def test_a_pair_takes_two_answers():

@@ -304,6 +304,15 @@ def test_refilling_replaces_groups_of_which_filters_leave_nothing(folder: Path) 
     assert all(bool((batch["segments"].sum(batch["loss_mask_T"]) > 0).all()) for batch in batches)
 
 
+def test_a_greedy_baseline_is_under_the_rules_of_the_answers_that_it_is_for(folder: Path) -> None:
+    """All answers are truncated and earn 1, the greedy ones too: -1 less -1."""
+    row = with_cells(TABLE["remax"], Cells.model_validate({"reward_shaping": {"eos_replace": {}, "kl_penalty": False}}))
+    source, _ = make(folder, row, score=lambda rollouts: [cut(replace(each, reward=1.0)) for each in rollouts])
+    batches = source.next(1)
+    assert all((batch["greedy_rewards_B"] == -1).all() and not batch["advantages_T"].any() for batch in batches)
+    assert source.report()["reward/mean"].value() == 1
+
+
 def in_parts(rollouts: Sequence[Rollout], *, fails: bool = False, steps: bool = False) -> list[Rollout]:
     """`even` as a reward of three parts, of which one is only shown and one counts half; where it fails, for all."""
     rollouts = list(rollouts)  # they are still arriving
