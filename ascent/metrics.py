@@ -89,6 +89,7 @@ REGISTRY: tuple[MetricInfo, ...] = (
         label="truncated",
         plot=10,
     ),
+    _metric("sampler/unknown_frac", SHARE, "Share of trained tokens for which the sampler gave no log-prob.", high=0.0),
     _metric("sampler/logprob_diff", NATS, "Mean absolute difference of sampler and trainer log-probs.", high=0.02),
     _metric("sampler/logprob_diff_max", "nats", "Largest such difference."),
     _metric("sampler/is_weight", "", "Mean importance weight trainer / sampler."),

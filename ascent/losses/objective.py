@@ -197,15 +197,25 @@ def _ratio_metrics(known: Mapping[str, Any], own_T: Tensor, masks: Mapping[str, 
         )
         metrics["policy/ref_kl"] = mean_of(estimators.k3(logprobs_T, known["ref_logprobs_T"], loss_mask_T), loss_mask_T)
     if "sampler_logprobs_T" in known:
-        gap_T = torch.nan_to_num(own_T - known["sampler_logprobs_T"], nan=0.0).abs()
-        metrics["sampler/logprob_diff"] = mean_of(gap_T, loss_mask_T)
-        metrics["sampler/logprob_diff_max"] = max_of(gap_T, loss_mask_T)
-        weight_T = log_weights(own_T, known["sampler_logprobs_T"], loss_mask_T).exp()
-        metrics["sampler/is_weight"] = mean_of(weight_T, loss_mask_T)
-        metrics["sampler/is_ess"] = EffectiveSampleFraction(std_of(weight_T, loss_mask_T))
+        metrics |= _sampler_metrics(own_T, known["sampler_logprobs_T"], loss_mask_T)
     if "entropy_T" in known:
         metrics["policy/entropy"] = mean_of(known["entropy_T"], loss_mask_T)
     return metrics
+
+
+def _sampler_metrics(own_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor) -> dict[str, Accumulator]:
+    """How far the sampler's log-probs are from the trainer's, on the tokens for which it gave one."""
+    unknown_T = torch.isnan(sampler_logprobs_T)
+    known_T = loss_mask_T & ~unknown_T
+    gap_T = (own_T - sampler_logprobs_T).abs()
+    weight_T = log_weights(own_T, sampler_logprobs_T, loss_mask_T).exp()
+    return {
+        "sampler/unknown_frac": mean_of(unknown_T, loss_mask_T),
+        "sampler/logprob_diff": mean_of(gap_T, known_T),
+        "sampler/logprob_diff_max": max_of(gap_T, known_T),
+        "sampler/is_weight": mean_of(weight_T, known_T),
+        "sampler/is_ess": EffectiveSampleFraction(std_of(weight_T, known_T)),
+    }
 
 
 def _value_metrics(known: Mapping[str, Any], loss_mask_T: Tensor) -> dict[str, Accumulator]:

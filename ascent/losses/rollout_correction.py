@@ -2,7 +2,8 @@
 
 Axes: T flat tokens, B sequences. w = pi_old(trainer) / pi_sampler, without gradient, multiplies the policy
 term only, never KL or entropy. A rejected token gets weight 0 but still counts in the denominator. A NaN log-prob from
-the sampler counts as w = 1. Names say product or geometric, because "sequence" means both elsewhere:
+the sampler counts as w = 1; under bypass the trainer's takes its place. Names say product or geometric, because
+"sequence" means both elsewhere:
 
   token_truncate      min(w, cap)                                  TIS
   token_mask          w where low <= w <= high, else 0             MIS, IcePop
@@ -50,9 +51,12 @@ def none(old_logprobs_T: Tensor) -> Correction:
     return Correction(torch.ones_like(old_logprobs_T), old_logprobs_T.detach(), {})
 
 
-def bypass(sampler_logprobs_T: Tensor) -> Correction:
-    """Take the sampler's log-probs as the old policy's: one forward pass less, and the clip bounds pi / pi_sampler."""
-    return Correction(torch.ones_like(sampler_logprobs_T), sampler_logprobs_T.detach(), {})
+def bypass(sampler_logprobs_T: Tensor, old_logprobs_T: Tensor | None = None) -> Correction:
+    """Take the sampler's log-probs as the old policy's, where it gave them: the clip bounds pi / pi_sampler."""
+    anchor_T = sampler_logprobs_T.detach()
+    if old_logprobs_T is not None:
+        anchor_T = torch.where(torch.isnan(anchor_T), old_logprobs_T.detach(), anchor_T)
+    return Correction(torch.ones_like(anchor_T), anchor_T, {})
 
 
 @checked

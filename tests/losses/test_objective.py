@@ -95,6 +95,32 @@ def test_bypass_measures_the_ratio_against_the_sampler() -> None:
     )  # it is still there to see
 
 
+@pytest.mark.parametrize("use", [rollout_correction.none, rollout_correction.token_truncate, rollout_correction.bypass])
+def test_tokens_without_a_log_prob_of_the_sampler_hide_no_mismatch_and_break_no_ratio(use: Any) -> None:
+    """Of the first and the last but one it is unknown: of gaps 1.5 0 0 0 .4 there are left 0 0 .4."""
+    known, some = batch(), torch.tensor([True, False, False, True, False])
+    known["sampler_logprobs_T"] = known["sampler_logprobs_T"].masked_fill(some, torch.nan)
+    cells = {**CELLS, "rollout_correction": cell(use), "policy_loss": cell(policy_losses.surrogate)}
+    policy = policy_terms(known, **cells)["policy"]
+    found = {name: each.value() for name, each in policy.metrics.items()}
+    assert found["sampler/unknown_frac"] == pytest.approx(2 / 5)
+    assert found["sampler/logprob_diff"] == pytest.approx(0.4 / 3)
+    assert found["sampler/logprob_diff_max"] == pytest.approx(0.4)
+    weights = [1, 1, math.exp(-0.4)]
+    assert found["sampler/is_weight"] == pytest.approx(sum(weights) / 3)
+    assert found["sampler/is_ess"] == pytest.approx(sum(weights) ** 2 / (3 * sum(w**2 for w in weights)))
+    assert math.isfinite(found["policy/approx_kl"]) and math.isfinite(found["policy/ratio_max"])
+    (grad,) = torch.autograd.grad(policy.numerator, known["logprobs_T"])
+    assert bool(torch.isfinite(grad).all()) and bool((grad[some] != 0).all())
+
+
+def test_without_any_log_prob_of_the_sampler_the_mismatch_is_unknown() -> None:
+    known = {**batch(), "sampler_logprobs_T": torch.full((5,), torch.nan, dtype=torch.float64)}
+    found = {name: each.value() for name, each in policy_terms(known, **CELLS)["policy"].metrics.items()}
+    assert found["sampler/unknown_frac"] == 1
+    assert all(math.isnan(found[f"sampler/{name}"]) for name in ("logprob_diff", "logprob_diff_max", "is_weight"))
+
+
 def test_without_old_log_probs_the_ratio_is_exactly_one() -> None:
     known = batch()
     del known["old_logprobs_T"]

@@ -69,6 +69,9 @@ def test_bypass_anchors_the_ratio_on_the_sampler() -> None:
     near(correction.weight_T, [1] * 5)
     near(correction.anchor_T, ROLL.tolist())
     near(rollout_correction.none(OLD).anchor_T, OLD.tolist())
+    some = ROLL.masked_fill(torch.tensor([True, False, False, False, False]), float("nan"))
+    near(rollout_correction.bypass(some, OLD).anchor_T, [-1, *ROLL[1:].tolist()])  # where it gave none, the trainer's
+    assert torch.equal(rollout_correction.bypass(ROLL, OLD).anchor_T, ROLL)
 
 
 def test_nan_from_the_sampler_counts_as_no_mismatch_and_masked_tokens_do_not_count() -> None:

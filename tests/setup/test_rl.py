@@ -118,7 +118,7 @@ EVERY = {
     "completion/truncated_frac", "policy/entropy",
     "policy/approx_kl",
     "policy/clip_frac_low", "policy/clip_frac_high", "policy/ratio_min", "policy/ratio_max", "sampler/logprob_diff",
-    "sampler/logprob_diff_max",
+    "sampler/logprob_diff_max", "sampler/unknown_frac",
     "sampler/is_weight", "sampler/is_ess", "optim/grad_norm", "advantage/mean", "advantage/std", "advantage/abs_max",
     "denominator/policy",
 }  # fmt: skip
