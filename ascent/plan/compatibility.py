@@ -10,6 +10,7 @@ from ascent.config.schema import Config
 from ascent.losses import ratios
 from ascent.plan.cell_compatibility import check_cells
 from ascent.plan.unused_keys import REWARD_MODEL
+from ascent.rollouts.multi_turn import Limits
 
 
 def check_compatibility(config: Config, row: Row) -> None:
@@ -256,15 +257,27 @@ def check_rollout_lengths(config: Config, row: Row, prompt: int, answer: int) ->
 
 
 def _overlong_is_reachable(config: Config, row: Row) -> None:
-    budget = config.rollouts.max_new_tokens
+    budget, why = _longest_rollout(config)
     for each in [each for each in row.reward_shaping if each.function is reward_shaping.soft_overlong]:
         limit, cache = int(each.numbers["max_length"]), int(each.numbers["cache"])
         if limit - cache >= budget:
             raise ValueError(
                 f"cells.reward_shaping.soft_overlong has no effect: it starts at {limit - cache} tokens (max_length "
-                f"{limit}, cache {cache}), but rollouts.max_new_tokens={budget} ends every completion before; lower "
-                "max_length"
+                f"{limit}, cache {cache}), but {why} ends every completion before; lower max_length"
             )
+
+
+def _longest_rollout(config: Config) -> tuple[int, str]:
+    """The most tokens that the policy can sample in a rollout, and the keys that limit it."""
+    budget, why = config.rollouts.max_new_tokens, f"rollouts.max_new_tokens={config.rollouts.max_new_tokens}"
+    if config.env is None:
+        return budget, why
+    given = {key: value for key, value in config.env.options.items() if key in ("max_turns", "max_tokens")}
+    limits = Limits(**{key: value for key, value in given.items() if isinstance(value, int)})
+    turns = limits.max_turns * budget
+    if 0 < limits.max_tokens < turns:
+        return limits.max_tokens, f"env.max_tokens={limits.max_tokens}"
+    return turns, f"env.max_turns={limits.max_turns} times {why}"
 
 
 def _minibatches_are_not_empty(config: Config, row: Row) -> None:

@@ -229,6 +229,19 @@ def test_soft_overlong_must_be_reachable():
     assert resolve(validate({**least("dapo"), "rollouts": {"max_new_tokens": 16385}}))
 
 
+def test_in_several_turns_soft_overlong_counts_all_of_them():
+    cells = {"reward_shaping": {"soft_overlong": {"max_length": 64, "cache": 32}}}
+
+    def given(**limits):
+        return {"rollouts": {"max_new_tokens": 16}, "env": {"use": "maze", **limits}, "cells": cells}
+
+    assert resolve(validate({**least("rlvr"), **given()}))  # 8 turns by default
+    assert resolve(validate({**least("rlvr"), **given(max_turns=3, max_tokens=33)}))
+    words = refusal("rlvr", **given(max_turns=2))
+    assert "it starts at 32 tokens" in words and "but env.max_turns=2 times rollouts.max_new_tokens=16 ends" in words
+    assert "but env.max_tokens=32 ends every completion before" in refusal("rlvr", **given(max_tokens=32))
+
+
 SHAPING = [
     cell(reward_shaping.eos_replace),
     cell(reward_shaping.eos_subtract),
