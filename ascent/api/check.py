@@ -1,7 +1,8 @@
-"""Try a recipe before a run: `ascent.check` trains two steps and discards them."""
+"""Try a recipe before a run: `ascent.check` trains two steps, saves the model and discards it all."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +54,7 @@ def check(
     progress: bool = True,
     say: Callable[[str], None] = print,
 ) -> CheckResult:
-    """Do all that a run would do, once: load, render, train two steps, forecast memory and time; keep nothing.
+    """Do all that a run would do, once: load, render, train two steps, save; forecast memory and time; keep nothing.
 
     recipe, overrides: as for `ascent.train`.
     processes: forecast the memory of each of so many ranks, in both layouts.
@@ -81,13 +82,10 @@ def check(
             batches, step = _first(training, 1, say)
             stats = training.learner.step(batches, training.objective)
         with _stage("second step", display), explain_memory(plan, training):
-            start = time.perf_counter()
-            more, step = _first(training, step + 1, say)
-            for each in training.others:
-                each.learner.step(more, each.objective)
-            training.learner.step(more, training.objective)["loss/total"].value()  # waits for the device
-            seconds = time.perf_counter() - start
+            seconds = _seconds_of(training, step + 1, say)
         peak = forecast_peak(plan, training, watch, [{name: each.value() for name, each in stats.items()}])
+        with _stage("saving the model", display):
+            _save(training, Path(folder), say)
     return CheckResult(
         steps=training.steps,
         notes=training.notes,
@@ -113,6 +111,30 @@ def _stage(name: str, display: Display | None) -> Iterator[None]:
         display.print(name)
     with phase(name):
         yield
+
+
+def _seconds_of(training: Training, step: int, say: Callable[[str], None]) -> float:
+    """Take a step; its time."""
+    start = time.perf_counter()
+    batches, _ = _first(training, step, say)
+    for each in training.others:
+        each.learner.step(batches, each.objective)
+    training.learner.step(batches, training.objective)["loss/total"].value()  # waits for the device
+    return time.perf_counter() - start
+
+
+def _save(training: Training, folder: Path, say: Callable[[str], None]) -> None:
+    """Save the models as the first checkpoint of a run will, where the temporary folder has room for them."""
+    needed = sum(weight.nbytes for each in training.trained for weight in each.learner.weights().values())
+    free = shutil.disk_usage(folder).free
+    if free < 2 * needed:
+        say(
+            f"saving was not tried: the models take {needed / 2**30:.1f} GiB, and {folder.parent} has "
+            f"{free / 2**30:.1f} GiB free; TMPDIR names another folder"
+        )
+        return
+    for name, save in {"model": training.model.save, **training.saved}.items():
+        save(folder / "saved" / name)
 
 
 def _first(training: Training, step: int, say: Callable[[str], None]) -> tuple[list[PackedBatch], int]:

@@ -115,7 +115,7 @@ def check(
 ) -> None:
     """Try a recipe without keeping anything; forecast memory and time.
 
-    Everything that a run does is done once: load, render, two optimizer steps.
+    Everything that a run does is done once: load, render, two optimizer steps, a save.
     """
     with plain_errors():
         from ascent.api.check import check

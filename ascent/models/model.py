@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from ascent.models import adapters, forward, heads
 from ascent.models.fused_logprobs import BUDGET_BYTES
@@ -198,10 +199,33 @@ class LanguageModel:
             if self.adapter is not None:
                 adapters.save(self.adapter, folder, self.origin)
             else:
-                self.module.save_pretrained(folder)
+                save_module(self.module, folder)
         self.tokenizer.save_pretrained(folder)
         if self.value_head is not None:
             heads.save_head(self.value_head, folder / heads.VALUE_HEAD_FILE)
+
+
+def generation_config(module: PreTrainedModel) -> GenerationConfig | None:
+    """None for a model without a language-model head."""
+    return module.generation_config if module.can_generate() else None
+
+
+def save_module(module: PreTrainedModel, folder: Path) -> None:
+    """`save_pretrained`, with the generation config as it is.
+
+    transformers only warns when it reads a temperature without do_sample, which published models have, but refuses to
+    write it.
+    """
+    generation = generation_config(module)
+    if generation is None:
+        module.save_pretrained(folder)
+        return
+    module.generation_config = type(generation)()
+    try:
+        module.save_pretrained(folder)
+    finally:
+        module.generation_config = generation
+    generation.to_json_file(folder / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"])
 
 
 def output_head(module: PreTrainedModel) -> Head:

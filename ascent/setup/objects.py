@@ -181,11 +181,12 @@ def _weights_sha256(model: Any) -> str:
 def write_model(found: PythonObject, folder: Path) -> None:
     """A loaded model as a folder, from which every part of a run loads it."""
     from ascent.models.hf_logging import quiet_transformers
+    from ascent.models.model import save_module
 
     model, tokenizer = found.value
     try:
         with quiet_transformers():
-            model.save_pretrained(folder)
+            save_module(model, folder)
             tokenizer.save_pretrained(folder)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise ValueError(

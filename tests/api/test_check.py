@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from ascent.api.check import check
 from ascent.config.load import nest_keys
 from ascent.config.validate import validate
+from ascent.models.model import LanguageModel
 from ascent.plan.load import load_config
 from ascent.plan.resolve import resolve
 from tests.end_to_end import rewarded
 from tests.setup.runs import tiny_plan
+
+
+class Space(NamedTuple):
+    """As shutil has it."""
+
+    total: int
+    used: int
+    free: int
 
 
 def test_it_shows_what_is_trained_and_what_a_step_costs() -> None:
@@ -52,6 +63,28 @@ def test_a_small_step_of_rollouts_is_what_counts() -> None:
         for size in (4, 8)
     )
     assert large.activations == 2 * small.activations
+
+
+def test_what_fails_at_the_first_checkpoint_fails_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[str] = []
+
+    def save(self: LanguageModel, folder: Path) -> None:
+        saved.append(folder.name)
+        if folder.name == "critic":
+            raise RuntimeError("this architecture cannot be saved")
+
+    monkeypatch.setattr(LanguageModel, "save", save)
+    with pytest.raises(RuntimeError, match="this architecture cannot be saved"):
+        check(resolve(validate(nest_keys({**SAMPLED, "algorithm": "ppo", "model.critic": "separate"}))))
+    assert saved == ["model", "critic"]
+
+
+def test_models_are_not_saved_where_there_is_no_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Space(10**9, 10**9, free=1000))
+    monkeypatch.setattr(LanguageModel, "save", lambda self, folder: pytest.fail("there is no room"))
+    said: list[str] = []
+    check(tiny_plan(), say=said.append)
+    assert [line for line in said if line.startswith("saving was not tried: the models take 0.0 GiB, and ")]
 
 
 def test_bad_data_is_found_before_a_run(tmp_path) -> None:

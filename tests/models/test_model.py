@@ -1,5 +1,6 @@
 """The whole model as learners see it: what it offers, what it trains, what it saves, its memory; and SmolLM2."""
 
+import json
 import os
 from pathlib import Path
 
@@ -52,6 +53,25 @@ def test_a_saved_model_is_a_plain_folder(family, tmp_path):
     ours_T = model.outputs(batch_of(), ALL)["logprobs_T"]
     torch.testing.assert_close(ours_T, theirs_T, rtol=0, atol=1e-5)
     assert not any(path.suffix == ".py" for path in (tmp_path / "saved").iterdir())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"temperature": 0.6, "top_p": 0.9},
+        {"temperature": 0.6, "do_sample": False},
+        {"length_penalty": 2.0},
+        {"temperature": 0.6, "top_p": 0.9, "do_sample": True, "repetition_penalty": 1.1},
+    ],
+)
+def test_a_generation_config_is_saved_as_it_was(values, tmp_path):
+    """transformers itself refuses to write the first three."""
+    file = create(tmp_path / "base", layers=1) / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+    load(tmp_path / "base").save(tmp_path / "saved")
+    load(tmp_path / "saved").save(tmp_path / "again")
+    assert json.loads((tmp_path / "saved" / file.name).read_text()) == json.loads(file.read_text())
+    assert (tmp_path / "saved" / file.name).read_bytes() == (tmp_path / "again" / file.name).read_bytes()
 
 
 def test_tied_weights_are_trained_once():
