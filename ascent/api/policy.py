@@ -250,7 +250,7 @@ class Policy:
         self.close()
         self.learner.close()
         self.model = load_policy(self.plan, self._folder, found.folder / "model").eval()
-        for name in ("learner", "_reference"):  # of the model before
+        for name in ("learner", "_reference", "_renderers"):  # of the model before
             self.__dict__.pop(name, None)
         state = read_state(found.folder)
         self.learner.load_state(state["learner"])
@@ -292,7 +292,9 @@ class Policy:
     @cached_property
     def _renderers(self) -> dict[TrainOn, Renderer]:
         context = max_sequence_length(self.model.module.config)
-        return {each: Renderer(self.tokenizer, train_on=each, context=context) for each in get_args(TrainOn)}
+        found = {each: Renderer(self.tokenizer, train_on=each, context=context) for each in get_args(TrainOn)}
+        self.model.add_stop_ids(found["completion"].stop_ids)
+        return found
 
     def _named(self, key: str, model: Any, tokenizer: Any) -> str:
         """The name or folder of a model; a loaded one is written into a folder first."""

@@ -2,8 +2,9 @@
 
 The base's weights are not copied. The trained score head of a reward model is stored as peft stores such modules
 (`modules_to_save`), so peft loads reward models too. Our folders also hold the tokenizer and `adapter_training.json`:
-the dtype and quantization of the base while the adapter was trained, and what a reward model has in its config. There
-is no config.json: transformers takes a folder that has one for a complete model.
+the dtype and quantization of the base while the adapter was trained, the tokens at which a merged model stops, and
+what a reward model has in its config. There is no config.json: transformers takes a folder that has one for a complete
+model.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 WEIGHTS, TRAINING = "adapter_model.safetensors", "adapter_training.json"
 PIECES, PIECE_BYTES = 64, 2**14  # of a weights file, hashed to notice a changed base in milliseconds
 CONFIG_KEYS = (heads.NORMALIZATION, heads.STEPS)
+STOP_IDS = "eos_token_id"  # of the base's generation config, with the tokens at which trained answers end
 SCORE = "base_model.model.score.weight"
 
 
@@ -51,13 +53,14 @@ def save(adapter: PeftModel, folder: Path, base: str) -> None:
     save_file({name: each.detach().cpu().contiguous() for name, each in weights.items()}, folder / WEIGHTS)
     config.save_pretrained(str(folder))
     facts = {name: getattr(module.config, name, None) for name in CONFIG_KEYS}
+    facts[STOP_IDS] = module.generation_config.eos_token_id if module.can_generate() else None
     facts |= {"dtype": str(module.dtype).removeprefix("torch."), "quantize": quantize.scheme_of(module)}
     facts["base_sample"] = sample_hash(Path(base)) if base and Path(base).is_dir() else None
     (folder / TRAINING).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def load_weights(adapter: PeftModel, folder: Path) -> None:
-    """Load what `save` wrote into an adapter of the same shape, bit by bit."""
+    """Load what `save` wrote into an adapter of the same shape, bit by bit, and where its answers end."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     file = folder / WEIGHTS
@@ -72,9 +75,13 @@ def load_weights(adapter: PeftModel, folder: Path) -> None:
             f"there, {_shape(here, wrong[0])} here; use the rank and the model it was saved with"
         )
     set_peft_model_state_dict(adapter, saved)
+    module: Any = adapter.get_base_model()
+    ends = training_of(folder)[STOP_IDS]
+    if ends is not None and module.can_generate():
+        module.generation_config.eos_token_id = ends
     if score is not None:
         with torch.no_grad():
-            heads.score_layer(adapter.get_base_model()).weight.copy_(score)
+            heads.score_layer(module).weight.copy_(score)
 
 
 def merge(module: PreTrainedModel, folder: Path) -> PreTrainedModel:
@@ -133,7 +140,7 @@ def chain(folder: Path | str) -> list[Path | str]:
 def training_of(folder: Path) -> dict[str, Any]:
     """What `save` noted of the training; all None for an adapter that another program wrote."""
     file = folder / TRAINING
-    facts: dict[str, Any] = dict.fromkeys(("dtype", "quantize", "base_sample", *CONFIG_KEYS))
+    facts: dict[str, Any] = dict.fromkeys(("dtype", "quantize", "base_sample", STOP_IDS, *CONFIG_KEYS))
     return facts | (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,6 +188,14 @@ class LanguageModel:
         """Move all weights to the memory of the CPU."""
         for part in filter(None, (self.module, self.value_head)):
             nn.Module.to(part, "cpu")
+
+    def add_stop_ids(self, ids: Iterable[int]) -> None:
+        """Let `generate` of the saved model also stop at these tokens."""
+        generation = generation_config(self.module)
+        if generation is not None:
+            own = generation.eos_token_id
+            found = sorted({*ids, *(own if isinstance(own, list) else () if own is None else (own,))})
+            generation.eos_token_id = found if len(found) > 1 else found[0]
 
     def save(self, folder: str | Path) -> None:
         """Write a Hugging Face folder that loads without Ascent; with LoRA, the adapter in peft's layout.

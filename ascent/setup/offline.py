@@ -103,6 +103,7 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
         step_separator=config.data.step_separator,
         context=max_sequence_length(model.module.config),
     )
+    model.add_stop_ids(renderer.stop_ids)
     plan, clipped = within_context(plan, renderer)
     answers = on_policy_answers(plan, model, renderer, ranks)
     layout = choose_layout(plan, model, ranks)

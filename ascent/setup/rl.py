@@ -165,10 +165,11 @@ class RLSetup:
         self.model = load_policy(plan, folder, model_folder)
         context = max_sequence_length(self.model.module.config)
         self.renderer = Renderer(self.model.tokenizer, train_on="completion", context=context)
+        self.model.add_stop_ids(self.renderer.stop_ids)
         self.failures = Tally()
         score = scorer_of(plan, self.failures, self.text, ranks=self.ranks)
         exits.callback(score.close)
-        budget, env = config.rollouts.max_new_tokens, config.env
+        budget, env, held = config.rollouts.max_new_tokens, config.env, config.data.evaluate
         session = None if env is None else env_session(env.model_dump(), self.renderer, budget, plan.objects)
         if session is not None:
             exits.callback(session.close)
@@ -177,8 +178,7 @@ class RLSetup:
         refuse_stepless(config, row, [each.prompt for each in train])
         tried = try_rewards(score.pipeline, train[0], self.model.tokenizer.encode) if session is None else ()
         exits.callback(use_reward_workers(plan, score, folder, self.ranks))
-        evaluate = config.data.evaluate
-        heldout = rendered_prompts(plan, evaluate, self.renderer, score, session) if evaluate else []
+        heldout = rendered_prompts(plan, held, self.renderer, score, session) if held else []
         room = session.limits.room(budget) if session is not None else budget
         check_rollout_lengths(config, row, max(len(each.tokens) for each in train), room)
         self.longest = max(len(each.tokens) for each in (*train, *heldout)) + room

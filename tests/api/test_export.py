@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,18 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from ascent.api.export import export
 from ascent.api.train import train_plan
 from ascent.checkpoints.manifest import CheckpointError
+from ascent.config.load import merge_configs
+from ascent.config.validate import validate
 from ascent.models.heads import score_layer
 from ascent.models.load import load
+from ascent.models.tiny import create
+from ascent.plan import resolve
 from ascent.setup.policy import load_policy
+from tests.data import chat
 from tests.models.packing import batch_of, one_by_one
-from tests.setup.runs import tiny_plan
+from tests.setup.runs import TINY, tiny_plan
+
+CONFIG = "generation_config.json"
 
 
 def test_an_exported_folder_loads_without_ascent(tmp_path: Path) -> None:
@@ -29,6 +37,30 @@ def test_an_exported_folder_loads_without_ascent(tmp_path: Path) -> None:
 def test_a_hub_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="someone/model is a hub name; export takes a run or a model folder"):
         export("someone/model", tmp_path / "plain")
+
+
+GRPO: dict[str, Any] = {
+    "algorithm": "grpo", "model": {"policy": "base"}, "data": {"train": "arithmetic:8"}, "rewards": [{"use": "exact"}],
+    "rollouts": {"prompts_per_step": 2, "group_size": 2, "max_new_tokens": 4}, "run": {"steps": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lora", [None, 4])
+@pytest.mark.parametrize("recipe", [{**TINY, "run": {"steps": 1}}, GRPO], ids=["sft", "grpo"])
+def test_an_exported_model_stops_where_answers_end(
+    recipe: dict[str, Any], lora: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The template ends answers with another token than the tokenizer's EOS, as those of many base models do."""
+    if lora is not None:
+        pytest.importorskip("peft")
+    monkeypatch.chdir(tmp_path)
+    base = create("base", layers=1, special=("<|start|>", "<|end|>"), chat_template=chat.CHATML)
+    eos, end = load(base).tokenizer.convert_tokens_to_ids(["<eos>", "<|end|>"])
+    (base / CONFIG).write_text(json.dumps({"eos_token_id": eos, "top_p": 0.9}))
+    plan = resolve(validate(merge_configs(recipe, {"model": {"policy": "base", "lora": lora}})))
+    train_plan(plan, Path("run"), progress=False, say=lambda text: None)
+    found = json.loads((export("run", "plain") / CONFIG).read_text())
+    assert (found["eos_token_id"], found["top_p"]) == (sorted([eos, end]), 0.9)
 
 
 @pytest.mark.parametrize("quantize", [None, "nf4"])

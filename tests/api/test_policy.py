@@ -12,7 +12,9 @@ import torch
 import ascent
 from ascent.engines.native.engine import NativeEngine
 from ascent.models import tiny
+from ascent.models.load import load
 from ascent.records import Reply
+from tests.data import chat
 from tests.setup.runs import weights_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-loop.md"
@@ -430,3 +432,15 @@ def test_a_saved_policy_is_loaded_again_and_an_adapter_names_its_base(tmp_path: 
     tuned.save(tmp_path / "adapter")
     merged = ascent.Policy(tmp_path / "adapter")
     torch.testing.assert_close(merged.logprobs(batch), tuned.logprobs(batch))
+
+
+@pytest.mark.parametrize("lora", [None, 2])
+def test_a_saved_policy_stops_where_its_answers_end(lora: int | None, tmp_path: Path) -> None:
+    base = tiny.create(tmp_path / "base", layers=1, special=("<|start|>", "<|end|>"), chat_template=chat.CHATML)
+    policy = ascent.Policy(base, lora=lora)
+    ends = sorted(policy.tokenizer.convert_tokens_to_ids(["<eos>", "<|end|>"]))
+    policy.pack(ascent.load_data("sort_digits:4", "examples"))
+    policy.checkpoint(tmp_path / "loop", 1)
+    policy.restore(tmp_path / "loop")
+    policy.save(tmp_path / "own")
+    assert load(tmp_path / "own").module.generation_config.eos_token_id == ends

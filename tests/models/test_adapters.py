@@ -70,6 +70,17 @@ def test_peft_loads_a_reward_model_with_its_head(folder, saved):
     assert not torch.equal(merged.state_dict()[weight], load(folder).module.state_dict()[weight])
 
 
+def test_a_merged_model_stops_where_the_adapter_was_trained_to_end(folder, saved):
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps({"temperature": 0.6, "eos_token_id": 2}))
+    model = trained(folder)
+    model.add_stop_ids({7})
+    model.save(saved)
+    load(saved).save(saved.with_name("plain"))
+    found = json.loads((saved.with_name("plain") / file.name).read_text())
+    assert (found["temperature"], found["eos_token_id"]) == (0.6, [2, 7])
+
+
 def test_load_merges_it(folder, saved):
     model = trained(folder)
     model.save(saved)

@@ -74,6 +74,27 @@ def test_a_generation_config_is_saved_as_it_was(values, tmp_path):
     assert (tmp_path / "saved" / file.name).read_bytes() == (tmp_path / "again" / file.name).read_bytes()
 
 
+@pytest.mark.parametrize(("own", "expected"), [(None, [2, 7]), (2, [2, 7]), ([9, 7], [2, 7, 9])])
+def test_a_saved_model_stops_at_the_tokens_that_are_added(own, expected, tmp_path):
+    model = load(create(tmp_path, layers=1))
+    model.module.generation_config.eos_token_id = own
+    for _ in range(2):
+        model.add_stop_ids({7, 2})
+        assert model.module.generation_config.eos_token_id == expected
+
+
+def test_one_token_to_stop_at_stays_a_number_and_a_model_that_scores_has_none(tmp_path):
+    create(tmp_path, layers=1)
+    model = load(tmp_path)
+    model.module.generation_config.eos_token_id = None
+    model.add_stop_ids({7})
+    assert model.module.generation_config.eos_token_id == 7
+    critic = load(tmp_path, head="scalar")
+    critic.add_stop_ids({7})
+    critic.save(tmp_path / "critic")
+    assert not (tmp_path / "critic/generation_config.json").exists()
+
+
 def test_tied_weights_are_trained_once():
     names = [name for name, _ in random_model("smollm2").named_parameters()]
     assert "module.model.embed_tokens.weight" in names
