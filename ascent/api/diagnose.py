@@ -18,7 +18,7 @@ from ascent.diagnose.records import FILE, PLOT, Diagnosis
 from ascent.diagnose.table import find_causes
 from ascent.plan.resolve import resolve
 from ascent.runs.curves import draw_metrics
-from ascent.runs.folder import CONFIG, SAMPLES, Run, RunFolder, read_run
+from ascent.runs.folder import CHANGES, CONFIG, SAMPLES, Run, RunFolder, read_run
 from ascent.runs.jsonl import numbers, read_ends, replace_file
 from ascent.setup.data import load_part
 
@@ -63,7 +63,8 @@ def write_diagnosis(run: RunFolder, state: str, message: str) -> Diagnosis:
     """Diagnose a run at its end, from its metrics and its first and last samples; data is not read again."""
     config = dict(flatten_mapping(read_yaml((run.path / CONFIG).read_text(encoding="utf-8"), str(run.path / CONFIG))))
     samples = read_ends(run.path / SAMPLES, SAMPLE_BYTES)
-    facts = Facts([numbers(each) for each in run.history()], samples, config, state, message)
+    metrics, changes = [numbers(each) for each in run.history()], run.history(CHANGES)
+    facts = Facts(metrics, samples, config, state, message, changes=changes)
     found = Diagnosis(str(run.path), facts.steps, find_causes(facts))
     run.write(FILE, found.to_json())
     return found
@@ -71,7 +72,7 @@ def write_diagnosis(run: RunFolder, state: str, message: str) -> Diagnosis:
 
 def facts_of(run: Run, *, data: DataFacts | None = None) -> Facts:
     config = dict(flatten_mapping(read_yaml(run.config, str(run.path / CONFIG))))
-    return Facts(run.metrics, run.samples, config, run.state, run.message, data)
+    return Facts(run.metrics, run.samples, config, run.state, run.message, data, changes=run.changes)
 
 
 def data_facts(run: Run) -> DataFacts | None:

@@ -13,12 +13,13 @@ from ascent.api.peak_memory import explain_memory
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import ResumePoint, read_state
 from ascent.checkpoints.save import RetentionPolicy, best, save
+from ascent.config.changes import evaluated_since, flatten
 from ascent.metrics import larger_is_better
 from ascent.parallel.ranks import Ranks
 from ascent.plan.resolve import Plan
 from ascent.progress import notes_to
 from ascent.protocols import Tracker
-from ascent.runs.folder import Outcome, RunFolder, UnwrittenFolder
+from ascent.runs.folder import CHANGES, Outcome, RunFolder, UnwrittenFolder
 from ascent.runs.jsonl import numbers
 from ascent.runs.sample_log import EvalTracker, SampleTracker, WarningTracker
 from ascent.runs.signals import GracefulStop
@@ -150,7 +151,7 @@ def _finish(plan: Plan, run: RunFolder, last: int, reason: str, say: Say) -> Non
     state: Outcome = "stopped" if stopped else "finished"
     run.finish(state, last, reason if stopped else "")
     _say_diagnosis(run, state, reason, say)
-    for step in best(run.checkpoints, _retention(plan)):
+    for step in best(run.checkpoints, _retention(plan, run)):
         say(f"kept for eval/{settings.best_metric}: {run.checkpoints / str(step)}")
     say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")
 
@@ -175,9 +176,10 @@ def _recorders(plan: Plan, training: Training, run: RunFolder, warn: Say) -> Ite
         yield EvalTracker(run, training.answers)
 
 
-def _retention(plan: Plan) -> RetentionPolicy:
+def _retention(plan: Plan, run: RunFolder) -> RetentionPolicy:
     settings = plan.config.run
-    return RetentionPolicy(settings.keep, settings.keep_best, larger_is_better(settings.best_metric))
+    since = evaluated_since(run.history(CHANGES), flatten(plan.config), samples=plan.row.samples)
+    return RetentionPolicy(settings.keep, settings.keep_best, larger_is_better(settings.best_metric), since)
 
 
 def _save(
@@ -196,7 +198,7 @@ def _save(
         step,
         {**state, "rng": rng.capture(training.learner.ranks)},
         {"model": training.model.save, **training.saved},
-        keep=_retention(plan),
+        keep=_retention(plan, run),
         score=score,
         ranks=training.learner.ranks,
     )

@@ -34,11 +34,15 @@ WRITING, REPLACED, REMOVING = "writing", "replaced", "removing"
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """Which checkpoints are kept: the `last` ones, and the `best` ones by score."""
+    """Which checkpoints are kept: the `last` ones, and the `best` ones by score.
+
+    Scores of steps before `scored_since` are of another evaluation: any later score is better.
+    """
 
     last: int = 2
     best: int = 0
     larger_is_better: bool = True
+    scored_since: int = 0
 
     def __post_init__(self) -> None:
         if self.last < 1 or self.best < 0:
@@ -190,12 +194,12 @@ def best(root: Path, keep: RetentionPolicy) -> list[int]:
 
 
 def _best(root: Path, steps: list[int], keep: RetentionPolicy) -> list[int]:
-    scores: dict[int, float] = {}
+    scores: dict[int, tuple[bool, float]] = {}
     for each in steps:
         try:
             score = manifest.read(root / str(each))["score"]
         except CheckpointError:
             continue  # an invalid checkpoint is never the best
         if score is not None:
-            scores[each] = score if keep.larger_is_better else -score
+            scores[each] = each >= keep.scored_since, score if keep.larger_is_better else -score
     return sorted(scores, key=lambda each: (scores[each], each), reverse=True)[: keep.best]

@@ -6,7 +6,7 @@ effect. The names of inputs (models, datasets, rewards) may change; `ascent.setu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,6 +97,9 @@ ON_RESUME: dict[str, str] = {
 BUFFERED_KEYS = ("rollouts.temperature", "rollouts.engine", "model.routing_replay", "model.arithmetic")
 PARTIAL_KEYS = tuple(f"rollouts.{name}" for name in ("prompts_per_step", "group_size", "max_new_tokens", "top_p"))
 CONTROLLED_KEYS = ("cells.kl.weight", "cells.reward_shaping.kl_penalty.beta")
+# What an evaluation depends on besides the policy: by sampled answers, and by held-out records.
+_SAMPLED_BY = ("data.evaluate", "rewards", "env", "model.reward_model", "rollouts.max_new_tokens")
+_LOSS_BY = ("data.evaluate", "algorithm", "cells", "model.reference", "model.teacher")
 
 
 class NotSet:
@@ -186,6 +189,24 @@ def refusal_reason(change: Change, was: Flat) -> str:
     if key in CONTROLLED_KEYS and was.get("cells.kl_controller.use", "fixed") != "fixed":
         return _CONTROLLED
     return ON_RESUME[_table_key(key)]
+
+
+def evaluated_since(lines: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any], *, samples: bool) -> int:
+    """The first step whose evaluation can be compared with those of `recipe`; `lines` are those of changes.jsonl.
+
+    The name of an input may change; what counts is its content, which has a line of its own.
+    """
+    keys = _SAMPLED_BY if samples else _LOSS_BY
+    if heldout_share(recipe.get("data.evaluate")) is not None:
+        keys += ("data.train",)
+    names = (*MODELS, *DATA, "algorithm")
+    steps = [
+        line["step"]
+        for line in lines
+        if any(f"{line['key']}.".startswith((f"{key}.", f"{key}[")) for key in keys)
+        and (line.get("input") or line["key"] not in names)
+    ]
+    return max(steps, default=0)
 
 
 def _is_moved_file(was: Any, now: Any) -> bool:

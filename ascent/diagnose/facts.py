@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from ascent.config.changes import evaluated_since
+
 Point = tuple[int, float]
 Sample = Mapping[str, Any]
 QUARTER = 4
@@ -52,7 +54,8 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """A run as rules see it. `peers` are final scores of runs that differ in their seed only."""
+    """A run as rules see it. `peers` are final scores of runs that differ in their seed only. `changes` are the lines
+    of changes.jsonl."""
 
     metrics: Sequence[Mapping[str, float]]
     samples: Sequence[Sample]
@@ -61,11 +64,16 @@ class Facts:
     message: str = ""
     data: DataFacts | None = None
     peers: tuple[float, ...] = field(default=())
+    changes: Sequence[Mapping[str, Any]] = ()
 
     def curve(self, name: str) -> list[Point]:
-        """(step, value) of the finite values; the evaluation before the first step has step 0."""
+        """(step, value) of the finite values; the evaluation before the first step has step 0.
+
+        Evaluations before the last change of what is evaluated, or how, are left out.
+        """
+        since = self.evaluated_since if name.startswith("eval/") else 0
         found = ((int(each["step"]), each[name]) for each in self.metrics if name in each)
-        return [(step, value) for step, value in found if math.isfinite(value)]
+        return [(step, value) for step, value in found if math.isfinite(value) and step >= since]
 
     def values(self, name: str) -> list[float]:
         return [value for _, value in self.curve(name)]
@@ -93,6 +101,11 @@ class Facts:
     def samples_rewards(self) -> bool:
         """Whether the run learns from rewards of rollouts."""
         return self.has("reward/mean") or any("reward" in each for each in self.samples)
+
+    @cached_property
+    def evaluated_since(self) -> int:
+        """The first step whose evaluation can be compared with the last one."""
+        return evaluated_since(self.changes, self.config, samples=self.samples_rewards)
 
     @property
     def scored_by_model(self) -> bool:

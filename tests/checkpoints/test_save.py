@@ -133,6 +133,14 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     assert steps_in(tmp_path) == [50, 70]
 
 
+def test_a_score_of_another_evaluation_is_kept_until_there_are_enough_of_this_one(tmp_path: Path) -> None:
+    scores = {1: 0.9, 2: 0.8, 3: None, 4: 0.1, 5: 0.2}  # from step 3 on, something else is evaluated
+    for step, score in scores.items():
+        keep = RetentionPolicy(last=1, best=1, scored_since=3 if step >= 3 else 0)
+        save(tmp_path, step, {}, {}, keep=keep, score=score)
+        assert steps_in(tmp_path) == {1: [1], 2: [1, 2], 3: [1, 3], 4: [4], 5: [5]}[step]
+
+
 def test_checkpoints_of_an_abandoned_future_go_once_the_new_one_is_whole(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         save_mark(tmp_path, step, step, keep=3)

@@ -13,6 +13,7 @@ from ascent.config.changes import (
     ON_RESUME,
     Change,
     check_changes,
+    evaluated_since,
     find_changes,
     flatten,
     refusal_reason,
@@ -122,6 +123,38 @@ def test_a_row_of_ones_own_may_move_but_not_become_another() -> None:
 def test_the_best_by_another_number_cannot_be_compared_with_those_kept() -> None:
     assert refusal_reason(Change("run.best_metric", "correct", "reward"), {})
     assert refusal_reason(Change("run.best_metric", NOT_SET, "reward"), {}) == ""
+
+
+INPUT = {"input": True, "now": {"content": {}}}
+
+
+@pytest.mark.parametrize(
+    ("line", "sampled", "of_records"),
+    [
+        ({"key": "data.evaluate", **INPUT}, True, True),
+        ({"key": "data.evaluate", "was": "a.jsonl", "now": "b.jsonl"}, False, False),  # moved
+        ({"key": "data.train", **INPUT}, False, False),
+        ({"key": "rewards[0].weight", "was": 1, "now": 2}, True, False),
+        ({"key": "rewards[0].use", **INPUT}, True, False),
+        ({"key": "env.max_turns", "was": 1, "now": 2}, True, False),
+        ({"key": "model.reward_model", **INPUT}, True, False),
+        ({"key": "cells.kl.weight", "was": 1, "now": 2}, False, True),
+        ({"key": "model.reference", **INPUT}, False, True),
+        ({"key": "update.learning_rate", "was": 1, "now": 2}, False, False),
+        ({"key": "run.evaluate_every", "was": 1, "now": 2}, False, False),
+    ],
+)
+def test_which_evaluations_can_be_compared(line: dict[str, Any], sampled: bool, of_records: bool) -> None:
+    lines = [{"step": 3, "key": "data.evaluate", **INPUT}, {"step": 7, **line}]
+    recipe = {"data.evaluate": "a.jsonl"}
+    assert evaluated_since(lines, recipe, samples=True) == (7 if sampled else 3)
+    assert evaluated_since(lines, recipe, samples=False) == (7 if of_records else 3)
+    assert evaluated_since([], recipe, samples=True) == 0
+
+
+def test_a_share_of_other_training_data_is_another_evaluation() -> None:
+    lines = [{"step": 7, "key": "data.train", **INPUT}]
+    assert evaluated_since(lines, {"data.evaluate": "5%"}, samples=False) == 7
 
 
 def test_words_and_records() -> None:

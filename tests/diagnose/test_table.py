@@ -220,6 +220,14 @@ def test_a_healthy_run_raises_no_alarm(name: str) -> None:
     assert found == []
 
 
+def test_losses_on_other_held_out_data_are_not_compared() -> None:
+    """The held-out loss jumps where the held-out data changes, and falls again."""
+    curves = {**SFT, "eval/loss/total": [*line(1.0, 0.8, steps=12), *line(2.5, 2.3, steps=12)]}
+    assert [each.cause for each in find_causes(facts(curves))] == ["overfitting"]
+    changed = {"step": 13, "key": "data.evaluate", "input": True}
+    assert find_causes(facts(curves, changes=[changed])) == ()
+
+
 def test_what_follows_from_a_cause_is_told_after_it() -> None:
     found = find_causes(FAILING["learning_rate_too_high"])
     assert [each.cause for each in found if each.follows_from == "learning_rate_too_high"]
