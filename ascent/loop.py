@@ -126,13 +126,13 @@ def state_of(parts: LoopParts) -> State:
     return {"source": parts.source.state(), "learners": {each.name: each.learner.state() for each in parts.trained}}
 
 
-def load_state(parts: LoopParts, state: State) -> None:
+def load_state(source: Source, trained: Sequence[TrainedModel], state: State) -> None:
     """Restore a saved state."""
-    missing = {each.name for each in parts.trained} ^ set(state["learners"])
+    missing = {each.name for each in trained} ^ set(state["learners"])
     if missing:
         raise ValueError(
             f"the checkpoint's learners {sorted(state['learners'])} are not this run's; use the recipe that made it"
         )
-    parts.source.load_state(state["source"])
-    for each in parts.trained:
+    source.load_state(state["source"])
+    for each in trained:
         each.learner.load_state(state["learners"][each.name])

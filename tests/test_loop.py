@@ -119,7 +119,7 @@ def test_resuming_from_every_checkpoint_ends_in_the_same_bits() -> None:
     run(whole, SCHEDULE)
     for step in (4, 8):
         again = parts({})
-        load_state(again, saved[step])
+        load_state(again.source, again.trained, saved[step])
         assert run(again, SCHEDULE, done=step) == 10
         assert state_of(again) == state_of(whole)
 
@@ -165,8 +165,9 @@ def test_nothing_left_to_train_is_said_and_not_passed_over() -> None:
 def test_a_checkpoint_of_another_recipe_is_refused() -> None:
     saved: dict[int, Any] = {}
     run(parts(saved), SCHEDULE)
+    other = parts({}, names=("policy", "critic"))
     with pytest.raises(ValueError, match=r"learners \['policy'\] are not this run's"):
-        load_state(parts({}, names=("policy", "critic")), saved[10])
+        load_state(other.source, other.trained, saved[10])
 
 
 class Passes(Targets):

@@ -42,15 +42,7 @@ def close(training: Training, say: Say) -> None:
 
 
 def drive(
-    plan: Plan,
-    training: Training,
-    run: RunFolder,
-    callbacks: Callbacks,
-    *,
-    done: int,
-    progress: bool,
-    say: Say,
-    found: ResumePoint | None = None,
+    plan: Plan, training: Training, run: RunFolder, callbacks: Callbacks, *, done: int, progress: bool, say: Say
 ) -> int:
     """Run the loop from step `done` to the end, write everything that is reported, and note how the run ended."""
     settings, ranks = plan.config.run, training.learner.ranks
@@ -74,14 +66,11 @@ def drive(
         evaluate=evaluate if training.heldout or training.evaluate else None,
         on_step=callbacks.on_step,
     )
-    if found is not None:
-        _restore(parts, found, ranks)
-
     schedule = loop.Schedule(settings.steps, settings.save_every, settings.evaluate_every)
     why = partial(_stop_reason, training, callbacks, ranks)
     try:
         if ranks.is_first:
-            outside = trackers_of(plan, run, training, resumed_at=done if found else None)
+            outside = trackers_of(plan, run, training, resumed_at=done or None)
             for each in chain(outside, _recorders(plan, training, run, terminal.note if terminal else say)):
                 tracker.add(each)
         with notes_to(terminal.note if terminal else say), explain_memory(plan, training), GracefulStop() as stop:
@@ -118,9 +107,11 @@ def _say_notes(training: Training, say: Say) -> None:
         say("no held-out prompts: only rewards in training will be known; data.evaluate names some")
 
 
-def _restore(parts: loop.LoopParts, found: ResumePoint, ranks: Ranks) -> None:
+def restore(training: Training, found: ResumePoint) -> None:
+    """Put the run where the checkpoint is. Nothing is written: a checkpoint that does not fit costs nothing."""
+    ranks = training.learner.ranks
     state = read_state(found.folder, lazily=ranks.count > 1)
-    loop.load_state(parts, state)
+    loop.load_state(training.source, training.trained, state)
     rng.restore(state["rng"], ranks)
 
 

@@ -87,6 +87,8 @@ def _compare_inputs(plan: Plan, folder: Path, done: int, *, started: bool, accep
         if key not in skipped
     ]
     changed = [(*pair, words) for pair in pairs if (words := difference(*pair))]
+    if started and before.recipe.get("rollouts.partial_rollouts"):
+        _refuse_other_prompts(changed, folder)
     if changed and not accept:
         raise ValueError(_refusal([words for *_, words in changed], folder, done + 1))
     for line in (*(each.describe(done + 1) for each in edits), *_schedules(edits, now), *reader.hashing.words()):
@@ -159,6 +161,16 @@ def _refuse_late(edits: Sequence[Change], plan: Plan, folder: Path) -> None:
             raise ValueError(
                 f"{each.key} {each.was} -> {each.now} has no effect: it is read at the start only, and the run resumes "
                 f"from its last checkpoint; put it back in {folder / CONFIG}, or start a new run"
+            )
+
+
+def _refuse_other_prompts(changed: Sequence[tuple[Input | None, Input | None, str]], folder: Path) -> None:
+    """An unfinished rollout would go on behind another prompt than it was begun with."""
+    for was, now, words in changed:
+        if "data.train" in (each.key for each in (was, now) if each is not None):
+            raise ValueError(
+                f"{folder}: {words}, and the checkpoint holds unfinished rollouts of its prompts (rollouts."
+                "partial_rollouts); put it back, or start a new run with the last checkpoint as its model.policy"
             )
 
 

@@ -267,7 +267,7 @@ def _started(plan: Plan, work: Path, checkpoint: Path | None, stack: ExitStack) 
     parts = loop.LoopParts(training.source, training.trained, _Metrics(), lambda step, state: None)
     if checkpoint is not None:
         state = read_state(checkpoint)
-        loop.load_state(parts, state)
+        loop.load_state(training.source, training.trained, state)
         rng.restore(state["rng"])
     return training, parts
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ascent import __version__
 from ascent.api.callbacks import Callbacks
-from ascent.api.drive import Say, close, drive
+from ascent.api.drive import Say, close, drive, restore
 from ascent.api.input_changes import check_inputs, inputs_text, record_inputs
 from ascent.api.launch import (
     ray_options,
@@ -292,7 +292,7 @@ def _resume(
         for line in found.lines() if found else ["no checkpoint was saved; starting from the first step"]:
             say(line)
         done, steps = (found.step if found else 0), plan.config.run.steps
-        if done >= steps and ended:  # a run killed after its last save has yet to end
+        if done > steps or (done == steps and ended):  # a run killed after its last save has yet to end
             raise ValueError(
                 f"{folder} is finished (step {done} of {steps}), so there is nothing to resume; to train further, "
                 f"raise run.steps in {folder / CONFIG}"
@@ -304,12 +304,14 @@ def _resume(
         )
         training = assemble(plan, folder, model_folder=found.folder / "model" if found else None, ranks=ranks)
         stack.callback(close, training, say)
+        if found is not None:
+            restore(training, found)
         run: RunFolder = UnwrittenFolder(folder)
         if ranks.is_first:
             environment = describe(devices=[device()], ranks=ranks.count)
             run = RunFolder.reopen(folder, done, environment, changes=changes, lock=lock, say=say)
         stack.enter_context(run)
-        return drive(plan, training, run, callbacks, done=done, progress=progress, say=say, found=found)
+        return drive(plan, training, run, callbacks, done=done, progress=progress, say=say)
 
 
 def _say_nothing(text: str) -> None:

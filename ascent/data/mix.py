@@ -1,7 +1,8 @@
 """The order of records: one stream out of several datasets, by weight, with an exact position.
 
 Every epoch of a dataset is shuffled by a hash of seed, dataset and epoch. The next dataset is the one furthest behind
-its share, so shares hold at every point of the stream and not only on average. A position is one number per dataset.
+its share, so shares hold at every point of the stream and not only on average. A position is one number per dataset,
+and it is one in a dataset of any size: that many records of its epochs have been drawn.
 """
 
 from __future__ import annotations
@@ -69,21 +70,20 @@ class Mixture:
         return {s.name: drawn / s.size for s, drawn in zip(self.streams, self._drawn, strict=True)}
 
     def state(self) -> dict[str, Any]:
-        return {"drawn": list(self._drawn), **self._identity()}
+        """Without names: a file that was moved is the same dataset."""
+        streams = [[stream.size, stream.weight] for stream in self.streams]
+        return {"drawn": list(self._drawn), "sizes and weights": streams, "seed": self.seed, "shuffle": self.shuffle}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        for name, value in self._identity().items():
-            if state[name] != value:
+        """A dataset may have grown or shrunk since: its epochs are counted in its size of now."""
+        was, now = _order_of(state), _order_of(self.state())
+        for name, value in now.items():
+            if was[name] != value:
                 raise ValueError(
-                    f"the saved position belongs to another mixture: {name} was {state[name]!r} and is {value!r}; "
-                    "resume with the data, weights and seed of the run, or start a new run"
+                    f"the saved position belongs to another mixture: {name} was {was[name]!r} and is {value!r}; "
+                    "resume with the sources, weights and seed of the run, or start a new run"
                 )
         self._drawn = list(state["drawn"])
-
-    def _identity(self) -> dict[str, Any]:
-        """Without names: a file that was moved is the same dataset."""
-        shares = [[stream.size, stream.weight] for stream in self.streams]
-        return {"sizes and weights": shares, "seed": self.seed, "shuffle": self.shuffle}
 
     def _furthest_behind(self) -> int:
         """The first dataset with the largest share * (position + 1) - its own draws."""
@@ -99,6 +99,13 @@ class Mixture:
             )
             self._orders[source] = (epoch, order)
         return order
+
+
+def _order_of(state: dict[str, Any]) -> dict[str, Any]:
+    """What the order of a mixture depends on besides its sizes. The weight of a single dataset says nothing."""
+    weights = [weight for _, weight in state["sizes and weights"]]
+    shares = [weight / math.fsum(weights) for weight in weights]
+    return {"shares": shares, "seed": state["seed"], "shuffle": state["shuffle"]}
 
 
 def epoch_order(size: int, *, source: int, seed: int, epoch: int, shuffle: bool = True) -> list[int]:

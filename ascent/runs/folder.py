@@ -107,14 +107,14 @@ class RunFolder:
             raise FileNotFoundError(f"{path} is no run folder: it has no {CONFIG}")
         lock = lock or Lock(path, say=say)
         try:
+            # Whatever is damaged is found before anything is written.
+            notes, starts = [jsonl.read(path / name).note for name in HISTORY], read_json(path / ENVIRONMENT)
+            for note in filter(None, notes):
+                say(note)
             for name in HISTORY:
-                note = jsonl.read(path / name).note
-                if note is not None:
-                    say(note)
                 dropped = jsonl.drop_after(path / name, step or -1)  # from step 0, also the first evaluation
                 if dropped:
                     say(f"{name}: {dropped} lines from after step {step} are dropped; those steps are run again")
-            starts = read_json(path / ENVIRONMENT)
             for line in environments.differences(starts[-1] if starts else environment, environment):
                 say(line)
             replace_file(path / ENVIRONMENT, json.dumps([*starts, dict(environment)], indent=1) + "\n")

@@ -85,8 +85,7 @@ def test_epochs_are_told_with_their_fraction() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"of": [4]}, "sizes and weights was"),
-        ({"weights": [2.0]}, "sizes and weights was"),
+        ({"of": [3, 3]}, r"shares was \[1\.0\] and is \[0\.5, 0\.5\]"),
         ({"seed": 1}, "seed was 0 and is 1"),
         ({"shuffle": False}, "shuffle was True and is False"),
     ],
@@ -95,6 +94,30 @@ def test_a_position_of_another_mixture_is_refused(change: dict[str, object], wor
     state = mixture([3]).state()
     with pytest.raises(ValueError, match=words):
         mixture(**({"of": [3]} | change)).load_state(state)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 40])
+def test_a_position_holds_in_a_dataset_that_grew_or_shrank(size: int) -> None:
+    """The stream of the new records, from as many draws on; the rest of an epoch keeps its order."""
+    first, second, whole = mixture([3]), mixture([size]), mixture([size])
+    first.take(4)
+    second.load_state(first.state())
+    assert second.take(10) == whole.take(14)[4:]
+    further = mixture([size])
+    further.load_state(second.state())
+    assert further.take(10) == second.take(10)
+    orders = [[each for each in epoch_order(n, source=0, seed=0, epoch=0) if each < 3] for n in (3, max(3, size))]
+    assert orders[0] == orders[1]
+
+
+def test_shares_of_a_mixture_that_grew_stay() -> None:
+    first, second = mixture([3, 5], [0.75, 0.25]), mixture([3, 50], [0.75, 0.25])
+    first.take(6)
+    second.load_state(first.state())
+    assert [each.source for each in second.take(10)] == [each.source for each in first.take(10)]
+    other = mixture([3, 50], [0.5, 0.5])
+    with pytest.raises(ValueError, match=r"shares was \[0\.75, 0\.25\] and is \[0\.5, 0\.5\]"):
+        other.load_state(first.state())
 
 
 @pytest.mark.parametrize(
