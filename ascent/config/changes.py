@@ -196,7 +196,7 @@ def evaluated_since(lines: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any
 
     The name of an input may change; what counts is its content, which has a line of its own.
     """
-    keys = _SAMPLED_BY if samples else _LOSS_BY
+    keys: tuple[str, ...] = _SAMPLED_BY if samples else _LOSS_BY
     if heldout_share(recipe.get("data.evaluate")) is not None:
         keys += ("data.train",)
     names = (*MODELS, *DATA, "algorithm")

@@ -267,14 +267,24 @@ def difference(was: Input | None, now: Input | None) -> str:
     if now is None:
         return f"{was.key} {was.name} is gone from the recipe"
     if now.problem and was.content:
-        return f"{now.key} {now.name} cannot be read any more (it was {was.at}): {now.problem}"
+        return f"{now.key} {now.name} cannot be read any more (it was {was.at}): {now.problem}{_elsewhere(was)}"
     names = [name for name in {**was.content, **now.content} if was.content.get(name) != now.content.get(name)]
     if not names:
         return ""
     told = [f"{name} {_short(was.content.get(name))} -> {_short(now.content.get(name))}" for name in names[:3]]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    moved = "" if was.at == now.at else f", which was {was.at}"
+    moved = "" if was.at == now.at else f", which was {was.at}{_elsewhere(was)}"
     return f"{now.key} {now.name} has another content ({', '.join(told)}{more}) at {now.at}{moved}"
+
+
+def _elsewhere(was: Input) -> str:
+    """Where to resume if a relative path means another file here than where the run was started."""
+    at = Path(was.at)
+    for name in (was.name, was.name.rpartition(":")[0], was.name.partition("@")[0]):  # file.py:NAME, folder@split
+        base = Path(was.at.removesuffix(name))
+        if name and base / name == at and base.is_absolute() and base != Path.cwd() and at.exists():
+            return f"; {name} is read from the current folder, and the run was started in {base}: resume it there"
+    return ""
 
 
 def _short(mark: str | None) -> str:

@@ -164,3 +164,22 @@ def test_a_resume_that_is_refused_writes_nothing(reason: str) -> None:
     with pytest.raises(ValueError, match=words):
         resume(accept_changes=True)
     assert contents() == before
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("kind", ["sft", "grpo"])
+def test_a_relative_path_is_resumed_from_the_folder_of_the_start(
+    kind: str, there: bool, folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(KINDS[kind])
+    rewind(2)
+    before = contents()
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    if there:
+        write("train.jsonl", rows(50, 60))
+    words = f"train.jsonl is read from the current folder, and the run was started in {folder}: resume it there"
+    with pytest.raises(ValueError, match=words):
+        resume(folder / "run")
+    monkeypatch.chdir(folder)
+    assert contents() == before
+    assert resume().state == "finished"
