@@ -27,6 +27,7 @@ class Limits:
     """Maximum lengths, and whether a longer prompt is refused or truncated by paragraphs from its end.
 
     The context length of the renderer's model is a further limit; `answer_tokens` of it are reserved for the answer.
+    `prompt_key` is the recipe's key that limits prompts.
     """
 
     max_tokens: int = 2048
@@ -34,6 +35,7 @@ class Limits:
     prompt_overflow: Literal["refuse", "truncate"] = "refuse"
     keep_end: str = ""
     answer_tokens: int = 0
+    prompt_key: str = "data.max_prompt_tokens"
 
     def __post_init__(self) -> None:
         if self.prompt_overflow not in ("refuse", "truncate"):
@@ -204,7 +206,7 @@ def fit_prompt(record: Record, renderer: Renderer, limits: Limits, report: Repor
     if limits.prompt_overflow == "refuse":
         length = len(renderer.prompt(prompt))
         if length > limits.max_prompt_tokens:
-            rule = f"at most {limits.max_prompt_tokens} are allowed (data.max_prompt_tokens); raise it"
+            rule = f"at most {limits.max_prompt_tokens} are allowed ({limits.prompt_key}); raise it"
         else:
             reserved = f", {limits.answer_tokens} of them for the answer (rollouts.max_new_tokens)"
             rule = f"the model holds {renderer.context}{reserved if limits.answer_tokens else ''}; shorten the prompt"

@@ -77,7 +77,7 @@ def load(
     options = {"dtype": DTYPES[dtype], "trust_remote_code": trust_remote_code}
     module, fresh = _module(folder, config, head, options, quantize, device)
     notes += [] if quantize is None else [quantizing.note(module, quantize)]
-    notes += _match_tokenizer(tokenizer, module)
+    notes += _match_tokenizer(tokenizer, module, classifies=head == "scalar")
     if fresh:
         heads.init_head(heads.score_layer(module), seed=seed)
         notes.append(f"the scalar head is new (initialized from seed {seed})")
@@ -207,10 +207,17 @@ def _weights(
     return module, fresh
 
 
-def _match_tokenizer(tokenizer: Any, module: PreTrainedModel) -> list[str]:
-    """Check that tokenizer and embeddings agree; padding gets its own token, in the model's config too."""
+def _match_tokenizer(tokenizer: Any, module: PreTrainedModel, *, classifies: bool) -> list[str]:
+    """Check that tokenizer and embeddings agree; padding gets its own token, in the model's config too.
+
+    Batches have no padding, so the embedding of every token is trained. transformers gives none to the token that was
+    padding when the model was made: often the end of turns, and another one once the model has been saved.
+    """
+    for each in module.modules():
+        if isinstance(each, nn.Embedding):
+            each.padding_idx = None
     rows = embedding_rows(module)
-    note = separate_padding(tokenizer, rows)
+    note = separate_padding(tokenizer, rows, classifies=classifies)
     if len(tokenizer) > rows:
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} tokens, the model {rows} embeddings; they belong to different models: "

@@ -40,23 +40,28 @@ def load_tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> Pr
     return tokenizer
 
 
-def separate_padding(tokenizer: PreTrainedTokenizerBase, rows: int) -> str | None:
+def separate_padding(tokenizer: PreTrainedTokenizerBase, rows: int, *, classifies: bool) -> str | None:
     """Make the padding token differ from the end token; returns a note if it changed.
 
-    `rows` is the number of token embeddings: a new token needs a spare row.
+    `rows` is the number of token embeddings: a new token needs a spare row. Without one, padding is the end token,
+    unless the model `classifies`.
     """
     end, before = tokenizer.eos_token_id, tokenizer.pad_token
     if before is not None and tokenizer.pad_token_id != end:
         return None
     known = tokenizer.get_vocab()
     spare = [token for token in (*PADS, *SPARE) if token in known and known[token] not in (end, tokenizer.bos_token_id)]
-    if not spare and len(tokenizer) >= rows:
-        raise ValueError(
-            f"padding is {before!r} and the end token is {tokenizer.eos_token!r}; they must differ, and the "
-            f"vocabulary of {rows} has no spare token; add a padding token to tokenizer and model and save both"
-        )
-    tokenizer.add_special_tokens({"pad_token": spare[0] if spare else "<pad>"})
     was = "there was no padding token" if before is None else f"padding was the end token {before!r}"
+    if not spare and len(tokenizer) >= rows:
+        if classifies:
+            raise ValueError(
+                f"padding is {before!r} and the end token is {tokenizer.eos_token!r}; they must differ in a reward "
+                f"model, and the vocabulary of {rows} has no spare token; set pad_token in tokenizer_config.json to a "
+                "token that no text has, or add one to tokenizer and model"
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+        return f"{was}, and no token is spare; padding is the end token, which a reward model could not have"
+    tokenizer.add_special_tokens({"pad_token": spare[0] if spare else "<pad>"})
     return f"{was}; padding is now {tokenizer.pad_token!r} (id {tokenizer.pad_token_id})"
 
 

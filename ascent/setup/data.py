@@ -127,7 +127,9 @@ def prepare_records(name: str, plan: Plan, renderer: Renderer, *, want: RecordKi
     """
     row, data = plan.row, plan.config.data
     want = want or row.source  # type: ignore[assignment]
-    limits = Limits(data.max_tokens, min(data.max_prompt_tokens, data.max_tokens - 1), data.prompt_overflow)
+    longest = min(data.max_prompt_tokens, data.max_tokens - 1)
+    key = "data.max_prompt_tokens" if longest == data.max_prompt_tokens else "data.max_tokens"
+    limits = Limits(data.max_tokens, longest, data.prompt_overflow, prompt_key=key)
     records = load_part(name, plan, want)
     loss = None if row.loss is None else row.loss.function
     needs = {"gold": "gold_answers" in row.needs, "strict_order": loss is ranking.plackett_luce}

@@ -263,7 +263,8 @@ def _checked_member(engine: Engine, url: str, key: str | None, served: ServedPol
 
 
 def samples_exactly(plan: Plan, sampler: Sampler | None = None) -> bool:
-    """Whether the log-probs that the sampler records are the trainer's, bit for bit."""
+    """Whether the log-probs that the sampler records are the trainer's: bit for bit in exact arithmetic, and up to the
+    rounding of float32 on a CPU."""
     config = plan.config
     if isinstance(sampler, ServerFleet | FirstRankSampler):
         return sampler.exact

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from ascent.algorithms import TABLE
 from ascent.api.train import assemble, resume_run, train, train_plan
 from ascent.config.load import nest_keys
 from ascent.config.validate import validate
+from ascent.models.tiny import create
 from ascent.plan.resolve import resolve
 from ascent.runs.folder import read_run
 from ascent.setup.evaluation import OF_ANSWERS
@@ -44,6 +46,24 @@ def test_every_row_that_learns_from_files_trains_and_resumes_to_the_same_bits(na
     assert resume_run(folder, say=quiet) == 4
     assert weights_of(folder, 4) == final
     assert [row["step"] for row in read_run(folder).metrics] == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_model_that_pads_with_its_end_of_turn_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
+    """The checkpoint's config names another padding token than the model's did (SmolLM2-Instruct is such a model)."""
+    base = create(tmp_path / "base", family="llama")
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}<eos>{% endfor %}"  # also behind the question
+    tokenizer.save_pretrained(base)
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"pad_token_id": config["eos_token_id"]}))
+    folder = tmp_path / "run"
+    train_plan(tiny_plan(model={"policy": str(base)}), folder, say=quiet)
+    final = weights_of(folder, 4)
+    shutil.rmtree(folder / "checkpoints" / "4")
+    assert resume_run(folder, say=quiet) == 4
+    assert weights_of(folder, 4) == final
 
 
 @pytest.mark.slow

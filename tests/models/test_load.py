@@ -190,3 +190,15 @@ def test_a_reward_model_is_refused_as_a_policy_by_its_name(folder, tmp_path):
     load(folder, head="scalar", seed=1).save(tmp_path / "scored")
     with pytest.raises(ValueError, match="scored is a reward model or critic, which has no token head; load another"):
         load(tmp_path / "scored")
+
+
+@pytest.mark.parametrize("head", ["tokens", "scalar"])
+def test_the_embedding_of_every_token_is_trained_whichever_is_padding(folder, head):
+    """A model whose config pads with its end token trained that token's embedding only after it had been saved."""
+    edit(folder / "config.json", pad_token_id=1)
+    model = load(folder, head=head)
+    batch = {**batch_of((4,)), "tokens_T": torch.tensor([5, 1, 6, 7])}
+    want = WANT if head == "tokens" else frozenset({"scores_B"})
+    sum(each.sum() for each in model.outputs(batch, want).values()).backward()
+    gradient = model.module.get_input_embeddings().weight.grad
+    assert gradient is not None and bool((gradient[[1, 5]] != 0).any(1).all())
