@@ -125,7 +125,11 @@ REGISTRY: tuple[MetricInfo, ...] = (
     _metric("optim/skipped", "steps", "1 where a non-finite gradient was skipped.", label="skipped"),
     _metric("optim/updates", "updates", "Optimizer steps of this step."),
     _metric("tokens/run", TOKENS, "Tokens that the update ran through the model; a prompt that neighbors share once."),
-    _metric("tokens/needed", TOKENS, "The same if each distinct prompt, and nothing else, were shared, and only trained sequences ran."),
+    _metric(
+        "tokens/needed",
+        TOKENS,
+        "The same if each distinct prompt, and nothing else, were shared, and only trained sequences ran.",
+    ),
     _metric("tokens/trained", TOKENS, "Tokens with a loss."),
     _metric("env/<what>", "", "Turns, replies and counts of the environment, per episode; how episodes ended."),
     _metric("preference/brier", "", "Held-out Brier score of a reward model's win probabilities."),

@@ -13,9 +13,10 @@ WHITESPACE = re.compile(r"[ \t\r\n]*")
 # A list of objects begins like this, in JSON and as Python prints it.
 LIST_START = re.compile(r"""\s*\[\s*\{\s*(["'])\w+\1\s*:""")
 SPEAKERS = ("system", "human", "gpt", "user", "assistant")  # other lists have "from", too: {"from": "Rome", "to": ...}
+ROLES = ("system", "user", "assistant", "tool")
 # What only messages have, where the rest cannot be parsed.
-ROLE_NAME = re.compile(r"""(["'])role\1\s*:.*(["'])(content|tool_calls)\2\s*:""", re.DOTALL)
-CONTENT_FIRST = re.compile(r"""(["'])(content|tool_calls)\1\s*:.*(["'])role\3\s*:""", re.DOTALL)
+ROLE_NAME = re.compile(rf"""(["'])role\1\s*:\s*(["'])({"|".join(ROLES)})\2""")
+CONTENT_NAME = re.compile(r"""(["'])(content|tool_calls)\1\s*:""")
 SPEAKER_NAME = re.compile(rf"""(["'])from\1\s*:\s*(["'])({"|".join(SPEAKERS)})\2""")
 LIST_END = re.compile(r"\}\s*\]")
 
@@ -53,7 +54,8 @@ def parse_messages(text: str, name: str) -> Any:
         found, end = parse_json(text, skip_blank(text, 0))
     except RowError as error:
         is_longer = not text.rstrip().endswith("]") and LIST_END.search(text)
-        if is_longer or not any(each.search(text) for each in (ROLE_NAME, CONTENT_FIRST, SPEAKER_NAME)):
+        has_role = ROLE_NAME.search(text) and CONTENT_NAME.search(text)
+        if is_longer or not (has_role or SPEAKER_NAME.search(text)):
             return text
         raise RowError(
             "syntax",
@@ -67,7 +69,7 @@ def parse_messages(text: str, name: str) -> Any:
 def _is_message(item: Any) -> bool:
     if not isinstance(item, Mapping):
         return False
-    has_role = "role" in item and ("content" in item or "tool_calls" in item)
+    has_role = item.get("role") in ROLES and ("content" in item or "tool_calls" in item)
     return has_role or (item.get("from") in SPEAKERS and "value" in item)
 
 

@@ -32,8 +32,10 @@ def make_pair(columns: Columns, prompt: Turns, chosen: Any, rejected: Any) -> Pa
     prompt, won = _split_prompt(_read_turns(chosen, "chosen"), "chosen", prompt)
     prompt, lost = _split_prompt(_read_turns(rejected, "rejected"), "rejected", prompt)
     shared = 0
-    while shared < min(len(won), len(lost)) and won[shared] == lost[shared]:
+    while shared < min(len(won), len(lost)) and _is_same(won[shared], lost[shared]):
         shared += 1
+    if shared == len(won) == len(lost) and won != lost:
+        shared -= 1  # answers that differ in white space alone: whether a template keeps it shows in their tokens
     if won == lost:
         raise RowError("equal", "chosen equals rejected, so there is no preference; remove the row")
     prompt, won, lost = (*prompt, *won[:shared]), won[shared:], lost[shared:]
@@ -88,6 +90,8 @@ def _split_prompt(turns: Turns, name: str, prompt: Turns) -> tuple[Turns, Turns]
 
     White space around texts does not matter, and a system message may be on one side only; it joins the prompt.
     """
+    if prompt and len(turns) > len(prompt) and all(map(_is_same, turns, prompt)):
+        return prompt, turns[len(prompt) :]
     if turns[0].role not in ("system", "user"):
         return prompt, turns
     (own, asked), (system, rest) = _split_system(prompt), _split_system(turns)

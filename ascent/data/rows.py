@@ -36,7 +36,7 @@ MAGIC = {
     b"\xfe\xff": "UTF-16; save it as UTF-8",
 }
 # Splits that the names of files mention, and how their longer forms go on: validation.
-SPLITS = {"train": "ing", "test": "ing", "valid": "ation", "val": "id|idation", "eval": "uation"}
+SPLITS = {"train": "ing", "test": "ing", "valid": "ation", "val": "id|idation", "eval": "uation", "dev": ""}
 
 
 class Row(NamedTuple):
@@ -273,6 +273,9 @@ def files_of_folder(folder: Path, shown: str, split: str | None) -> list[tuple[P
     stems = [_stem(name) for _, name in inside]
     every_stem = frozenset(stems)
     named = [each for each, stem in zip(inside, stems, strict=True) if _is_of_split(stem, wanted.lower(), every_stem)]
+    if split is not None and not named:  # asked for by name, so trainsft may be meant
+        begins = re.compile(rf"(?<![a-z]){re.escape(wanted.lower())}")
+        named = [each for each, stem in zip(inside, stems, strict=True) if begins.search(stem)]
     if named:
         return named
     has_splits = any(_is_of_split(stem, word, every_stem) for stem in stems for word in SPLITS)
@@ -288,8 +291,10 @@ def _stem(name: str) -> str:
 
 
 def _is_of_split(stem: str, split: str, stems: Set[str]) -> bool:
-    """The split is a word of the name: contests and constraints name none. It may be part of a longer word where the
-    same name with another split is there: gsm8ktrain next to gsm8ktest."""
+    """The split is a word of the name: contests and constraints name none. It may end a longer word where some name is
+    there with two splits: gsm8ktrain next to gsm8ktest, and then mathtrain too."""
     if re.search(rf"(?<![a-z]){re.escape(split)}({SPLITS.get(split, '')})?(s|set|data)?(?![a-z])", stem):
         return True
-    return split in stem and any(stem.replace(split, other) in stems for other in SPLITS if other != split)
+    ends = {each.removesuffix(word): word for each in stems for word in SPLITS if each.endswith(word)}
+    twice = any(f"{name}{other}" in stems for name, word in ends.items() if name for other in SPLITS if other != word)
+    return twice and stem.endswith(split)

@@ -153,8 +153,10 @@ def read_chat_pair(columns: Columns) -> Pair:
         return make_pair(columns, prompt, chosen, rejected)
     rejected = values.messages(columns.get("rejected_messages"), "rejected_messages")
     _split_last_answer(rejected)  # raises where the assistant does not come last
-    if rejected[0].role != "assistant":  # a whole conversation, which may differ before the last answer
-        first = next(index for index, message in enumerate(conversation) if message.role == "assistant")
+    # A whole conversation, which may differ before the last answer; both may start with the assistant's greeting.
+    if rejected[0].role != "assistant" or (conversation[0].role == "assistant" and len(rejected) > 1):
+        roles = [message.role for message in conversation]
+        first = roles.index("assistant", roles.index("user")) if "user" in roles else len(prompt)
         prompt, chosen = conversation[:first], conversation[first:]
     return make_pair(columns, prompt, chosen, rejected)
 

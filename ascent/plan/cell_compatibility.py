@@ -7,6 +7,7 @@ from typing import get_type_hints
 from ascent.advantages import reward_shaping
 from ascent.advantages.advantage import TokenAdvantage
 from ascent.algorithms import TABLE, Row
+from ascent.cells import Cell
 from ascent.losses import (
     aggregation,
     kl,
@@ -127,8 +128,8 @@ def _shaping_treats_both_sides_alike(row: Row) -> None:
     if "optimal_values_B" in read:
         found, other = row.reward_shaping, "the optimal value of the prompt, which was estimated from unshaped rewards"
     elif "greedy_rewards_B" in read:
-        found = tuple(each for each in row.reward_shaping if each.function is reward_shaping.whiten_rewards)
-        other = "a greedy completion, which is not whitened"
+        found = tuple(each for each in row.reward_shaping if not _scores_alone(each))
+        other = "a greedy completion's, for which neither other completions nor model outputs are there"
     else:
         return
     if found:
@@ -137,6 +138,14 @@ def _shaping_treats_both_sides_alike(row: Row) -> None:
             f"{key} with cells.advantage {advantage}: the shaped reward would be compared with {other}; set "
             f"{key}=false, or change the reward itself"
         )
+
+
+def _scores_alone(rule: Cell) -> bool:
+    """Whether a rule on a sequence's score needs nothing but the sequence; rules on tokens are the sample's own."""
+    if rule.function is reward_shaping.whiten_rewards:
+        return False
+    own = {"rewards_B", "lengths_B", "truncated_B", "loss_mask_T", "segments"}
+    return "rewards_B" not in rule.inputs or set(rule.required) <= own
 
 
 def _normalization_fits_advantage(row: Row) -> None:

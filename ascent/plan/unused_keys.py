@@ -46,7 +46,7 @@ def _answers_anew(row: Row, values: Values) -> bool:
 
 
 def _drops_groups(row: Row, values: Values) -> bool:
-    return row.source == "fresh_pairs" or any("groups" in each.required for each in row.filter)
+    return row.source == "fresh_pairs" or bool(row.filter)
 
 
 def _scores_with_model(row: Row, values: Values) -> bool:
@@ -160,7 +160,7 @@ RULES = (
     Rule(
         ("rollouts.dynamic_sampling_tries",),
         _drops_groups,
-        "no filter of {name} drops whole groups; add cells.filter.nonzero_variance or remove it",
+        "{name} has no filter that could drop a group; add cells.filter.nonzero_variance or remove it",
     ),
     Rule(
         ("run.evaluate_every", "run.keep_best"),

@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ascent.advantages import filters
 from ascent.advantages.estimate import estimate
 from ascent.algorithms.row import Row
 from ascent.cells import Cell
@@ -54,7 +55,8 @@ def logprobs_under(model: FrozenModel | None, batch: PackedBatch, max_tokens: in
 def rows_with_signal(batch: PackedBatch, row: Row) -> list[int]:
     """The rows that the group filters keep and of whose groups something is trained: all of a group or none of it."""
     groups, segments = batch["groups"], batch["segments"]
-    known = [each for each in row.filter if batch.keys() >= set(each.required)]  # a custom one may read model outputs
+    # One of a user may read model outputs, or the whole step, which is smaller once groups are dropped.
+    known = [each for each in row.filter if each.function is filters.not_truncated]
     trained_B = _trained_sequences(batch, known) & (segments.sum(batch["loss_mask_T"]) > 0)
     keep_B = groups.broadcast(groups.sum(trained_B) > 0)
     for each in row.filter:
@@ -64,10 +66,10 @@ def rows_with_signal(batch: PackedBatch, row: Row) -> list[int]:
     return rows
 
 
-def _trained_sequences(batch: PackedBatch, filters: Sequence[Cell]) -> Tensor:
+def _trained_sequences(batch: PackedBatch, cells: Sequence[Cell]) -> Tensor:
     """Which completions were scored and pass the filters that read single ones."""
     keep_B = ~torch.isnan(batch["rewards_B"])
-    for each in filters:
+    for each in cells:
         if "groups" not in each.required:
             keep_B &= each(batch)
     return keep_B

@@ -147,6 +147,9 @@ def named(folder: Path, *names: str) -> Path:
         # Part of a longer word, but the same name with another split is there too.
         (["gsm8ktrain", "gsm8ktest"], None, ["gsm8ktrain"]),
         (["gsm8ktrain", "gsm8ktest"], "test", ["gsm8ktest"]),
+        (["gsm8ktrain", "mathtrain", "gsm8ktest"], None, ["gsm8ktrain", "mathtrain"]),
+        (["chattrain", "chatdev"], None, ["chattrain"]),
+        (["trainsft", "testsft"], "train", ["trainsft"]),
     ],
 )
 def test_a_split_is_a_whole_word_of_a_name(

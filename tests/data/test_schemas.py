@@ -321,6 +321,30 @@ def test_a_conversation_with_another_prompt_is_refused(row: dict[str, Any], word
     assert caught.value.kind == "type"
 
 
+GREETING = {"role": "assistant", "content": "Welcome!"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [GREETING, U], "chosen": [GREETING, U, A], "rejected": [GREETING, U, B]},
+        {"messages": [GREETING, U, A], "rejected_messages": [GREETING, U, B]},
+        {"messages": [GREETING, U, A], "rejected_messages": [GREETING, {**U, "content": f"{U['content']} "}, B]},
+    ],
+)
+def test_a_conversation_that_the_assistant_starts_is_there_once(row: dict[str, Any]) -> None:
+    pair = read(row)
+    assert isinstance(pair, Pair)
+    assert [each.content for each in pair.prompt.messages] == ["Welcome!", U["content"]]
+    assert (pair.chosen, pair.rejected) == ((ANSWERED,), (OTHER,))
+
+
+def test_white_space_in_a_shared_turn_is_no_difference_of_the_answers() -> None:
+    pair = read({"messages": [U, A, U, A], "rejected_messages": [U, {**A, "content": f"{A['content']} "}, U, B]})
+    assert isinstance(pair, Pair)
+    assert len(pair.prompt.messages) == 3 and (pair.chosen, pair.rejected) == ((ANSWERED,), (OTHER,))
+
+
 def test_rejected_messages_may_differ_before_the_last_answer() -> None:
     pair = read({"messages": [U, A, U, A], "rejected_messages": [U, B, U, A]})
     assert pair == Pair(PROMPT, (ANSWERED, ASKED, ANSWERED), (OTHER, ASKED, ANSWERED))

@@ -272,6 +272,22 @@ def test_reward_shaping_changes_the_advantages_or_is_refused(algorithm, shaping)
     assert before.any() and not torch.equal(before, after)
 
 
+def kl_of_sequence(rewards_B, old_logprobs_T, ref_logprobs_T, segments):
+    return rewards_B - segments.sum(old_logprobs_T - ref_logprobs_T)
+
+
+def rank_in_group(rewards_B, groups):
+    return rewards_B - groups.broadcast(groups.mean(rewards_B))
+
+
+@pytest.mark.parametrize("shaping", [kl_of_sequence, rank_in_group])
+def test_a_greedy_completion_has_neither_model_outputs_nor_a_group(shaping):
+    row = replace(TABLE["remax"], reward_shaping=(cell(shaping),))
+    with pytest.raises(ValueError, match=f"^cells.reward_shaping.{shaping.__name__} with cells.advantage greedy_base"):
+        check_cells(row)
+    check_cells(replace(TABLE["reinforce"], reward_shaping=(cell(shaping),)))
+
+
 def test_an_advantage_that_no_shaping_reaches_takes_the_place_of_one_that_it_does():
     cells = {"advantage": {"use": "decoupled_parts"}}
     assert "soft_overlong has no effect" in refusal("dapo", cells=cells)

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from ascent.algorithms import TABLE, Row
+from ascent.cells import cell
 from ascent.checkpoints.resume import read_state
 from ascent.checkpoints.save import save
 from ascent.config.schema import Cells
@@ -284,6 +286,25 @@ def test_a_minibatch_without_a_trained_token_is_no_update(folder: Path, masked: 
     source, learner = make(folder, row, replace(PLAN, minibatches=12), score=score)
     train(source, learner, range(1, 2))
     assert source.report()["optim/updates"].value() == learner.steps == 6
+
+
+def test_a_filter_that_reads_the_whole_step_decides_once(folder: Path) -> None:
+    """Half of the answers are above the median; the group of the lowest loses all of its own. Without that group the
+    median would be higher."""
+    kept: list[int] = []
+
+    def best_half(rewards_B: Tensor) -> Tensor:
+        keep_B = rewards_B >= rewards_B.median()
+        kept.append(int(keep_B.sum()))
+        return keep_B
+
+    def score(rollouts: Sequence[Rollout]) -> list[Rollout]:
+        return [replace(each, reward=float(index)) for index, each in enumerate(rollouts)]
+
+    source, _ = make(folder, replace(TABLE["grpo"], filter=(cell(best_half),)), score=score)
+    batches = source.next(1)
+    trained = sum(int((batch["segments"].sum(batch["loss_mask_T"]) > 0).sum()) for batch in batches)
+    assert kept == [7] and trained == 7 and sum(batch["segments"].count for batch in batches) == 12
 
 
 def test_refilling_replaces_groups_of_which_filters_leave_nothing(folder: Path) -> None:
