@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ascent.algorithms import VOCABULARY, Row
@@ -62,12 +62,13 @@ def _check_slot(row: Row, slot: str) -> None:
     if row.loss is not None and slot not in FILE_SLOTS:
         source = row.source if row.samples else "files"
         raise ValueError(
-            f"cells.{slot} has no effect: {row.name} learns from {source} and has only the slots loss, focus and "
-            "extra_losses"
+            f"cells.{slot} has no effect: {row.name} learns from {source} and has only the slots loss, "
+            "token_weights and extra_losses"
         )
     if row.loss is None and slot == "loss":
         raise ValueError(
-            f"cells.loss has no effect: {row.name} learns from rollouts, and ratio, gate and aggregate make its loss"
+            f"cells.loss has no effect: {row.name} learns from rollouts, and ratio, policy_loss and aggregation make its "
+            "loss"
         )
 
 
@@ -141,10 +142,18 @@ def _cell(
             "it as algorithm: file.py:ROW"
         )
     if unknown is not None:
-        hint = nearest(unknown, rules) if rules else "it takes no numbers; remove the key"
+        hint = _known_numbers(path, unknown, rules, weighted=weighted)
         raise ValueError(f"{path}.{unknown} has no effect: {name} has no number {unknown!r}; {hint}")
     kept = dict(current.numbers) if current and current.function is function else {}
     try:
         return cell(function, weight=weight, **(kept | numbers))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _known_numbers(path: str, unknown: str, rules: Collection[str], *, weighted: bool) -> str:
+    """What to write instead of an unknown number; a term of the loss has a weight, whatever its function."""
+    hint = nearest(unknown, [*rules, "weight"] if weighted else rules)
+    if rules or hint.startswith("did you mean"):
+        return hint
+    return f"its coefficient is {path}.weight" if weighted else "it takes no numbers; remove the key"

@@ -335,7 +335,10 @@ def test_fresh_pairs_take_every_loss_of_pairs_and_nothing_that_only_files_have()
         ({"rollouts": {"truncated_reward": "bootstrap"}}, "it has no critic"),
         ({"update": {"target_kl": 0.1}}, "no ratio to who sampled them"),
         ({"data": {"train": "t", "batch_size": 4}}, "samples its batches"),
-        ({"cells": {"policy_loss": {"use": "clip"}}}, "learns from fresh_pairs and has only the slots loss, focus and"),
+        (
+            {"cells": {"policy_loss": {"use": "clip"}}},
+            "learns from fresh_pairs and has only the slots loss, token_weights and",
+        ),
         ({"rewards": []}, "xpo learns from rewards; add rewards or model.reward_model"),
         ({"rollouts": {"prompts_per_step": 4}, "update": {"minibatches": 5}}, "only 4 pairs at most"),
     ],

@@ -83,6 +83,27 @@ def test_what_was_removed_is_written_as_false():
             {"advantage": {"gamma": 1}},
             "cells.advantage.gamma has no effect: group_mean_baseline has no number 'gamma'; it takes no",
         ),
+        (
+            "grpo",
+            {"kl": {"beta": 0.0}},
+            "cells.kl.beta has no effect: k3 has no number 'beta'; its coefficient is cells.kl.weight",
+        ),
+        (
+            "grpo",
+            {"kl": {"wieght": 0.0}},
+            "cells.kl.wieght has no effect: k3 has no number 'wieght'; did you mean weight?",
+        ),
+        (
+            "dpo",
+            {"loss": {"zzz": 0.0}},
+            "cells.loss.zzz has no effect: dpo has no number 'zzz'; known: alpha, beta, divergence, label_smoothing, weight",
+        ),
+        (
+            "dapo",
+            {"extra_losses": {"correct_nll": {"weight": 0.1, "coef": 1}}},
+            "cells.extra_losses.correct_nll.coef has no effect: correct_nll has no number 'coef'; its coefficient is "
+            "cells.extra_losses.correct_nll.weight",
+        ),
         ("grpo", {"policy_loss": {"low": -0.1}}, "cells.policy_loss: clip: low=-0.1, but it must be at least 0"),
         ("grpo", {"policy_loss": {"low": "x"}}, "cells.policy_loss: clip: low='x', but it must be a number"),
         ("grpo", {"policy_loss": {"use": "clipp"}}, "cells.policy_loss: no function named 'clipp'; did you mean clip"),
@@ -112,9 +133,17 @@ def test_what_was_removed_is_written_as_false():
             {"extra_losses": {"correct_nll": {"weight": -1}}},
             "cells.extra_losses.correct_nll: correct_nll: weight=-1",
         ),
-        ("dapo", {"loss": {"use": "dpo"}}, "cells.loss has no effect: dapo learns from rollouts"),
+        (
+            "dapo",
+            {"loss": {"use": "dpo"}},
+            "cells.loss has no effect: dapo learns from rollouts, and ratio, policy_loss",
+        ),
         ("dpo", {"policy_loss": {"use": "clip"}}, "cells.policy_loss has no effect: dpo learns from files"),
-        ("sft", {"kl": {"use": "k2", "weight": 1}}, "cells.kl has no effect: sft learns from files"),
+        (
+            "sft",
+            {"kl": {"use": "k2", "weight": 1}},
+            "cells.kl has no effect: sft learns from files and has only the slots loss, token_weights and extra_losses",
+        ),
     ],
 )
 def test_what_cannot_be_had_is_refused_by_its_key(algorithm, cells, words):
