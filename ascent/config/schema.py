@@ -51,6 +51,8 @@ CellMap = dict[str, Annotated[Annotated[dict[str, Scalar], Tag(CELL)] | Disabled
 # Slots that hold several cells, and slots whose cell is a weighted loss term.
 MULTI_CELL_SLOTS = ("reward_shaping", "filter", "token_weights", "extra_losses")
 TERM_SLOTS = ("kl", "value_loss", "entropy_bonus", "loss")
+# Slots that may stay empty; every other slot of a row's kind must hold a function, if only one that does nothing.
+OPTIONAL_SLOTS = ("kl", "kl_controller", "value_loss", "entropy_bonus")
 
 
 class Cells(Section):

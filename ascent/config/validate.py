@@ -11,7 +11,18 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from ascent.config.renamed import check_renamed
-from ascent.config.schema import MAX_FLOAT, SHORT_FORMS, TERM_SLOTS, Cells, Config, MixEntry, Reward, leaves
+from ascent.config.schema import (
+    MAX_FLOAT,
+    MULTI_CELL_SLOTS,
+    OPTIONAL_SLOTS,
+    SHORT_FORMS,
+    TERM_SLOTS,
+    Cells,
+    Config,
+    MixEntry,
+    Reward,
+    leaves,
+)
 
 MAX_SHOWN = 100  # characters of a value in an error message
 
@@ -124,10 +135,25 @@ def _similarity(path: str, key: str) -> float:
 
 def _fix(path: str, value: Any) -> str:
     """What to write where a function is chosen by its bare name, or without the list around it."""
+    if path.startswith("cells."):
+        return _fix_of_cell(path, value)
     if path.partition("[")[0] not in ("rewards", "env") or "." in path or not isinstance(value, str | dict):
         return ""
     name = value if isinstance(value, str) else value.get("use", "NAME")
     return f"; write [{{use: {name}}}]" if path == "rewards" else f"; write {{use: {name}}}"
+
+
+def _fix_of_cell(path: str, value: Any) -> str:
+    slot, _, inner = path.removeprefix("cells.").partition(".")
+    if slot in OPTIONAL_SLOTS and not inner and value in (None, "none"):
+        return "; write false to remove it"
+    if slot in MULTI_CELL_SLOTS and inner and "." not in inner and value is True:
+        return "; write {}"
+    if inner or not isinstance(value, str) or len(value) > MAX_SHOWN:
+        return ""
+    if slot in MULTI_CELL_SLOTS:
+        return f"; write {{{value}: {{}}}}"
+    return f"; write {{use: {value}}} (as an override: {path}.use={value})"
 
 
 def _description(path: str) -> str:

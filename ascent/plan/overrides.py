@@ -8,11 +8,9 @@ from typing import Any
 
 from ascent.algorithms import VOCABULARY, Row
 from ascent.cells import Cell, cell, cell_numbers, nearest, recipe_numbers
-from ascent.config.schema import MULTI_CELL_SLOTS, TERM_SLOTS, CellOverride, Cells
+from ascent.config.schema import MULTI_CELL_SLOTS, OPTIONAL_SLOTS, TERM_SLOTS, CellOverride, Cells
 from ascent.losses import aggregation
 
-# Slots that may stay empty; every other slot of a row's kind must hold a function, if only one that does nothing.
-OPTIONAL_SLOTS = ("kl", "kl_controller", "value_loss", "entropy_bonus")
 FILE_SLOTS = ("loss", "token_weights", "extra_losses")
 
 
@@ -67,8 +65,8 @@ def _check_slot(row: Row, slot: str) -> None:
         )
     if row.loss is None and slot == "loss":
         raise ValueError(
-            f"cells.loss has no effect: {row.name} learns from rollouts, and ratio, policy_loss and aggregation make its "
-            "loss"
+            f"cells.loss has no effect: {row.name} learns from rollouts, and ratio, policy_loss and aggregation make "
+            "its loss"
         )
 
 

@@ -108,6 +108,18 @@ def test_an_error_says_key_value_rule_and_fix(changes, words):
         ({"rewards": ["x"]}, "a section with keys of its own; write {use: x}"),
         ({"env": "x"}, "single-turn); write {use: x}"),
         ({"rewards": [{"use": "x", "weight": "y"}]}, "but it must be a number"),
+        (
+            {"cells": {"aggregation": "token_mean"}},
+            "aggregated); write {use: token_mean} (as an override: cells.aggregation.use=token_mean)",
+        ),
+        ({"cells": {"advantage_norm": "none"}}, "write {use: none} (as an override: cells.advantage_norm.use=none)"),
+        ({"cells": {"filter": "not_truncated"}}, "write {not_truncated: {}}"),
+        ({"cells": {"filter": {"not_truncated": True}}}, "a section with keys of its own; write {}"),
+        ({"cells": {"kl": None}}, "(KL loss); write false to remove it"),
+        ({"cells": {"kl": "none"}}, "(KL loss); write false to remove it"),
+        ({"cells": {"kl_controller": None}}, "write false to remove it"),
+        ({"cells": {"kl": True}}, "(KL loss)"),
+        ({"cells": {"policy_loss": None}}, "the importance ratio is clipped)"),
     ],
 )
 def test_a_bare_name_is_answered_with_what_to_write(changes, fix):

@@ -1,8 +1,8 @@
 import pytest
 
 from ascent.algorithms import TABLE, VOCABULARY
-from ascent.config.schema import MULTI_CELL_SLOTS, Cells
-from ascent.plan.overrides import OPTIONAL_SLOTS, resolved_cells, with_cells
+from ascent.config.schema import MULTI_CELL_SLOTS, OPTIONAL_SLOTS, Cells
+from ascent.plan.overrides import resolved_cells, with_cells
 
 
 def changed(algorithm, **cells):
@@ -96,7 +96,8 @@ def test_what_was_removed_is_written_as_false():
         (
             "dpo",
             {"loss": {"zzz": 0.0}},
-            "cells.loss.zzz has no effect: dpo has no number 'zzz'; known: alpha, beta, divergence, label_smoothing, weight",
+            "cells.loss.zzz has no effect: dpo has no number 'zzz'; known: alpha, beta, divergence, "
+            "label_smoothing, weight",
         ),
         (
             "dapo",
