@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ascent.config.changes import flatten, flatten_mapping
 from ascent.config.load import nest_keys
+from ascent.config.peer_keys import ARGUMENTS
 from ascent.config.schema import Config
+from ascent.config.validate import hint_for
 from ascent.plan.resolve import Plan
 from ascent.runs.folder import CONFIG
 from ascent.setup.objects import (
@@ -23,6 +26,9 @@ from ascent.setup.objects import (
     refuse_missing,
     rows_of,
 )
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ENTRY = "a name, a function, (function, weight), or a dict with the key use"
 
@@ -98,6 +104,23 @@ def _is_word(value: Any) -> bool:
 def _is_list_of_entries(value: Any) -> bool:
     """Whether a tuple is a list of rewards, and not one reward with its weight."""
     return isinstance(value, tuple) and not (len(value) == 2 and isinstance(value[1], int | float))
+
+
+def hint_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, whose TypeError for an unknown argument says where its value belongs."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        name = next((name for name in kwargs if name not in known), None)
+        if name is None:
+            return function(*args, **kwargs)
+        hint = (
+            f"write {ARGUMENTS[name]}=" if name in ARGUMENTS else f"keys are in the second argument: {hint_for(name)}"
+        )
+        raise TypeError(f"ascent.{function.__name__} has no argument {name!r}; {hint}")
+
+    return call
 
 
 def check_arguments(recipe: Any, overrides: Any, run: Any) -> None:

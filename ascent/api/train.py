@@ -20,7 +20,7 @@ from ascent.api.launch import (
     train_in_processes,
     train_on_ray,
 )
-from ascent.api.objects import Collector, as_json, as_keys, check_arguments, objects_again
+from ascent.api.objects import Collector, as_json, as_keys, check_arguments, hint_arguments, objects_again
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import newest
 from ascent.config.changes import flatten, flatten_mapping
@@ -57,6 +57,7 @@ Recipe = str | Path | Mapping[str, Any] | Plan
 Overrides = Sequence[str] | Mapping[str, Any]
 
 
+@hint_arguments
 def train(
     recipe: Recipe,
     overrides: Overrides = (),

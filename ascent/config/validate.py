@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from ascent.config.peer_keys import peer_key, peer_remark
 from ascent.config.renamed import check_renamed
 from ascent.config.schema import (
     MAX_FLOAT,
@@ -108,21 +109,37 @@ def _unknown(path: str, value: Any) -> str:
     while isinstance(value, dict) and value:  # the section is unknown: name the key inside it
         name, value = next(iter(value.items()))
         path = f"{path}.{name}"
+    return f"{path[:MAX_SHOWN]} is not a key; {hint_for(path)}"
+
+
+def hint_for(path: str) -> str:
+    """What to write instead of a key that does not exist."""
+    if peer_remark(path) and not _in_slot(path):
+        return peer_remark(path)
     close = nearest_keys(path)
-    hint = "did you mean " + " or ".join(close) + "?" if close else "ascent show schema lists every key"
-    return f"{path[:MAX_SHOWN]} is not a key; {hint}"
+    return "did you mean " + " or ".join(close) + "?" if close else "ascent show schema lists every key"
 
 
 def nearest_keys(path: str) -> list[str]:
-    """Known keys similar to `path`, best first: by the full path, the last word, or its initials (lr)."""
-    if path.partition(".")[0] in Cells.model_fields:  # a slot without its section
+    """Known keys similar to `path`, best first: by the full path, the last word, or its initials (lr).
+
+    A name of other libraries stands for one key.
+    """
+    if _in_slot(path):
         return [f"cells.{path}"]
+    if peer_key(path):
+        return [peer_key(path)]
     known = [*leaves(), *(f"rewards[].{name}" for name in Reward.model_fields)]
     known += [f"data.mix[].{name}" for name in MixEntry.model_fields]
     known += [f"cells.{slot}.weight" for slot in TERM_SLOTS]
     scores = {key: _similarity(path, key) for key in known}
     ranked = sorted(known, key=lambda key: -scores[key])
     return [key for key in ranked[:3] if scores[key] > max(0.75, scores[ranked[0]] - 0.15)]
+
+
+def _in_slot(path: str) -> bool:
+    """A slot without its section: kl.weight."""
+    return path.partition(".")[0] in Cells.model_fields
 
 
 def _similarity(path: str, key: str) -> float:
