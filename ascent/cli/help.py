@@ -7,9 +7,9 @@ from inspect import signature
 from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from ascent.cli.options import OverridesCommand
+from ascent.cli.options import OverridesCommand, ResumeCommand
 
 
 class SectionedGroup(TyperGroup):
@@ -40,5 +40,6 @@ def examples(*commands: str) -> str:
 
 def add(app: typer.Typer, name: str, function: Callable[..., Any], *commands: str) -> None:
     """Register a command with examples."""
-    kind = OverridesCommand if "overrides" in signature(function).parameters else None
+    kind: type[TyperCommand] | None = OverridesCommand if "overrides" in signature(function).parameters else None
+    kind = ResumeCommand if name == "resume" else kind
     app.command(name, epilog=examples(*commands), cls=kind)(function)

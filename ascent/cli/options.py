@@ -77,8 +77,32 @@ class OverridesCommand(TyperCommand):
             option, similar = getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()
             if type(error).__name__ != "NoSuchOption" or difflib.get_close_matches(option, similar, cutoff=0.8):
                 raise
-            fix = _as_key(option, words)
-            raise ValueError(f"there is no option {option}; a key is set as KEY=VALUE: {fix}") from None
+            raise ValueError(f"there is no option {option}; {_fix(option, words)}") from None
+
+
+class ResumeCommand(TyperCommand):
+    """`ascent resume`: a key after the run folder gets the hint where it is set."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # click's UsageError, as above; for an argument too many it has no kind of its own
+            keys = [word for word in words if "=" in word and "/" not in word.partition("=")[0] and word[0] != "-"]
+            if type(error).__name__ != "UsageError" or not keys:
+                raise
+            key, _, value = keys[-1].partition("=")
+            raise ValueError(
+                f"ascent resume takes no keys; set {key} to {value} in the config.yaml of the run folder, then resume"
+            ) from None
+
+
+def _fix(option: str, words: list[str]) -> str:
+    """What to write instead of an option that does not exist."""
+    from ascent.config.peer_keys import peer_remark
+
+    remark = peer_remark(option.lstrip("-").replace("-", "_"))
+    return remark or f"a key is set as KEY=VALUE: {_as_key(option, words)}"
 
 
 def _as_key(option: str, words: list[str]) -> str:

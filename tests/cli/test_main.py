@@ -69,6 +69,23 @@ def test_light_verbs_import_no_torch(arguments):
             ["check", "dpo", "--learning-rate=1"],
             "ascent: there is no option --learning-rate; a key is set as KEY=VALUE: u",
         ),
+        (
+            ["train", "grpo", "--num-generations", "8"],
+            "ascent: there is no option --num-generations; a key is set as KEY=VALUE: rollouts.group_size=8",
+        ),
+        (
+            ["train", "grpo", "--gradient-accumulation-steps=8"],
+            "ascent: there is no option --gradient-accumulation-steps; micro-batches follow from",
+        ),
+        (["train", "--resume", "runs/a"], "ascent: there is no option --resume; ascent resume RUN continues a run"),
+        (
+            ["resume", "runs/lr=1", "run.steps=5"],
+            "ascent: ascent resume takes no keys; set run.steps to 5 in the config.yaml of the run folder, then resume",
+        ),
+        (
+            ["resume", "runs/a", "data.train=a/b.jsonl", "--processes", "2"],
+            "ascent: ascent resume takes no keys; set data.train to a/b.jsonl in the config.yaml",
+        ),
     ],
 )
 def test_errors_are_one_line_and_no_traceback(arguments, words, monkeypatch, capsys):
