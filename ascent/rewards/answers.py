@@ -83,6 +83,13 @@ _SPELLINGS = {
 _SPACES = re.compile(r"(?<!\\)\\[,;:! ]|~|\\quad|\\qquad|\\displaystyle|\\textstyle|\\limits")
 _OPENING, _CLOSING = "([{" + SET_OPEN, ")]}" + SET_CLOSE
 _BRACKET_OR_COMMA = re.compile(f"[{re.escape(_OPENING + _CLOSING)},]")
+_TEXT_COMMAND = re.compile(
+    r"\\(?:text|textnormal|textrm|mathrm|textbf|textit|mbox|operatorname)\s*\{((?:[^{}]|\^\{\d\})*)\}"
+)
+_IN_TEXT = re.compile(f"{UNIT_OPEN}([^{UNIT_OPEN}{UNIT_CLOSE}]*){UNIT_CLOSE}")
+_DEGREES = re.compile(r"(?<=[\d})])\s*\^\s*\{?\s*\\circ\s*\}?$")
+# The letters e and i are constants, which have a value before they are rounded.
+_ROUNDED = re.compile(r"^([A-Za-df-hj-z])\s*\\approx(?![a-zA-Z])")
 _MATRIX = re.compile(r"\\begin\{([pbvB]?matrix|array)\}(?:\{[^}]*\})?(.*)\\end\{\1\}", re.DOTALL)
 
 
@@ -97,18 +104,17 @@ def normalize(text: str) -> str:
     if re.match(r"\s*[+-]?\$[\d.]", text) and text.count("$") == 1:
         text = text.replace("$", r"\$")  # money; two would be mathematics
     text = text.replace(r"\$", MONEY).replace(r"\%", "%").replace("{,}", ",").replace(r"\!", "")
-    text = re.sub(r"(\d) i\b", r"\1i", text)
     text = re.sub(r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi ", text)
     text = re.sub(r"\\lt\b", "<", re.sub(r"\\gt\b", ">", text))
     text = _brace_arguments(re.sub(r"\\[dtc]frac", r"\\frac", text))
     text = re.sub(r"\^\s*(\\frac\s*\{[^{}]*\}\s*\{[^{}]*\})", r"^{\1}", text)
     text = re.sub(r"\\(?:leq|leqslant)\b", r"\\le", re.sub(r"\\(?:geq|geqslant)\b", r"\\ge", text))
     text = re.sub(r"\\math(?:bf|it|bb|cal|sf)\s*\{([^{}]*)\}", r"\1", text)
-    text = re.sub(r"\\(?:text|mathrm|textbf|textit|mbox|operatorname)\s*\{([^{}]*)\}", _text_command, text)
+    text = _TEXT_COMMAND.sub(_text_command, text)
     text = re.sub(r"\\[()\[\]]", " ", text)
     text = re.sub(r"\s+", " ", _SPACES.sub(" ", text))  # before patterns that match spaces in several places
     text = re.sub(r"(\d)\s*\^\s*\{?\s*\\circ\s*\}?\s*(?=$|,)", rf"\1 {UNIT_OPEN}degrees{UNIT_CLOSE}", text)
-    text = text.replace("$", " ")
+    text = re.sub(r"(\d) i\b(?! ?\\)", r"\1i", text).replace("$", " ")
     text = re.sub(r"\s+", " ", text).strip().removeprefix(r"\approx ")
     return text.rstrip(".,;\\ ").strip()
 
@@ -145,7 +151,7 @@ def _text_command(match: re.Match[str]) -> str:
     inner = match[1].strip()
     if inner.lower() in ("or", "and"):
         return f" {inner.lower()} "
-    if inner in ("e", "i", r"\pi"):  # constants in roman type
+    if re.fullmatch(r"(?:e|i|\\pi)(?:\^.*)?", inner):  # constants in roman type
         return f" {inner} "
     return f" {UNIT_OPEN}{inner}{UNIT_CLOSE} " if inner else " "
 
@@ -170,8 +176,11 @@ def parse_answer(text: str) -> Answer | None:
 
 def _parse(text: str, depth: int) -> Answer | None:
     text = _strip_brackets(text.strip())
+    if whole := _IN_TEXT.fullmatch(text):  # \text{36 apples}
+        text = whole[1].strip()
     if not text or depth > 8:
         return None
+    text = _ROUNDED.sub(r"\1=", text, count=1)
     interval = _interval(text, depth)
     if interval is not None:
         return interval
@@ -246,7 +255,7 @@ def _parse_list(text: str, depth: int) -> Answer | None:
     if re.fullmatch(r"\(?\s*[A-Z]\s*\)?", words):  # a choice
         return Text(words.strip("() "))
     latex, unit = split_expression_unit(text)
-    return Expression(re.sub(f"[{UNIT_OPEN}{UNIT_CLOSE}]", " ", latex).strip(), unit)
+    return Expression(re.sub(f"[{UNIT_OPEN}{UNIT_CLOSE}{MONEY}€£¥]", " ", latex).strip(), unit)
 
 
 def _item_list(items: list[str], depth: int, brackets: str | None) -> Answer | None:
@@ -317,7 +326,8 @@ def parse_number(text: str) -> Number | None:
     """A number with its sign, currency, thousands separators, percent sign and unit."""
     if len(text) > MAX_CHARACTERS:
         return None
-    body, unit = split_unit(text.strip())
+    degrees = _DEGREES.search(text.rstrip())
+    body, unit = split_unit(text.strip()) if degrees is None else (text[: degrees.start()].strip(), "degrees")
     currency = re.match(rf"^([+-]?)\s*(?:US)?[{MONEY}€£¥]\s*", body)
     if currency and currency.end() > len(currency[1]):
         body, unit = currency[1] + body[currency.end() :], unit or "dollars"

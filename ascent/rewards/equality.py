@@ -30,6 +30,7 @@ from ascent.rewards.answers import (
     Union,
     parse_answer,
 )
+from ascent.rewards.units import split_bare_unit
 
 Symbolic = Callable[[str, str], bool]
 MAX_SYMBOLIC_CHARACTERS, MAX_NESTING = 400, 8  # for computer algebra, unless the gold has more
@@ -117,6 +118,8 @@ def equal(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
 
 
 def _equal_expressions(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
+    if isinstance(gold, Expression | Number) and gold.unit and isinstance(answer, Expression) and not answer.unit:
+        answer = Expression(split_bare_unit(answer.latex, gold.unit))
     if (
         isinstance(gold, Number)
         and isinstance(answer, Expression)
