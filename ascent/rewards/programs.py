@@ -73,23 +73,39 @@ class Programs(Batch):
 def extract_code(text: str) -> str:
     """The last fenced block; the whole text if there is none.
 
-    As in Markdown, the closing fence has at least as many backticks as the opening one, no words, and at most three
-    spaces more in front, and a block loses the indentation of its fence. A block that is never closed ends with the
-    text; after a closed one it counts only if its fence names a language, because it may be a stray fence.
+    As in Markdown, the closing fence has at least as many backticks as the opening one and no words, and a block loses
+    the indentation of its fence. A closing fence at most three spaces further right counts if none stands further left:
+    a docstring has fences of its own. A block that is never closed ends with the text. After a closed block, one that
+    is never closed or is indented further, as an example in a list, counts only if its fence names a language.
     """
     opening: re.Match[str] | None = None
+    indented: re.Match[str] | None = None  # the first closing fence that is indented further than the opening one
     block: tuple[str, str] | None = None  # the fence's indentation, the text
     for fence in _FENCE.finditer(text):  # one pass: a search per fence would take quadratic time
+        further = len(fence[1]) - len(opening[1]) if opening else 0
+        if opening and indented and fence[3].strip() and further <= 0:
+            block, opening = _last(block, opening, text[opening.end() + 1 : indented.start()]), None
         if opening is None:
-            opening = fence
-        elif not fence[3].strip() and len(fence[2]) >= len(opening[2]) and len(fence[1]) <= len(opening[1]) + 3:
-            block, opening = (opening[1], text[opening.end() + 1 : fence.start()]), None
-    if opening is not None and (block is None or opening[3].strip()) and text[opening.end() :].strip():
+            opening, indented = fence, None
+        elif not fence[3].strip() and len(fence[2]) >= len(opening[2]) and further <= 3:
+            if further <= 0:
+                block, opening = _last(block, opening, text[opening.end() + 1 : fence.start()]), None
+            else:
+                indented = indented or fence
+    if opening and indented:
+        block = _last(block, opening, text[opening.end() + 1 : indented.start()])
+    elif opening and (block is None or opening[3].strip()) and text[opening.end() :].strip():
         block = opening[1], text[opening.end() + 1 :]
     if block is None:
         return text
     indent, code = block
     return re.sub(rf"^[ \t]{{1,{len(indent)}}}", "", code, flags=re.MULTILINE) if indent else code
+
+
+def _last(block: tuple[str, str] | None, opening: re.Match[str], code: str) -> tuple[str, str]:
+    """The later of two closed blocks, unless it is indented further and names no language."""
+    example = block is not None and len(opening[1]) > len(block[0]) and not opening[3].strip()
+    return block if block is not None and example else (opening[1], code)
 
 
 def _tests_or_unscored(prompt: Prompt) -> Suite | Unscored:

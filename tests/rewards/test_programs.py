@@ -148,7 +148,16 @@ def test_wrong_options_are_refused(options, words):
         ("```\nx\n```\nbetter:\n```python\ny", "y"),
         # Fences in a docstring, stray ones, and indented lines that go on with a given function.
         ('```python\n"""\n    ```\n    f()\n    ```\n"""\n```', '"""\n    ```\n    f()\n    ```\n"""\n'),
+        ('```python\n"""\n  ```\n  f()\n  ```\n"""\n```', '"""\n  ```\n  f()\n  ```\n"""\n'),
+        ('```python\n"""\n  ```python\n  f()\n  ```\n"""\n```\nend', '"""\n  ```python\n  f()\n  ```\n"""\n'),
         ("```python\nx\n```\n```\nThis works.", "x\n"),
+        # Indented fences: examples of a list after the solution, solutions in a list, and carelessly closed blocks.
+        ("```python\nx\n```\n1. Example:\n   ```\n   f()\n   ```\n", "x\n"),
+        ("```python\nx\n```\n1. Example:\n   ```\n   f()\n", "x\n"),
+        ("1. Slow:\n   ```\n   x\n   ```\n2. Fast:\n   ```\n   y\n   ```\n", "y\n"),
+        ("```\nx\n```\n1. Better:\n   ```python\n   y\n   ```\n", "y\n"),
+        ("```python\nx\n  ```\nThis works.", "x\n"),
+        ("```python\nx\n  ```\nbetter:\n```python\ny\n```\n", "y\n"),
         ("x = 1\n```\n", "x = 1\n```\n"),
         ("  x = '```'", "  x = '```'"),
         ("```python\n    return 2 * n\n```", "    return 2 * n\n"),
