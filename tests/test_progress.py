@@ -60,7 +60,8 @@ def test_check_says_what_it_does_and_every_part_of_a_step_counts_its_work(monkey
         "rollouts.prompts_per_step": 2, "rollouts.group_size": 4, "rollouts.max_new_tokens": 5,
     }  # fmt: skip
     check(recipe)
-    assert capsys.readouterr().err.splitlines() == ["reading the data, loading the model", "first step", "second step"]
+    said = ["reading the data, loading the model", "first step", "second step", "saving the model"]
+    assert capsys.readouterr().err.splitlines() == said
     for name in ("sampling", "scoring", "updating"):
         found = [each for each in phases.ended if each.name == name]
         assert len(found) >= 2 and all(each.progress() == each.total > 0 for each in found), name

@@ -210,14 +210,15 @@ def _weights(
 def _match_tokenizer(tokenizer: Any, module: PreTrainedModel, *, classifies: bool) -> list[str]:
     """Check that tokenizer and embeddings agree; padding gets its own token, in the model's config too.
 
-    Batches have no padding, so the embedding of every token is trained. transformers gives none to the token that was
-    padding when the model was made: often the end of turns, and another one once the model has been saved.
+    The embedding of the padding token gets no gradient, as in transformers, but there it is the token that was padding
+    when the module was made: often the end of turns, and another one once the model has been saved.
     """
-    for each in module.modules():
-        if isinstance(each, nn.Embedding):
-            each.padding_idx = None
     rows = embedding_rows(module)
     note = separate_padding(tokenizer, rows, classifies=classifies)
+    untrained = None if tokenizer.pad_token_id == tokenizer.eos_token_id else tokenizer.pad_token_id
+    for each in module.modules():
+        if isinstance(each, nn.Embedding) and (each is module.get_input_embeddings() or each.padding_idx is not None):
+            each.padding_idx = untrained
     if len(tokenizer) > rows:
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} tokens, the model {rows} embeddings; they belong to different models: "

@@ -193,10 +193,17 @@ def test_a_reward_model_is_refused_as_a_policy_by_its_name(folder, tmp_path):
 
 
 @pytest.mark.parametrize("head", ["tokens", "scalar"])
-def test_the_embedding_of_every_token_is_trained_whichever_is_padding(folder, head):
+@pytest.mark.parametrize("padding", [None, 0, 1])
+def test_the_end_tokens_embedding_is_trained_and_paddings_is_not_before_and_after_a_save(
+    folder, head, padding, tmp_path
+):
     """A model whose config pads with its end token trained that token's embedding only after it had been saved."""
-    edit(folder / "config.json", pad_token_id=1)
+    edit(folder / "config.json", pad_token_id=padding)
     model = load(folder, head=head)
+    model.save(tmp_path / "again")
+    assert [
+        load(each, head=head).module.get_input_embeddings().padding_idx for each in (folder, tmp_path / "again")
+    ] == [0, 0]
     batch = {**batch_of((4,)), "tokens_T": torch.tensor([5, 1, 6, 7])}
     want = WANT if head == "tokens" else frozenset({"scores_B"})
     sum(each.sum() for each in model.outputs(batch, want).values()).backward()
