@@ -59,7 +59,8 @@ class Evaluator:
 def test_points(study: Study, stage: str, seed: int | None) -> list[dict[str, Any]]:
     """The tests of every model that the stage saved, by dtype and step. The files of both sides are float32. A bfloat16
     model has their roundings for weights, and after training from bfloat16 files it can be quite another model: what is
-    compared is tested in both. Every test is kept at once, for a stage that is stopped."""
+    compared is tested in both. Every test is kept at once, for a stage that is stopped; the models of the last step
+    that is compared come first."""
     from safetensors.torch import load_file
 
     folders = sorted(study.points(stage, seed).iterdir(), key=lambda each: int(each.name))
@@ -71,10 +72,11 @@ def test_points(study: Study, stage: str, seed: int | None) -> list[dict[str, An
         done = [each["step"] for each in found if each["dtype"] == dtype]
         if len(done) < len(folders):
             evaluator = Evaluator(study, study.model, dtype=dtype)  # TRL's models have no tokenizer beside them
-        for place, folder in enumerate(folders):
+        last_first = sorted(enumerate(folders), key=lambda each: int(each[1].name) != study.settings.trl_steps)
+        for place, folder in last_first:
             if int(folder.name) not in done:
                 evaluator.load(load_file(folder / "model.safetensors"))
                 evaluator.policy.calls = place  # its noise is that of a stage that was not stopped
                 found.append({"step": int(folder.name), "dtype": dtype, **evaluator.test()})
                 path.write_text("".join(json.dumps(each) + "\n" for each in found))
-    return found
+    return sorted(found, key=lambda each: (each["dtype"], each["step"]))

@@ -242,21 +242,22 @@ TEMPLATE = (
 def test_tests_go_on_where_they_were_stopped(study: Any, tmp_path: Path) -> None:
     settings, evaluate = study("settings"), study("evaluate")
     model = create(tmp_path / "model")
-    where = settings.Study(model, tmp_path, tmp_path, tmp_path, replace(settings.TINY, max_new_tokens=4, samples=4))
+    tiny = replace(settings.TINY, max_new_tokens=4, samples=4, trl_steps=48)
+    where = settings.Study(model, tmp_path, tmp_path, tmp_path, tiny)
     (tmp_path / "data").mkdir()
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(4)]
     (tmp_path / "data/test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for step, seed in enumerate((0, 1), start=1):
-        create(where.points("rloo", 1) / str(24 * step), seed=seed)
-    whole = evaluate.test_points(where, "rloo", 1)
-    assert [point["step"] for point in whole] == [24, 48]
-    kept = where.result("test_rloo", 1).with_suffix(".jsonl")
+    for step, seed in enumerate((0, 1, 2), start=1):
+        create(where.points("grpo", 1) / str(24 * step), seed=seed)
+    whole = evaluate.test_points(where, "grpo", 1)
+    assert [point["step"] for point in whole] == [24, 48, 72, 24, 48, 72]
+    kept = where.result("test_grpo", 1).with_suffix(".jsonl")
     lines = kept.read_text().splitlines()
-    for left in (lines[:1], lines[1:]):
-        kept.write_text(left[0] + "\n")
-        again = evaluate.test_points(where, "rloo", 1)
-        assert sorted(again, key=lambda point: point["step"]) == whole
-        assert again[0] == json.loads(left[0])
+    assert [json.loads(line)["step"] for line in lines] == [48, 24, 72, 48, 24, 72]
+    for left in (lines[:1], lines[2:5]):
+        kept.write_text("".join(line + "\n" for line in left))
+        assert evaluate.test_points(where, "grpo", 1) == whole
+        assert kept.read_text().splitlines()[: len(left)] == left
 
 
 def test_pairs_have_the_same_tokens_on_both_sides(study: Any, tmp_path: Path) -> None:
