@@ -5,9 +5,9 @@
 --alone: stages that were repeated with nothing beside them on the GPU, for their time.
 --write: bench/results/DATE-gsm8k.json and docs/results/gsm8k*.png.
 
-What the study must show is in `verdict`: our seconds to TRL's final accuracy as a share of TRL's, seed by seed; whether
-accuracies at equal steps agree within the seeds' interval; and which rows end above SFT beyond the 95% intervals. OUT
-may also be a JSON that was written before.
+What the study must show is in `verdict`: our seconds to TRL's final accuracy as a share of TRL's, seed by seed, and of
+TRL's until it first had that accuracy; whether accuracies at equal steps agree within the seeds' interval; and which
+rows end above SFT beyond the 95% intervals. OUT may also be a JSON that was written before.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ascent.tasks import TASKS
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KINDS = ("mean@8", "greedy")
+BEFORE = "grpo_files"  # grpo from the SFT model's bfloat16 files, as rloo, dapo and ppo
 T_95 = {2: 12.706, 3: 4.303}  # Student's t, two-sided, by number of seeds
 
 
@@ -77,11 +78,24 @@ def interval(values: list[float]) -> dict[str, Any]:
 def verdict(found: dict[str, Any]) -> dict[str, Any]:
     start = end_of_sft(found) if "test_sft" in found else None
     result = {"start": start, "sft_tokens_per_second": sft_rates(found), "training_reward": training_rewards(found)}
-    result |= compare(found, SEEDED, "bfloat16")
+    result |= compare(found, (*SEEDED, BEFORE), "bfloat16")
     tests = [found.get(f"test_{name}", {}) for name in found if name.rpartition("-")[0] in PHASES[2]]
     if all(any(point["dtype"] == "float32" for point in each.get("points", [])) for each in tests):
         result["float32"] = compare(found, PHASES[2], "float32")  # or it would be that of another dtype in part
+        result["between_dtypes"] = between_dtypes(found)
     return result
+
+
+def between_dtypes(found: dict[str, Any]) -> dict[str, float]:
+    """The models of both sides of GRPO, each tested in both dtypes: the largest differences."""
+    names = [f"{stage}-{seed}" for stage in PHASES[2] for seed in SEEDS]
+    pairs = [
+        (low, high) for name in names
+        for low, high in zip(points_of(found, name)[1:], points_of(found, name, "float32")[1:], strict=True)
+    ]  # fmt: skip
+    largest = {kind: max((abs(low[kind]["value"] - high[kind]["value"]) for low, high in pairs), default=0.0)
+               for kind in KINDS}  # fmt: skip
+    return {"models": len(pairs), **largest}
 
 
 def compare(found: dict[str, Any], stages: Iterable[str], dtype: str) -> dict[str, Any]:
@@ -89,12 +103,14 @@ def compare(found: dict[str, Any], stages: Iterable[str], dtype: str) -> dict[st
     curves = {stage: {seed: points_of(found, f"{stage}-{seed}", dtype) for seed in SEEDS} for stage in stages}
     result: dict[str, Any] = {}
     for kind in KINDS:
-        shares = {}
+        shares, first_shares = {}, {}
         for seed in SEEDS:
             ours, theirs = curves["grpo"][seed], curves["trl_grpo"][seed]
             if ours and theirs:
-                reached = seconds_to(ours, theirs[-1][kind]["value"], kind)
+                target = theirs[-1][kind]["value"]
+                reached, first = seconds_to(ours, target, kind), seconds_to(theirs, target, kind)
                 shares[seed] = None if reached is None else reached / theirs[-1]["seconds"]
+                first_shares[seed] = reached / first if reached is not None and first else None
         by_step = {
             stage: {step: interval(values) for step, values in _by_step(own.values(), kind).items()}
             for stage, own in curves.items()
@@ -105,12 +121,17 @@ def compare(found: dict[str, Any], stages: Iterable[str], dtype: str) -> dict[st
                 points[-1][kind]["low"] > points[0][kind]["high"] for points in curves[stage].values() if points
             )
         ]  # fmt: skip
-        result[kind] = {"seconds_to_trl_of_trl": shares, "accuracy": by_step, "above_sft": above}
+        result[kind] = {
+            "seconds_to_trl_of_trl": shares, "seconds_to_trl_of_trls_first": first_shares, "accuracy": by_step,
+            "above_sft": above,
+        }  # fmt: skip
     return result
 
 
-TITLES = {"grpo": "GRPO", "rloo": "RLOO", "dapo": "DAPO", "ppo": "PPO, critic of its own, `lam` .95",
-          "ppo_lam1": "PPO, `lam` 1"}  # fmt: skip
+TITLES = {
+    BEFORE: "GRPO", "rloo": "RLOO", "dapo": "DAPO", "ppo": "PPO, critic of its own, `lam` .95",
+    "ppo_lam1": "PPO, `lam` 1", "grpo": "GRPO, from float32 masters",
+}  # fmt: skip
 
 
 def rl_table(found: dict[str, Any]) -> list[str]:
@@ -129,6 +150,44 @@ def rl_table(found: dict[str, Any]) -> list[str]:
         ends = ", ".join(f"{points[-1][kind]['value']:.2%}" for points in curves)
         lengths = ", ".join(f"{points[-1]['tokens']:.1f}" for points in curves)
         lines.append(f"| {title} | {' | '.join(means)} | {ends} | {lengths} |")
+    return lines
+
+
+def grpo_table(found: dict[str, Any]) -> list[str]:
+    """Lines of docs/results/gsm8k.md: both sides of GRPO, seed by seed and as means over seeds with half of their 95%
+    interval."""
+    last, words = Settings().trl_steps, {"mean@8": "mean of 8 samples", "greedy": "greedy"}
+    sides = [[found.get(f"{stage}-{seed}") for seed in SEEDS] for stage in PHASES[2]]
+    curves = [[[each for each in record["steps"] if each["step"] <= last] for record in side if record]
+              for side in sides]  # fmt: skip
+    if not all(len(side) == len(SEEDS) for side in curves):
+        return []
+
+    def listed(values: Iterable[float], end: str) -> str:
+        texts = [f"{value:{end}}" for value in values]
+        return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+    def row(title: str, cells: Iterable[str]) -> str:
+        return f"| {title} | {' | '.join(cells)} |".replace(" |  |", " | |")
+
+    seconds = [[[each["seconds"] for each in curve] for curve in side] for side in curves]
+    rewards = [[statistics.fmean(each["reward/mean"] for each in curve[-8:]) for curve in side] for side in curves]
+    peaks = [max(record["peak_gb"] for record in side if record) for side in sides]
+    lines = [
+        row(f"GRPO, {last} steps of 512 completions, seeds 1, 2, 3",
+            (f"{listed((each[-1] for each in side), '.1f')} s" for side in seconds)),
+        row("the first of these steps", (f"{listed((each[0] for each in side), '.1f')} s" for side in seconds)),
+        row("largest memory of a seed", (f"{peak:.1f} GiB" for peak in peaks)),
+        row("reward in training, mean of steps 17 to 24, seeds 1, 2, 3", (listed(side, ".4f") for side in rewards)),
+    ]  # fmt: skip
+    for kind, steps in ((KINDS[0], (8, 16, 24, 32)), (KINDS[1], (24,))):
+        for dtype in ("bfloat16", "float32"):
+            by_step = [_by_step((points_of(found, f"{stage}-{seed}", dtype) for seed in SEEDS), kind)
+                       for stage in PHASES[2]]  # fmt: skip
+            for step in steps:
+                means = [interval(side[step]) if step in side else None for side in by_step]
+                cells = [f"{each['mean']:.2%} ± {each['half_width']:.2%}" if each else "" for each in means]
+                lines.append(row(f"test in {dtype}, {words[kind]}, after {step} steps", cells))
     return lines
 
 
@@ -266,7 +325,7 @@ def main() -> None:
     alone = gather(given.alone) if given.alone else gather(given.out, "alone") if repeated else {}
     result = verdict(found)
     print(json.dumps(result, indent=1))
-    print("\n".join(rl_table(found)))
+    print("\n".join([*grpo_table(found), *rl_table(found)]))
     today = datetime.date.today().isoformat()
     if given.write:
         command = "python bench/gsm8k/run.py, then python bench/gsm8k/report.py OUT --write"

@@ -5,7 +5,7 @@ seeds included. So everything is short, and the same for both sides:
 
     sft     7,473 training solutions, 2 epochs of batches of 64, learning rate 1e-4 with linear decay, no warmup.
             All of the following start from its float32 masters, both sides. (First from its bfloat16 files, as if they
-            were float32: docs/results/gsm8k.md says which of its figures are from then.)
+            were float32: docs/results/gsm8k.md says which of its figures are from then. grpo_files is grpo from then.)
     pilot   grpo, 24 steps with each of LEARNING_RATES, on seed 0. The one with the highest accuracy on 1,024 training
             questions (four samples each) is that of everything below, of both sides. The test set is not looked at.
     rl      grpo, dapo, ppo (separate critic), rloo: 32 steps of 64 prompts x 8 completions of at most 192 tokens,
