@@ -96,7 +96,7 @@ class ModelServer:
 
     def _generate(self, generation: Generation, call: Call, *, chat: bool) -> http_server.Reply:
         for request in generation.requests:
-            self._engine.check(request)
+            self._engine.check(request, only_prompt=generation.only_prompt)
         reply = Reply.create(generation, self.model.tokenizer, self.name, self._weights_ids, chat=chat)
         if generation.only_prompt:
             return reply.prompts_only(self._score(generation, [()] * len(generation.requests)))

@@ -145,6 +145,16 @@ def test_echo_has_the_log_probs_of_training(server: Served) -> None:
     assert [max(top.values()) for top in sampled["top_logprobs"][5:]] == sampled["token_logprobs"][5:]  # greedy
 
 
+def test_an_echo_alone_may_fill_the_context(server: Served) -> None:
+    longest = server.server._engine.longest_sequence
+    body = {"prompt": [5] * longest, "max_tokens": 0, "echo": True, "logprobs": 0}
+    _, reply = server.ask("/v1/completions", body)
+    assert len(reply["choices"][0]["logprobs"]["token_logprobs"]) == longest
+    for longer in ({"max_tokens": 1}, {"prompt": [5] * (longest + 1)}):
+        status, reply = server.ask("/v1/completions", body | longer)
+        assert status == 400 and f"a sequence holds {longest}" in reply["error"]["message"]
+
+
 def test_a_stop_text_ends_the_text_before_it(server: Served) -> None:
     body = {"prompt": "abc", "max_tokens": 30, "temperature": 0}
     _, whole = server.ask("/v1/completions", body)

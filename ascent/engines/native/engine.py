@@ -133,12 +133,13 @@ class NativeEngine:
         """Tokens of a prompt with its completion: `max_model_len`, or what a smaller KV cache holds."""
         return min(self.max_model_len, self._blocks.num_usable * self._blocks.block_size)
 
-    def check(self, request: Request) -> None:
-        """ValueError for a request that this engine can never complete."""
-        owner, total = f"request {request.prompt_id!r}/{request.sample}", len(request.tokens) + request.max_new_tokens
+    def check(self, request: Request, *, only_prompt: bool = False) -> None:
+        """ValueError for a request that this engine can never complete; `only_prompt`: nothing will be sampled."""
+        owner, new = f"request {request.prompt_id!r}/{request.sample}", 0 if only_prompt else request.max_new_tokens
+        total = len(request.tokens) + new
         if total > self.max_model_len:
             raise ValueError(
-                f"{owner}: {len(request.tokens)} prompt tokens and max_new_tokens={request.max_new_tokens} make "
+                f"{owner}: {len(request.tokens)} prompt tokens and max_new_tokens={new} make "
                 f"{total}, but a sequence holds {self.max_model_len}; shorten the prompt or lower max_new_tokens"
             )
         needed = self._blocks.blocks_needed(total)
