@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from reward import is_correct
-from settings import COMPARED, RL, VARIANTS, Study
+from settings import RL, VARIANTS, Study
 
 import ascent
 from ascent.maths.estimates import estimate
@@ -58,9 +58,8 @@ class Evaluator:
 
 def test_points(study: Study, stage: str, seed: int | None) -> list[dict[str, Any]]:
     """The tests of every model that the stage saved, by dtype and step. The files of both sides are float32. A bfloat16
-    model has their roundings for weights, and after training from bfloat16 files it can be quite another model: what is
-    compared is tested in both. Every test is kept at once, for a stage that is stopped; the models of the last step
-    that is compared come first."""
+    model has their roundings for weights, and after training from bfloat16 files it can be quite another model. Every
+    test is kept at once, for a stage that is stopped; the models of the last step that is compared come first."""
     from safetensors.torch import load_file
 
     folders = sorted(study.points(stage, seed).iterdir(), key=lambda each: int(each.name))
@@ -68,7 +67,7 @@ def test_points(study: Study, stage: str, seed: int | None) -> list[dict[str, An
         folders = [each for each in folders if int(each.name) >= study.settings.trl_steps]
     path = study.result(f"test_{stage}", seed).with_suffix(".jsonl")
     found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    for dtype in ("bfloat16", "float32") if stage in COMPARED else (study.settings.dtype,):
+    for dtype in ("bfloat16", "float32"):
         done = [each["step"] for each in found if each["dtype"] == dtype]
         if len(done) < len(folders):
             evaluator = Evaluator(study, study.model, dtype=dtype)  # TRL's models have no tokenizer beside them

@@ -79,16 +79,22 @@ def verdict(found: dict[str, Any]) -> dict[str, Any]:
     start = end_of_sft(found) if "test_sft" in found else None
     result = {"start": start, "sft_tokens_per_second": sft_rates(found), "training_reward": training_rewards(found)}
     result |= compare(found, (*SEEDED, BEFORE), "bfloat16")
-    tests = [found.get(f"test_{name}", {}) for name in found if name.rpartition("-")[0] in PHASES[2]]
-    if all(any(point["dtype"] == "float32" for point in each.get("points", [])) for each in tests):
-        result["float32"] = compare(found, PHASES[2], "float32")  # or it would be that of another dtype in part
-        result["between_dtypes"] = between_dtypes(found)
+    both = [stage for stage in (*SEEDED, BEFORE) if is_tested_in_float32(found, stage)]
+    if set(PHASES[2]) <= set(both):
+        result["float32"] = compare(found, both, "float32")
+        result["between_dtypes"] = between_dtypes(found, both)
     return result
 
 
-def between_dtypes(found: dict[str, Any]) -> dict[str, float]:
-    """The models of both sides of GRPO, each tested in both dtypes: the largest differences."""
-    names = [f"{stage}-{seed}" for stage in PHASES[2] for seed in SEEDS]
+def is_tested_in_float32(found: dict[str, Any], stage: str) -> bool:
+    """Every seed, or its figures would be those of another dtype in part."""
+    curves = [points_of(found, f"{stage}-{seed}", "float32")[1:] for seed in SEEDS]
+    return any(curves) and all(point["dtype"] == "float32" for curve in curves for point in curve)
+
+
+def between_dtypes(found: dict[str, Any], stages: Iterable[str]) -> dict[str, float]:
+    """Models that are tested in both dtypes: the largest differences."""
+    names = [f"{stage}-{seed}" for stage in stages for seed in SEEDS]
     pairs = [
         (low, high) for name in names
         for low, high in zip(points_of(found, name)[1:], points_of(found, name, "float32")[1:], strict=True)

@@ -32,9 +32,10 @@ seeds included. So everything is short, and the same for both sides:
 
 Both sides have float32 master weights and compute in bfloat16. The reward is 1 for the right number after "####" and 0
 otherwise, on both sides by the same function. Models are saved every eight steps and tested afterwards, those of both
-sides by the same engine: greedy, and the mean of eight samples. What is saved is float32 on both sides; what is
-compared is tested in bfloat16 and in float32, everything else in bfloat16. Models of rloo, ppo and dapo are tested
-after 24 and 32 steps only (changed before any of them had run, for want of time).
+sides by the same engine: greedy, and the mean of eight samples. What is saved is float32 on both sides. Models of sft,
+rl and dpo are tested in bfloat16 and in float32 (first in the dtype of their files, ours in bfloat16 and TRL's in
+float32; rloo, ppo and dapo so far in bfloat16 only), those of tools and code in bfloat16. Models of rloo, ppo and dapo
+are tested after 24 and 32 steps only (changed before any of them had run, for want of time).
 
 Wall-clock is compared for sft and grpo, which have the GPU to themselves; the others share it.
 
@@ -77,7 +78,6 @@ DPO_CELLS = (("bfloat16", "files"), ("float32", "files"), ("bfloat16", "masters"
 CELLS = {  # stages with a number in place of a seed
     "pilot": len(LEARNING_RATES), "digest_ppo": len(DIGEST_CELLS), "dpo": len(DPO_CELLS), "trl_dpo": len(DPO_CELLS),
 }  # fmt: skip
-COMPARED = ("sft", "trl_sft", "grpo", "trl_grpo", "dpo", "trl_dpo")  # tested in both dtypes
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def test_the_verdict(study: Any) -> None:
     assert in_float32["grpo"][4]["mean"] == pytest.approx(0.3) and in_float32["trl_grpo"][4]["mean"] == pytest.approx(
         0.2
     )
-    assert report.verdict(found)["between_dtypes"] == {"models": 8, **dict.fromkeys(report.KINDS, pytest.approx(0.1))}
+    assert report.verdict(found)["between_dtypes"] == {"models": 10, **dict.fromkeys(report.KINDS, pytest.approx(0.1))}
     assert report.verdict(found)["sft_tokens_per_second"] == {}
     found |= {
         "sft": {"steps": [{"step": 1, "tokens/trained": 30.0}] * 2, "seconds": 2.0},
@@ -168,6 +168,9 @@ def test_the_verdict(study: Any) -> None:
     assert report.verdict(found)["sft_tokens_per_second"] == {"sft": 30.0, "trl_sft": 10.0}
     low = [point for point in found["test_grpo-2"]["points"] if point["dtype"] == "bfloat16"]
     assert "float32" not in report.verdict(found | {"test_grpo-2": {"points": low}})
+    found["rloo-2"] = found["grpo-2"] | {"points": low}
+    assert report.verdict(found)["float32"]["mean@8"]["accuracy"].keys() == {"grpo", "trl_grpo"}
+    assert report.verdict(found)["between_dtypes"]["models"] == 8
 
 
 def test_the_page_has_the_table_of_the_committed_results(study: Any) -> None:
