@@ -7,7 +7,7 @@ DOCS_STAMP := $(VENV)/.docs-installed
 # worksteal: the tests of a file stay in one process, which then trains their shared runs once.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help setup check test test-learning quickstart bench docs wheel
+.PHONY: help setup check test test-learning quickstart docs wheel
 .DEFAULT_GOAL := help
 
 help:  ## List the targets.
@@ -48,10 +48,6 @@ test-learning: setup  ## The long learning studies, resumable by row. ASCENT_LEA
 
 quickstart: setup  ## Train a small policy from scratch in minutes: SFT, then RL with a verifier.
 	$(BIN)/ascent quickstart
-
-bench: setup  ## Run every benchmark in bench/.
-	@ls bench/*.py >/dev/null 2>&1 || { echo "bench/ holds no benchmark yet"; exit 1; }
-	@set -e; for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
 $(DOCS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[docs]'
