@@ -279,8 +279,8 @@ def copy_with(mutation: Mutation, unbroken: Path, folder: Path) -> Path:
 # Importing torch and transformers costs more than the tests do, so one process imports what the package imports from
 # them, and forks a child for every copy. The list is made by a first child: the process itself must not know `ascent`.
 DRIVER = """
-import importlib, json, os, sys, traceback
-import pytest, torch
+import gc, importlib, json, os, sys, traceback
+import anyio.pytest_plugin, hypothesis.strategies, pytest, torch
 root, jobs = sys.argv[1], json.loads(sys.stdin.read())
 
 def forked(work):
@@ -320,6 +320,8 @@ for name in open(listed).read().split():
         importlib.import_module(name)
     except ImportError:  # a name that another module put there
         pass
+gc.collect()
+gc.freeze()  # pytest collects garbage several times as it ends: not all of torch each time
 print(json.dumps([forked(lambda: test(*job)) for job in jobs]))
 """
 
