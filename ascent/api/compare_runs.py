@@ -15,7 +15,7 @@ from ascent.config.yaml_text import read as read_yaml
 from ascent.feedback.win_rate import wilson
 from ascent.maths.estimates import estimate, student_interval
 from ascent.metrics import EVAL, larger_is_better
-from ascent.runs.curves import FORMATS, MAIN, MAX_PANELS, Point, draw_comparison, merge_curves, points
+from ascent.runs.curves import FORMATS, MAIN, MAX_PANELS, Point, best_point, draw_comparison, merge_curves, points
 from ascent.runs.folder import CONFIG, INPUTS, Run, list_runs, read_run
 from ascent.tasks.named import is_task
 
@@ -35,7 +35,11 @@ class RunScore:
 
 @dataclass(frozen=True)
 class MetricScores:
-    """The last and the best value of a metric, and its curve as (step, value)."""
+    """The last and the best value of a metric, and its curve as (step, value).
+
+    The best is among values that were measured as the last one was: another held-out set or reward since a resume
+    leaves out those before it.
+    """
 
     last: RunScore
     best: RunScore
@@ -174,12 +178,11 @@ def _panels(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
 
 
 def _scores(run: Run, names: Sequence[str]) -> dict[str, MetricScores]:
-    found = {}
+    found, recipe = {}, settings_of(run)
     for name in names:
         curve = points(run.metrics, name)
         if curve:
-            pick = max if larger_is_better(name) else min
-            best = pick(curve, key=lambda point: point[1])
+            best = best_point(name, curve, run.changes, recipe)
             found[name] = MetricScores(score_at(run, name, curve[-1]), score_at(run, name, best), curve)
     return found
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ascent.metrics import EVAL, plotted
+from ascent.config.changes import evaluated_since
+from ascent.metrics import EVAL, larger_is_better, plotted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,6 +47,16 @@ def select_metrics(records: Records) -> list[str]:
 def points(records: Records, name: str) -> list[Point]:
     """(step, value) of the finite values."""
     return [(record["step"], record[name]) for record in records if math.isfinite(record.get(name, math.nan))]
+
+
+def best_point(
+    name: str, curve: Sequence[Point], changes: Sequence[Mapping[str, Any]], recipe: Mapping[str, Any]
+) -> Point:
+    """The best of the values that were measured as the last one was. `changes`: the lines of changes.jsonl."""
+    samples = name.startswith(f"{EVAL}reward/")
+    since = evaluated_since(changes, recipe, samples=samples) if name.startswith(EVAL) else 0
+    alike = [each for each in curve if each[0] >= since] or curve[-1:]
+    return (max if larger_is_better(name) else min)(alike, key=lambda point: point[1])
 
 
 def draw(records: Records, path: Path, *, title: str = "") -> list[str]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ascent.feedback.win_rate import wilson
-from ascent.metrics import EVAL, larger_is_better
+from ascent.metrics import EVAL
 from ascent.runs import seek
-from ascent.runs.curves import MAIN
+from ascent.runs.curves import MAIN, best_point
 from ascent.runs.folder import ANSWERS, CHANGES, CONFIG, INPUTS, METRICS, OUTCOME, find_runs, state_of
 from ascent.runs.jsonl import numbers
 from ascent.runs.lock import NAME as LOCK
@@ -116,7 +116,10 @@ class RunReader:
 
     def details(self) -> dict[str, Any] | None:
         """The part that reads more, if it is up to date."""
-        return self._details if self._details_of == self.files.signature(METRICS, ANSWERS) else None
+        return self._details if self._details_of == self._details_signature() else None
+
+    def _details_signature(self) -> object:
+        return self.files.signature(METRICS, ANSWERS, INPUTS, CHANGES)
 
     def scores(self) -> dict[str, Any]:
         """The same, read now."""
@@ -125,14 +128,16 @@ class RunReader:
         return self._details
 
     def update_details(self) -> None:
-        signature = self.files.signature(METRICS, ANSWERS)
+        signature = self._details_signature()
         self._read_evaluations()
         name = next((each for each in MAIN if each.startswith(EVAL) and any(each in row for row in self._evals)), None)
         self._details, self._details_of = {"metric": name, **self._spark()}, signature
         if name is not None:
             scored = [(int(row["step"]), row[name]) for row in self._evals if math.isfinite(row.get(name, math.nan))]
-            best = (max if larger_is_better(name) else min)(scored, key=lambda point: point[1])
-            self._details |= {"last": self.score(name, *scored[-1]), "best": self.score(name, *best)}
+            records = self.files.records(CHANGES)
+            changes = [each for each in records if "key" in each and isinstance(each.get("step"), int)]
+            step, value = best_point(name, scored, changes, self.recipe())
+            self._details |= {"last": self.score(name, *scored[-1]), "best": self.score(name, int(step), value)}
 
     def _spark(self) -> dict[str, Any]:
         with self.files.open(METRICS) as file:

@@ -57,6 +57,15 @@ def test_differing_settings_and_the_best_by_direction(tmp_path: Path) -> None:
     json.dumps(found.as_dict())
 
 
+def test_the_best_is_of_the_evaluation_that_the_last_is_of(tmp_path: Path) -> None:
+    scores = {0: {CORRECT: 0.9}, 4: {CORRECT: 0.8, "loss/total": 1.0}, 6: {CORRECT: 0.4}, 9: {CORRECT: 0.3}}
+    a, b = (make_run(tmp_path / name, f"seed: {seed}\n", scores) for seed, name in enumerate("ab"))
+    changed = {"step": 5, "key": "data.evaluate", "input": True, "was": {}, "now": {}}
+    (tmp_path / "b/changes.jsonl").write_text(json.dumps(changed) + "\n")
+    found = [each.scores[CORRECT] for each in ascent.compare_runs([a, b]).runs]
+    assert [(each.best.step, each.last.step) for each in found] == [(0, 9), (6, 9)]
+
+
 def test_intervals_of_one_run_are_over_its_prompts(tmp_path: Path) -> None:
     metrics = {0: {CORRECT: 0.5, "eval/reward/mean": 0.0}, 3: {CORRECT: 0.75, "eval/reward/mean": 0.4}}
     answers: Any = {0: [(1.0, 0.0), (0.0, 0.0)], 3: [(1.0, 0.1), (1.0, 0.2), (1.0, 0.3), (0.0, 1.0)]}

@@ -131,6 +131,23 @@ def test_changes_of_the_recipe_apply(tmp_path: Path) -> None:
     assert RunReader("a", run).recipe()["update.learning_rate"] == 0.5
 
 
+def test_the_best_score_is_of_the_evaluation_that_the_last_is_of(tmp_path: Path) -> None:
+    """Scores fall from step 2 on; from step 5 on something else is evaluated."""
+    run = write_run(tmp_path / "a")
+    lines = [{"step": step, "eval/reward/correct": 1 - step / 10} for step in (2, 4, 6, 8)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    best = []
+    for change in (
+        {"step": 5, "key": "data.train", "input": True},
+        {"step": 5, "key": "data.evaluate", "input": True},
+        {"step": 9, "key": "rewards[0].use", "was": "a", "now": "b"},
+        {"step": "x", "key": "data.evaluate", "input": True},
+    ):
+        (run / "changes.jsonl").write_text(json.dumps(change) + "\n")
+        best.append(line_of(Library([tmp_path]), "a")["best"]["step"])
+    assert best == [2, 6, 8, 2]
+
+
 def test_many_runs_are_listed_before_all_is_known(tmp_path: Path) -> None:
     for number in range(5):
         write_run(tmp_path / f"r{number}", evaluate_every=1)
