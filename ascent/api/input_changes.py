@@ -20,6 +20,7 @@ from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.plan.resolve import Plan
 from ascent.runs import jsonl
 from ascent.runs.folder import CHANGES, CONFIG, INPUTS, read_json
+from ascent.setup.early_checks import check_names
 from ascent.setup.fingerprints import FingerprintReader, Input, InputName, difference, find_inputs, unchecked
 from ascent.setup.objects import describe_unchecked
 
@@ -42,6 +43,7 @@ def record_inputs(plan: Plan, folder: Path, *, say: Say, ranks: Ranks = SINGLE) 
 
 
 def _read_inputs(plan: Plan, folder: Path, say: Say) -> list[Input]:
+    check_names(plan)
     reader = FingerprintReader(folder, plan.config.seed, objects=plan.objects)
     found = [reader(each) for each in find_inputs(plan)]
     for line in (*reader.hashing.words(), *describe_unchecked(plan.objects)):

@@ -108,6 +108,15 @@ def find(use: str, **options: Any) -> Reward:
     return bind(use, find_target("reward", use, BUILT_IN), options)
 
 
+def check(use: str, **options: Any) -> None:
+    """The errors of `find` that need no reward to be made."""
+    target = find_target("reward", use, BUILT_IN)
+    if isinstance(target, type):
+        check_options(f"reward {use}", target, options)
+    else:
+        bind(use, target, options)
+
+
 def bind(use: str, target: Any, options: dict[str, Any]) -> Reward:
     """A reward object, called `use` in messages, with its options bound."""
     if isinstance(target, type):

@@ -21,7 +21,7 @@ from ascent.rewards.calls import CallOptions
 from ascent.rewards.combine import Combination, Gate, Term
 from ascent.rewards.model_reward import ModelReward
 from ascent.rewards.outcome import Tally
-from ascent.rewards.registry import BUILT_IN, Reward, bind, signature_taken
+from ascent.rewards.registry import BUILT_IN, Reward, bind, check, signature_taken
 from ascent.rewards.steps import Decode
 from ascent.rollouts.score import ENV, RewardPipeline, Scorer
 from ascent.setup.objects import is_object, label_of
@@ -100,6 +100,17 @@ def rewards_for_workers(plan: Plan) -> dict[str, dict[str, Any]]:
         for each in _listed(plan)
         if each.use not in OF_THE_TRAINER and each.use not in plan.objects
     }
+
+
+def check_rewards(plan: Plan) -> None:
+    """ValueError for a name or an option that is wrong; no reward is made."""
+    for place, each in enumerate(_listed(plan)):
+        if each.use not in OF_THE_TRAINER and each.use not in plan.objects:
+            options = {key: value for key, value in each.options.items() if key not in OF_A_TERM}
+            try:
+                check(each.use, **options)
+            except ValueError as error:
+                raise ValueError(f"rewards[{place}]: {error}") from error
 
 
 def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:
