@@ -16,6 +16,7 @@ from ascent.maths.batch import PackedBatch
 from ascent.models.memory import Forecast
 from ascent.progress import phase
 from ascent.runs.terminal import Display
+from ascent.setup.early_checks import check_names
 from ascent.setup.layout import Layout
 from ascent.setup.offline import Training
 
@@ -69,6 +70,7 @@ def check(
     if processes < 1:
         raise ValueError(f"processes={processes}; it must be at least 1")
     plan = plan_of(recipe, overrides)
+    check_names(plan)
     say_slow(plan, say)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         display = Display() if progress else None

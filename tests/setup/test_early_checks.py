@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import ascent
+from ascent.api import check
 from ascent.config.validate import validate
 from ascent.plan.resolve import resolve
 from ascent.setup import fingerprints
@@ -39,6 +40,9 @@ def test_it_is_refused_before_anything_is_read(
     with pytest.raises(ValueError, match=words):
         ascent.train(recipe | changed, run=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(check, "assemble", lambda *_: pytest.fail("it was loaded"))
+    with pytest.raises(ValueError, match=words):
+        ascent.check(recipe | changed, progress=False)
 
 
 def test_no_reward_is_made(tmp_path: Path) -> None:
