@@ -70,8 +70,8 @@ def check(
     if processes < 1:
         raise ValueError(f"processes={processes}; it must be at least 1")
     plan = plan_of(recipe, overrides)
-    check_names(plan)
     say_slow(plan, say)
+    check_names(plan)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         display = Display() if progress else None
         if display is not None:
