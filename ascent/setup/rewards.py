@@ -93,22 +93,22 @@ def names_of(plan: Plan) -> list[str]:
 def rewards_for_workers(plan: Plan) -> dict[str, dict[str, Any]]:
     """The rewards that may run in other processes, by name, as a worker finds them."""
     return {
-        _called(each, False)[0]: {
-            "use": each.use,
-            "options": {key: value for key, value in each.options.items() if key not in OF_A_TERM},
-        }
+        _called(each, False)[0]: {"use": each.use, "options": _own_options(each)}
         for each in _listed(plan)
         if each.use not in OF_THE_TRAINER and each.use not in plan.objects
     }
+
+
+def _own_options(each: schema.Reward) -> dict[str, Any]:
+    return {key: value for key, value in each.options.items() if key not in OF_A_TERM}
 
 
 def check_rewards(plan: Plan) -> None:
     """ValueError for a name or an option that is wrong; no reward is made."""
     for place, each in enumerate(_listed(plan)):
         if each.use not in OF_THE_TRAINER and each.use not in plan.objects:
-            options = {key: value for key, value in each.options.items() if key not in OF_A_TERM}
             try:
-                check(each.use, **options)
+                check(each.use, **_own_options(each))
             except ValueError as error:
                 raise ValueError(f"rewards[{place}]: {error}") from error
 
