@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.runs.curves import draw, draw_comparison, merge_curves, select_metrics
+from ascent.runs.curves import best_point, draw, draw_comparison, merge_curves, select_metrics
 
 
 def test_main_metrics_come_first_and_others_fill_up() -> None:
@@ -80,3 +80,16 @@ def test_runs_of_one_group_are_drawn_as_their_mean(tmp_path: Path) -> None:
 def test_nothing_to_draw_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to draw"):
         draw([{"step": 1.0, "loss/total": math.nan}], tmp_path / "c.png")
+
+
+def test_the_best_point_is_of_what_the_metric_depends_on() -> None:
+    """Another loss since step 5 is another held-out loss, and the same evaluation by sampled answers."""
+    curve = [(0.0, 3.0), (4.0, 2.0), (6.0, 1.0), (9.0, 0.0)]
+    changes = [{"step": 5, "key": "cells.kl.weight", "was": 0.1, "now": 0.2}]
+    names = ("eval/reward/mean", "eval/completion/length_mean", "eval/preference/accuracy", "reward/mean")
+    found = {name: best_point(name, curve, changes, {})[0] for name in names}
+    assert found == {
+        "eval/reward/mean": 0, "eval/completion/length_mean": 0, "eval/preference/accuracy": 6, "reward/mean": 0,
+    }  # fmt: skip
+    assert best_point("eval/loss/total", curve, changes, {}) == (9, 0)
+    assert best_point("eval/loss/total", curve[:2], changes, {}) == (4, 2)
