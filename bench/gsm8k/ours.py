@@ -12,7 +12,7 @@ from typing import Any
 from evaluate import Evaluator, peak_gb, test_points
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from settings import DPO_CELLS, LEARNING_RATES, VARIANTS, Study
+from settings import DPO_CELLS, LEARNING_RATES, LOW_RATE, VARIANTS, Study
 from torch import Tensor
 
 import ascent
@@ -34,7 +34,11 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
 KEPT = {"step", "loss/total", "reward/mean", "tokens/trained", "completion/length_mean", "policy/entropy",
         "optim/grad_norm", "policy/ref_kl", "policy/ref_kl_k1", "critic/explained_variance",
         *(f"reward/verifier/{part}" for part in ("correct", "facts", "faithful", "brief"))}  # fmt: skip
-OTHER_NUMBERS: Mapping[str, Mapping[str, Any]] = {"ppo_lam1": {"cells.advantage.lam": 1.0}}
+LAM1, SLOW = {"cells.advantage.lam": 1.0}, {"update.learning_rate": LOW_RATE, "run.save_every": 10**6}
+OTHER_NUMBERS: Mapping[str, Mapping[str, Any]] = {
+    "ppo_lam1": LAM1, "grpo_low_rate": SLOW, "rloo_low_rate": SLOW, "dapo_low_rate": SLOW,
+    "ppo_lam1_low_rate": LAM1 | SLOW,
+}  # fmt: skip
 
 
 def train(recipe: Mapping[str, Any], folder: Path) -> Run:

@@ -5,9 +5,11 @@ seeds included. So everything is short, and the same for both sides:
 
     sft     7,473 training solutions, 2 epochs of batches of 64, learning rate 1e-4 with linear decay, no warmup.
             All of the following start from its float32 masters, both sides. (First from its bfloat16 files, as if they
-            were float32: docs/results/gsm8k.md says which of its figures are from then. grpo_files is grpo from then.)
+            were float32; docs/results/gsm8k.md says which of its figures are from then. grpo_files is grpo from then,
+            and so on.)
     pilot   grpo, 24 steps with each of LEARNING_RATES, on seed 0. The one with the highest accuracy on 1,024 training
             questions (four samples each) is that of everything below, of both sides. The test set is not looked at.
+            (pilot_again is the same from the model that the rest starts from; the first was from an earlier one.)
     rl      grpo, dapo, ppo (separate critic), rloo: 32 steps of 64 prompts x 8 completions of at most 192 tokens,
             temperature 1, no KL, one update per step, seeds 1 to 3; TRL's GRPOTrainer the same, 24 steps. Accuracies
             are compared at equal steps up to 24; the other steps are for what fits into a quarter of TRL's time.
@@ -15,6 +17,8 @@ seeds included. So everything is short, and the same for both sides:
             does not sample others for them, so its budget of rollouts is that of the others.
             ppo_lam1 is ppo with lam 1 in place of its row's .95, which leaves the first of 117 tokens .95^116 = .003 of
             the reward before the critic has learned anything (added after the first results of ppo, before its own).
+            low_rate: with LOW_RATE, tested after 32 steps only. (Added when pilot_again had chosen it and one seed of
+            rloo had not learned with the other, before its own results.)
     dpo     pairs of a correct and a wrong sample of the SFT model (7,473 training questions x 8 samples), one epoch in
             batches of 32, beta .1, learning rate 3e-5. (First 2,048 questions and 5e-6: nine steps in which the losses
             of both sides were 0.69 plus rounding.) Three times: from the SFT model's bfloat16 files, in float32 from
@@ -34,8 +38,8 @@ Both sides have float32 master weights and compute in bfloat16. The reward is 1 
 otherwise, on both sides by the same function. Models are saved every eight steps and tested afterwards, those of both
 sides by the same engine: greedy, and the mean of eight samples. What is saved is float32 on both sides. Models of sft,
 rl and dpo are tested in bfloat16 and in float32 (first in the dtype of their files, ours in bfloat16 and TRL's in
-float32; rloo, ppo and dapo so far in bfloat16 only), those of tools and code in bfloat16. Models of rloo, ppo and dapo
-are tested after 24 and 32 steps only (changed before any of them had run, for want of time).
+float32), those of tools and code in bfloat16. Models of rloo, ppo and dapo are tested after 24 and 32 steps only
+(changed before any of them had run, for want of time).
 
 Wall-clock is compared for sft and grpo, which have the GPU to themselves; the others share it.
 
@@ -49,14 +53,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 RL = ("grpo", "dapo", "ppo", "rloo")
-VARIANTS = {"ppo_lam1": "ppo"}  # a stage with other numbers than its row's
+LOW_RATE = 1e-5
+# Stages with other numbers than their row's.
+VARIANTS = {
+    "ppo_lam1": "ppo", "ppo_lam1_low_rate": "ppo", "grpo_low_rate": "grpo", "rloo_low_rate": "rloo",
+    "dapo_low_rate": "dapo",
+}  # fmt: skip
 # In order; the stages of the second and the last phase run side by side, and their seconds say nothing.
 PHASES = (
     ("sft", "trl_sft"),
     ("pilot",),
     ("grpo", "trl_grpo"),
     ("pairs", "test_sft", "test_grpo", "test_trl_grpo", "rloo", "ppo", "dapo", "dpo", "trl_dpo", "tools", "digest",
-     "digest_ppo", "code", "test_trl_sft", "ppo_lam1"),
+     "digest_ppo", "code", "test_trl_sft", *VARIANTS),
 )  # fmt: skip
 SIDE_BY_SIDE = (*PHASES[1], *PHASES[3])
 NEEDS = {"dpo": "pairs", "trl_dpo": "pairs", "digest_ppo": "digest"}

@@ -85,8 +85,8 @@ def measured_recipe(study: Any, name: str, where: Any) -> dict[str, Any]:
         recipe = ours.rl_recipe(where, "rlvr", 1, where.model, where.work, settings.extra_steps, 3e-5)
         return {**recipe, "env": extras.TOOLS, "rewards": [{"use": ours.REWARD}]}
     algorithm = name.removeprefix("gsm8k_")
-    recipe = ours.gsm8k_recipe(where, algorithm, 1, 3e-5, settings.steps)
-    return recipe | (ours.OTHER_NUMBERS["ppo_lam1"] if algorithm == "ppo" else {})
+    stage = "ppo_lam1" if algorithm == "ppo" else f"{algorithm}_low_rate"
+    return dict(ours.gsm8k_recipe(where, algorithm, 1, 3e-5, settings.steps) | ours.OTHER_NUMBERS[stage])
 
 
 GIVEN = {"gsm8k_dpo": ["data=pairs.jsonl"], "digest_ppo": ["model=m", "model.reward_model=r"]}  # by the user
@@ -142,7 +142,7 @@ def results_of(seconds: float, accuracies: list[float]) -> tuple[dict[str, Any],
 
 def test_the_verdict(study: Any) -> None:
     """From .1 after SFT: ours to TRL's .3 after 3 of 4 steps of a second, TRL's took 4 steps of 10."""
-    report = study("report")
+    report = study("verdict")
     found = {"test_sft": results_of(1, [0.0, 0.1])[1]}
     for seed in (1, 2):
         found[f"grpo-{seed}"], found[f"test_grpo-{seed}"] = results_of(1.0, [0.2, 0.4])
@@ -178,17 +178,16 @@ def test_the_page_has_the_table_of_the_committed_results(study: Any) -> None:
     root = FOLDER.parents[1]
     path = max(root.glob("bench/results/*-gsm8k.json"))
     page = (root / "docs/results/gsm8k.md").read_text().splitlines()
-    report = study("report")
-    found = report.gather(path)
-    lines = [*report.grpo_table(found), *report.rl_table(found)]
-    assert len(lines) == 21 and [line for line in lines if line not in page] == []
-    verdict = json.loads(json.dumps(report.verdict(found)))
+    found = study("report").gather(path)
+    lines = study("tables").tables(found)
+    assert len(lines) == 37 and [line for line in lines if line not in page] == []
+    verdict = json.loads(json.dumps(study("verdict").verdict(found)))
     assert verdict == {key: json.loads(path.read_text())[key] for key in verdict}
 
 
 def test_trls_last_accuracy_may_be_behind_its_best(study: Any) -> None:
     """TRL rises from .1 to .3 in 20 seconds and ends at .2, which it passed after 10; ours takes 3."""
-    report = study("report")
+    report = study("verdict")
     found = {"test_sft": results_of(1, [0.1])[1]}
     found["grpo-1"], found["test_grpo-1"] = results_of(1.0, [0.1, 0.3])
     found["trl_grpo-1"], found["test_trl_grpo-1"] = results_of(10.0, [0.3, 0.2])
@@ -197,13 +196,18 @@ def test_trls_last_accuracy_may_be_behind_its_best(study: Any) -> None:
     assert result["seconds_to_trl_of_trls_first"] == {1: pytest.approx(3 / 10)}
 
 
-def test_the_table_leaves_out_what_is_not_complete(study: Any) -> None:
-    report = study("report")
-    found = report.gather(max(FOLDER.parents[1].glob("bench/results/*-gsm8k.json")))
-    whole = report.rl_table(found)
-    assert report.rl_table({name: each for name, each in found.items() if name != "rloo-2"}) == [*whole[:2], *whole[3:]]
-    assert report.rl_table({}) == []
-    assert report.grpo_table({name: each for name, each in found.items() if name != "trl_grpo-2"}) == []
+def test_the_tables_leave_out_what_is_not_complete(study: Any) -> None:
+    tables = study("tables")
+    found = study("report").gather(max(FOLDER.parents[1].glob("bench/results/*-gsm8k.json")))
+    whole, files = tables.rl_table(found, tables.FROM_MASTERS), tables.rl_table(found, tables.FROM_FILES, ("bfloat16",))
+    assert (len(whole), len(files)) == (10, 6)
+    left = {name: each for name, each in found.items() if name not in ("rloo-2", "test_trl_sft", "trl_grpo-2")}
+    assert tables.rl_table(left, tables.FROM_MASTERS) == [*whole[:2], *whole[3:]]
+    assert tables.rl_table({}, tables.FROM_MASTERS) == tables.sft_table(left) == tables.grpo_table(left) == []
+    low = [point for point in found["rloo-2"]["points"] if point["dtype"] == "bfloat16"]
+    found["rloo-2"] = {**found["rloo-2"], "points": low}
+    assert tables.rl_table(found, tables.FROM_MASTERS) == [*whole[:2], *whole[3:]]
+    assert tables.rl_table(found, {"rloo": "RLOO"}, ("bfloat16",))[1].startswith("| RLOO | ")
 
 
 def test_no_question_about_programs_is_both_trained_on_and_tested(study: Any, tmp_path: Path) -> None:
