@@ -146,6 +146,8 @@ def rl(study: Study, stage: str, seed: int) -> dict[str, Any]:
     """Trained; rows that are not compared with TRL's are tested at once."""
     folder, algorithm = study.folder(stage, seed), VARIANTS.get(stage, stage)
     recipe = gsm8k_recipe(study, algorithm, seed, study.learning_rate, study.settings.steps)
+    if stage != "grpo":  # models of earlier steps are not tested, and a checkpoint of PPO has gigabytes
+        recipe["run.save_every"] = study.settings.trl_steps
     found = curve(train(recipe | OTHER_NUMBERS.get(stage, {}), folder))
     keep(study, stage, seed, folder)
     return found if stage == "grpo" else {**found, "points": test_points(study, stage, seed)}
