@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no stage starts after this many")
-    parser.add_argument("--jobs", type=int, default=1, help="at a time, of stages whose time is not compared; each up to 17 GiB")
+    parser.add_argument("--jobs", type=int, default=1, help="stages at a time, of those not timed; up to 17 GiB each")
     parser.add_argument("--tiny", action="store_true", help="a trial on a CPU")
     parser.add_argument("--stage", help="this stage in this process")
     parser.add_argument("--seed", type=int)
