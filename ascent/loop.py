@@ -88,12 +88,15 @@ def _update(parts: LoopParts, step: int) -> dict[str, float]:
     times = dict.fromkeys(("time/step", "time/prepare", "time/update", "time/refresh"), 0.0)
     merged: dict[str, Metric] = {}
     with _timed(times, "time/step"):
+        learning = [each for each in parts.trained if step >= each.starts]
+        for each in learning:
+            each.learner.begin_step(step - each.starts)
         with _timed(times, "time/prepare"):
             batches = parts.source.next(step)
         while batches:
             latest: dict[str, Metric] = {}
             with _timed(times, "time/update"):
-                for each in [each for each in parts.trained if step >= each.starts]:
+                for each in learning:
                     found = each.learner.step(batches, each.objective)
                     own = each is parts.trained[0]
                     latest |= found if own else {_metric_name(each.name, name): found[name] for name in found}

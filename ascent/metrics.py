@@ -122,9 +122,9 @@ REGISTRY: tuple[MetricInfo, ...] = (
     _metric("optim/lr", "", "Learning rate of the step.", plot=12),
     _metric("optim/grad_norm", "", "Gradient norm before clipping.", label="grad", plot=11),
     _metric("optim/grad_norm_<batch>", "", "The same of the rollouts alone, and of the pretraining text alone."),
-    _metric("optim/skipped", "steps", "1 where a non-finite gradient was skipped.", label="skipped"),
+    _metric("optim/skipped", "updates", "Updates that were skipped: their gradient was not finite.", label="skipped"),
     _metric("optim/updates", "updates", "Optimizer steps of this step."),
-    _metric("tokens/run", TOKENS, "Tokens that the update ran through the model; a prompt that neighbors share once."),
+    _metric("tokens/run", TOKENS, "Tokens that the updates ran through the model; a prompt that neighbors share once."),
     _metric(
         "tokens/needed",
         TOKENS,
@@ -147,7 +147,7 @@ REGISTRY: tuple[MetricInfo, ...] = (
     _metric("time/log", SECONDS, "Writing metrics and samples of the step before, to all trackers."),
     _metric("time/save", SECONDS, "Saving the checkpoint of the step before, if it had one."),
     _metric(
-        "time/tokens_per_s", "tokens per second", "Tokens in the step's batches by the time of the whole step.", plot=13
+        "time/tokens_per_s", "tokens per second", "Tokens that the updates ran through the model, by the time of the whole step.", plot=13
     ),
 )
 _PATTERNS = [

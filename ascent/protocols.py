@@ -51,6 +51,9 @@ class Learner(Protocol):
     def logprobs(self, batch: Batch) -> Tensor:
         """The log-probability of every token of a packed batch, without gradient."""
 
+    def begin_step(self, step: int) -> None:
+        """This learner's step of the run, from 0. The learning rate goes by it, however many updates were taken."""
+
     def step(self, batches: Sequence[Batch], objective: Objective) -> Stats:
         """One optimizer step over all micro-batches, with denominators counted over all of them first."""
 

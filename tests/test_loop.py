@@ -32,6 +32,8 @@ class Slope:
     def logprobs(self, batch: Any) -> Any:
         raise NotImplementedError
 
+    def begin_step(self, step: int) -> None: ...
+
     def step(self, batches: Sequence[Any], objective: Any) -> Mapping[str, Value]:
         for target in batches:
             self.speed = 0.9 * self.speed - 0.1 * objective(self.w, target)

@@ -107,7 +107,8 @@ def _growth(plan: Plan, training: Training, steps: Sequence[Mapping[str, float]]
 
     Completions may get as long as they are allowed to. Records are known: three standard deviations above the mean.
     """
-    run, most = [each["tokens/run"] for each in steps], largest_microbatch(plan, training)
+    run = [each["tokens/run"] / each.get("optim/updates", 1) for each in steps]  # of an update
+    most = largest_microbatch(plan, training)
     if not run:  # no step had a training signal
         return float(most)
     largest, rollouts = statistics.fmean(run) + 3 * statistics.pstdev(run), plan.config.rollouts

@@ -26,6 +26,18 @@ class Mean(NamedTuple):
         return float(self.total) / float(self.over) if float(self.over) else float("nan")
 
 
+class Sum(NamedTuple):
+    """A count: of several updates, the count of all."""
+
+    total: Tensor
+
+    def merge(self, other: Sum) -> Sum:
+        return Sum(self.total + other.total)
+
+    def value(self) -> float:
+        return float(self.total)
+
+
 class Std(NamedTuple):
     """A standard deviation (over n), in float64 because squares near a large mean cancel in float32."""
 
@@ -96,7 +108,7 @@ class Min(NamedTuple):
         return math.nan if found == math.inf else found
 
 
-Accumulator = Mean | Std | ExplainedVariance | EffectiveSampleFraction | Max | Min
+Accumulator = Mean | Sum | Std | ExplainedVariance | EffectiveSampleFraction | Max | Min
 Metrics = Mapping[str, Accumulator]
 
 

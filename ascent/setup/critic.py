@@ -130,6 +130,7 @@ def learner_of(
     return LocalLearner(
         critic,
         schedule,
+        updates=updates,
         adam=adam_of(plan),
         max_grad_norm=config.update.max_grad_norm,
         ranks=ranks,

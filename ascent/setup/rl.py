@@ -270,6 +270,7 @@ class RLSetup:
         return LocalLearner(
             model,
             Schedule(config.update.learning_rate, config.update.schedule, warmup, steps),
+            updates=updates,
             adam=adam_of(plan),
             max_grad_norm=config.update.max_grad_norm,
             temperature=config.rollouts.temperature,

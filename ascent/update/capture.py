@@ -71,6 +71,9 @@ class CapturingLearner:
     def __init__(self, name: str, learner: LocalLearner, records: list[UpdateRecord]) -> None:
         self.name, self.learner, self.records = name, learner, records
 
+    def begin_step(self, step: int) -> None:
+        self.learner.begin_step(step)
+
     def step(self, batches: Sequence[PackedBatch], objective: Objective) -> dict[str, Accumulator]:
         record = capture_update(self.name, self.learner, batches, objective)
         stats = self.learner.step(batches, objective)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ascent.losses.objective import mismatched_score
 from ascent.maths.batch import PackedBatch, concat, split
-from ascent.maths.metrics import Accumulator, Mean, Metrics, single
+from ascent.maths.metrics import Accumulator, Mean, Metrics, Sum, single
 from ascent.models.dropout import disable_dropout
 from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.progress import add_tokens, track
@@ -57,7 +57,8 @@ class LocalLearner:
     Every rank is given all micro-batches and runs its share of them. A model that is divided over ranks
     (`update.fsdp`) comes with the same model as a `whole`, which gets the new weights when a state is saved, and after
     every step where it `samples`. The model's dropout is disabled. A step whose gradient is not finite changes nothing
-    and is counted (`skipped`); `max_skipped` of them in a row raise `Diverged`.
+    and is counted (`skipped`); `max_skipped` of them in a row raise `Diverged`. A step of the run has at most `updates`
+    of the learner's, by which the schedule counts: those that are left out are passed over.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class LocalLearner:
         model: Model,
         schedule: Schedule,
         *,
+        updates: int = 1,
         adam: Adam | None = None,
         max_grad_norm: float = 1.0,
         temperature: float = 1.0,
@@ -88,11 +90,15 @@ class LocalLearner:
         if unrounded:
             self.optimizer.start_from(unrounded)
         self.steps, self.skipped, self.skipped_in_a_row = 0, 0, 0
+        self._updates, self._position, self._learning_rate = updates, 0, 0.0  # the next in the schedule, and the last
         self.persistent: dict[str, Tensor] = {}  # statistics that enter their own next value
         first = next(iter(self.optimizer.weights.values()))
         self._device, self._dtype = first.device, master_dtype(first)
         disable_dropout(model.modules())
         model.eval()
+
+    def begin_step(self, step: int) -> None:
+        self._position = step * self._updates
 
     def step(self, batches: Sequence[PackedBatch], objective: Objective) -> dict[str, Accumulator]:
         """One optimizer step over all micro-batches; returns the metrics of the whole step."""
@@ -168,10 +174,11 @@ class LocalLearner:
         """Take the optimizer step, or skip it if the gradient is not finite."""
         norm = self.optimizer.norm()
         finite = bool(torch.isfinite(norm))
-        learning_rate = self.schedule.at(self.steps)
+        self._learning_rate = self.schedule.at(self._position)
         self.steps += 1
+        self._position += 1
         if finite:
-            self.optimizer.step(learning_rate, norm=norm, max_norm=self.max_grad_norm)
+            self.optimizer.step(self._learning_rate, norm=norm, max_norm=self.max_grad_norm)
             self.skipped_in_a_row = 0
         else:
             self.skipped += 1
@@ -182,8 +189,8 @@ class LocalLearner:
             raise Diverged(self._divergence_message(float(norm), broken, metrics))
         return {
             "optim/grad_norm": single(norm) if finite else Mean(torch.zeros(()), torch.zeros(())),
-            "optim/lr": single(torch.tensor(learning_rate)),
-            "optim/skipped": single(torch.tensor(float(not finite))),
+            "optim/lr": single(torch.tensor(self._learning_rate)),
+            "optim/skipped": Sum(torch.tensor(float(not finite))),
         }
 
     def _divergence_message(self, norm: float, broken: Sequence[str], metrics: Metrics) -> str:
@@ -292,7 +299,8 @@ class LocalLearner:
     ) -> dict[str, Accumulator]:
         """The token counts of all ranks, and those of the step's statistics that are scalars."""
         scalars = {f"statistic/{name}": value for name, value in statistics[0].items() if value.ndim == 0}
-        return {name: single(value) for name, value in {**token_metrics(tokens), **scalars}.items()}
+        counts = {name: Sum(value) for name, value in token_metrics(tokens).items()}
+        return {**counts, **{name: single(value) for name, value in scalars.items()}}
 
     def weights(self) -> Weights:
         """The live weights under the model's names, without copies. Of a divided model that samples, the whole's."""
@@ -336,7 +344,7 @@ class LocalLearner:
         if broken:
             raise Diverged(
                 f"after optimizer step {self.steps} {len(broken)} of {len(weights)} weights are not finite, first "
-                f"{broken[:3]}; nothing was saved. The last learning rate was {self.schedule.at(self.steps - 1):.3g}: "
+                f"{broken[:3]}; nothing was saved. The last learning rate was {self._learning_rate:.3g}: "
                 "resume from the last checkpoint, or start again, with a lower update.learning_rate"
             )
 
@@ -351,6 +359,7 @@ class LocalLearner:
                 "model from the same checkpoint before its learner's state"
             )
         self.steps, self.skipped = state["steps"], state["skipped"]
+        self._position = self.steps
         self.skipped_in_a_row = state["skipped_in_a_row"]
         self.persistent = {name: value.to(self._device) for name, value in state["persistent"].items()}
         if self.whole is not None:
