@@ -147,7 +147,10 @@ REGISTRY: tuple[MetricInfo, ...] = (
     _metric("time/log", SECONDS, "Writing metrics and samples of the step before, to all trackers."),
     _metric("time/save", SECONDS, "Saving the checkpoint of the step before, if it had one."),
     _metric(
-        "time/tokens_per_s", "tokens per second", "Tokens that the updates ran through the model, by the time of the whole step.", plot=13
+        "time/tokens_per_s",
+        "tokens per second",
+        "Tokens that the updates ran through the model, by the time of the whole step.",
+        plot=13,
     ),
 )
 _PATTERNS = [

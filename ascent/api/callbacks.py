@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ascent.rewards.outcome import place_of
+from ascent.rewards.outcome import place_of, plain_number
 
 METHODS = ("on_step", "on_evaluate", "on_end")
 RULE = "a function of (step, metrics), or an object with on_step, on_evaluate or on_end"
@@ -48,7 +48,7 @@ class Callbacks:
             if method in methods and self._error is None:
                 name = f"callback {getattr(methods[method], '__qualname__', method)}"
                 try:
-                    returned = methods[method](step, dict(value) if isinstance(value, Mapping) else value)
+                    returned = plain_number(methods[method](step, dict(value) if isinstance(value, Mapping) else value))
                 except Exception as error:
                     self._fail(f"{name} raised {type(error).__name__}: {error}{place_of(error)}", step, error)
                     continue

@@ -8,6 +8,7 @@ from pathlib import Path
 from ascent.api.model_card import run_of, write_card
 from ascent.api.push import check_push, push_folder
 from ascent.checkpoints import export as exporting
+from ascent.checkpoints import manifest
 from ascent.checkpoints.save import Writer
 from ascent.models import adapters, heads
 from ascent.models.load import Heads, load
@@ -48,6 +49,7 @@ def export(
     folder = model_folder(str(model))
     if not isinstance(folder, Path):
         raise ValueError(f"{model} is a hub name; export takes a run or a model folder of this machine")
+    _check_whole(folder)
     exporting.check_free(Path(target))
     write_model, run = _writer(folder, trust_remote_code), run_of(folder)
 
@@ -60,6 +62,16 @@ def export(
     if push is not None:
         say(f"pushed to {push_folder(written, push, private=private)}")
     return written
+
+
+def _check_whole(folder: Path) -> None:
+    """ValueError if the model of a checkpoint is not what was saved."""
+    checkpoint = folder.parent
+    if (checkpoint / manifest.NAME).is_file():
+        try:
+            manifest.verify(checkpoint, under=f"{folder.name}/")
+        except manifest.CheckpointError as error:
+            raise ValueError(f"{checkpoint} cannot be exported: {error}; name another checkpoint of the run") from error
 
 
 def _writer(folder: Path, trust_remote_code: bool) -> Writer:

@@ -11,14 +11,14 @@ from typing import Any
 
 from ascent import __version__
 from ascent.algorithms import TABLE
-from ascent.api.compare_runs import format_setting, score_at
+from ascent.api.compare_runs import format_setting, score_at, settings_of
 from ascent.api.input_changes import read as read_inputs
 from ascent.config.changes import flatten_mapping
 from ascent.config.yaml_text import read as read_yaml
 from ascent.config.yaml_text import write as write_yaml
 from ascent.metrics import EVAL
 from ascent.models.heads import NORMALIZATION
-from ascent.runs.curves import MAIN, points
+from ascent.runs.curves import MAIN, comparable, points
 from ascent.runs.folder import CONFIG, INPUTS, Run, read_run
 from ascent.setup.fingerprints import REVISION
 
@@ -115,14 +115,16 @@ def _training(settings: Mapping[str, Any], run: Run, step: int) -> str:
 
 
 def _metrics(run: Run, step: int) -> str:
-    """Held-out metrics at the first evaluation and at the exported step, with the interval over prompts where known."""
-    rows = []
+    """Held-out metrics at the first comparable evaluation and at the exported step, with the interval over prompts
+    where known."""
+    rows, recipe = [], settings_of(run)
     for name in (each for each in MAIN if each.startswith(EVAL)):
         curve = [point for point in points(run.metrics, name) if point[0] <= step]
         if curve:
             last = score_at(run, name, curve[-1])
             interval = f"{last.low:.3g} to {last.high:.3g}" if last.low is not None and last.high is not None else ""
-            first = f"{curve[0][1]:.4g} (step {curve[0][0]:.0f})"
+            first_step, value = comparable(name, curve, run.changes, recipe)[0]
+            first = f"{value:.4g} (step {first_step:.0f})"
             rows.append(f"| `{name}` | {first} | {last.value:.4g} (step {last.step}) | {interval} |\n")
     if not rows:
         return "## Held-out metrics\n\nNothing was evaluated on held-out data.\n"

@@ -120,7 +120,6 @@ class Policy:
         if head == "critic":
             zero_new_head(self.model)
         self.calls = 0  # of `sample`: with the seed they key its noise
-        self._objectives: dict[Any, tuple[Loss, Objective]] = {}  # with the loss, whose id is the key
         self._env = env
 
     @property
@@ -206,6 +205,9 @@ class Policy:
         Yields the micro-batches of one update, for `step`, which then needs `old_logprobs_T`; it is added here.
         `whole_groups` keeps the completions of a prompt in one update.
         """
+        for name, number in (("count", count), ("epochs", epochs)):
+            if number < 1:
+                raise ValueError(f"{name}={number} would train on nothing; it must be at least 1")
         check_batch(batch)
         if "versions_T" in batch and "old_logprobs_T" not in batch and self.head != "scalar":
             check_versions([batch], self.steps)
@@ -240,6 +242,7 @@ class Policy:
         """Save weights, optimizer and counters as the checkpoint of a step of the loop; the last two are kept."""
         longest = self._sampler.longest if "_sampler" in self.__dict__ else 0
         state = {"learner": self.learner.state(), "calls": self.calls, "longest": longest}
+        state["learning_rate"] = self.learning_rate
         save(Path(folder), step, state, {"model": self.model.save})
 
     def restore(self, folder: str | Path) -> int:
@@ -248,6 +251,7 @@ class Policy:
         if found is None:
             return 0
         self.close()
+        rate = self.learning_rate
         self.learner.close()
         self.model = load_policy(self.plan, self._folder, found.folder / "model").eval()
         for name in ("learner", "_reference", "_renderers"):  # of the model before
@@ -255,6 +259,7 @@ class Policy:
         state = read_state(found.folder)
         self.learner.load_state(state["learner"])
         self.calls = state["calls"]
+        self.learning_rate = state.get("learning_rate", rate)
         self._sampler.longest = state.get("longest", 0)
         return found.step
 
@@ -332,14 +337,10 @@ class Policy:
             raise ValueError(str(error.args[0])) from error
 
     def _objective(self, loss: Loss, options: Mapping[str, Any], single_microbatch: bool) -> Objective:
-        key = (loss if isinstance(loss, str) else id(loss), repr(options), single_microbatch)
-        if key not in self._objectives:
-            objective = objective_of_loss(
-                loss, options, head=self.head, max_new_tokens=self.config.rollouts.max_new_tokens,
-                single_microbatch=single_microbatch,
-            )  # fmt: skip
-            self._objectives[key] = loss, objective
-        return self._objectives[key][1]
+        limit = self.config.rollouts.max_new_tokens
+        return objective_of_loss(
+            loss, options, head=self.head, max_new_tokens=limit, single_microbatch=single_microbatch
+        )
 
     def _microbatches(self, batch: Batches, whole_groups: bool) -> list[PackedBatch]:
         if not isinstance(batch, Mapping):

@@ -48,8 +48,15 @@ def sample(
         for each in ascent.sample("runs/sft", ["1+1="], samples=4):
             print(each.completion)
     """
+    if isinstance(prompts, str):
+        raise ValueError(
+            f"prompts is the text {prompts!r:.60}, whose characters would be prompts; give a list of texts"
+        )
+    prompts = list(prompts)
     if not prompts:
         raise ValueError("sample needs a prompt; give one as an argument, or lines on standard input")
+    if samples < 1:
+        raise ValueError(f"samples={samples} of each prompt; it must be at least 1")
     asked = [Prompt(str(n), (Message("user", text),)) for n, text in enumerate(prompts)]
     settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
     numbers = [GREEDY] if greedy else range(samples)

@@ -25,8 +25,10 @@ from ascent.config.show import as_yaml
 from ascent.config.validate import validate
 from ascent.config.yaml_text import read as read_yaml
 from ascent.plan.resolve import Plan, resolve
-from ascent.runs.folder import CONFIG, read_run, state_of
+from ascent.runs.folder import CONFIG, INPUTS, read_run, state_of
 from ascent.runs.processes import Job, run_jobs
+from ascent.setup.data import epochs_of
+from ascent.setup.early_checks import check_names
 
 PLOT = "sweep.png"
 BY_SIGNAL = "stopped by SIG"  # how the reason begins that ascent.api.drive records
@@ -122,6 +124,7 @@ def plan_runs(recipe: Recipe, overrides: Overrides, folder: Path) -> list[SweepR
                 f"two combinations would both be called {each.folder.name}; their values differ too little"
             )
         _check_settings(each)
+        check_names(each.plan)
     return runs
 
 
@@ -157,9 +160,11 @@ def _values(overrides: Overrides) -> dict[str, list[str]]:
             for key, values in lists.items()
         }
     else:
-        parse_overrides(overrides)  # KEY=VALUE, each key once
-        pairs = [text.partition("=") for text in overrides]
-        found = {key.strip(): split_values(values) for key, _, values in pairs}
+        pairs = [(text, *text.partition("=")[::2]) for text in overrides]
+        found = {key.strip(): split_values(values) for _, key, values in pairs}
+        for number in range(max((len(each) for each in found.values()), default=0)):  # KEY=VALUE, each key once
+            shown = ((text, key, found[key.strip()][number:][:1]) for text, key, _ in pairs)
+            parse_overrides([f"{key}={value[0]}" if "=" in text else text for text, key, value in shown if value])
     for key, values in found.items():
         if len(set(values)) < len(values) or (len(values) > 1 and "" in values) or not values:
             raise ValueError(f"{key}={','.join(values)} must name each value once, with commas between")
@@ -174,9 +179,11 @@ def _check_settings(each: SweepRun) -> None:
     was, now = (
         dict(flatten_mapping(read_yaml(text, str(path)))) for text in (path.read_text(), as_yaml(each.plan.config))
     )
-    differing = {key: value for key, value in now.items() if was.get(key) != value}
-    if now.get("data.epochs") is not None:
-        differing.pop("run.steps", None)  # computed when the run starts
+    if now.get("data.epochs") is not None:  # the run's steps were computed from its epochs
+        inputs = each.folder / INPUTS
+        origins = json.loads(inputs.read_text()).get("origins", {}) if inputs.is_file() else {}
+        was |= {"run.steps": now.get("run.steps"), "data.epochs": epochs_of(origins) or now["data.epochs"]}
+    differing = {key: now.get(key) for key in was | now if was.get(key) != now.get(key)}
     if differing.get("model.arithmetic") == "auto":
         del differing["model.arithmetic"]  # decided when the run starts
     for key, value in differing.items():

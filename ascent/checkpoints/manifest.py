@@ -56,10 +56,12 @@ def read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def verify(folder: Path) -> dict[str, Any]:
-    """Verify every file; returns the manifest, or raises CheckpointError."""
+def verify(folder: Path, *, under: str = "") -> dict[str, Any]:
+    """Verify every file, or those whose names begin so; returns the manifest, or raises CheckpointError."""
     content = read(folder)
     for name, expected in content["files"].items():
+        if not name.startswith(under):
+            continue
         path = folder / name
         if not path.is_file():
             raise CheckpointError(f"{name} is missing")

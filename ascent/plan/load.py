@@ -70,7 +70,7 @@ def algorithm_recipe(row: Row, over: Mapping[str, Any]) -> dict[str, Any]:
         "run": {"steps": 200},
     }
     for each in [each for each in row.reward_shaping if each.function is soft_overlong]:
-        cache = round(budget * float(each.numbers["cache"]) / float(each.numbers["max_length"]))
+        cache = max(1, round(budget * float(each.numbers["cache"]) / float(each.numbers["max_length"])))
         found["cells"] = {"reward_shaping": {each.name: {"max_length": budget, "cache": cache}}}
     if _get(over, "model.reward_model") is None:
         name = _get(over, "data.train")

@@ -77,7 +77,7 @@ def check_score(score: Any, rollout: Rollout) -> Outcome:
     if inspect.iscoroutine(score):
         score.close()  # or Python warns about it at some later time
         return failed_outcome("wrong_type", "returned a coroutine that was never awaited; await it in an `async def`")
-    score = _plain_number(score)
+    score = plain_number(score)
     if isinstance(score, bool | int | float):
         problem = _problem(score)
         return failed_outcome(*problem) if problem else Outcome({"": float(score)})
@@ -90,7 +90,7 @@ def check_score(score: Any, rollout: Rollout) -> Outcome:
     )
 
 
-def _plain_number(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """A number of numpy or torch as Python's."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
 
@@ -135,7 +135,7 @@ def _of_parts(score: Mapping[Any, Any]) -> Outcome:
         if value is None:
             parts[name] = None
             continue
-        value = _plain_number(value)
+        value = plain_number(value)
         if not isinstance(value, bool | int | float):
             return failed_outcome("wrong_type", f"returned {_shown(value)} as its part {name!r}")
         problem = _problem(value)

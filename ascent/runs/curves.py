@@ -52,11 +52,19 @@ def points(records: Records, name: str) -> list[Point]:
 def best_point(
     name: str, curve: Sequence[Point], changes: Sequence[Mapping[str, Any]], recipe: Mapping[str, Any]
 ) -> Point:
-    """The best of the values that were measured as the last one was. `changes`: the lines of changes.jsonl."""
+    """The best of the values that can be compared with the last one."""
+    return (max if larger_is_better(name) else min)(
+        comparable(name, curve, changes, recipe), key=lambda point: point[1]
+    )
+
+
+def comparable(
+    name: str, curve: Sequence[Point], changes: Sequence[Mapping[str, Any]], recipe: Mapping[str, Any]
+) -> Sequence[Point]:
+    """The values that were measured as the last one was. `changes`: the lines of changes.jsonl."""
     samples = name.startswith((f"{EVAL}reward/", f"{EVAL}completion/"))
     since = evaluated_since(changes, recipe, samples=samples) if name.startswith(EVAL) else 0
-    alike = [each for each in curve if each[0] >= since] or curve[-1:]
-    return (max if larger_is_better(name) else min)(alike, key=lambda point: point[1])
+    return [each for each in curve if each[0] >= since] or curve[-1:]
 
 
 def draw(records: Records, path: Path, *, title: str = "") -> list[str]:

@@ -40,14 +40,17 @@ class Changes(NamedTuple):
 
 
 def compare(records: Sequence[Mapping[str, Any]]) -> Changes | None:
-    """The last evaluation compared with the first; None where there are fewer than two."""
-    steps = sorted({record["step"] for record in records})
+    """The last evaluation compared with the first that asked any of its prompts (held-out data may have changed in
+    between); None where there are fewer than two."""
+    evaluations: dict[int, dict[tuple[int, str], Mapping[str, Any]]] = {}
+    for record in records:
+        evaluations.setdefault(record["step"], {})[record["place"], record["prompt"]] = record
+    last = evaluations[max(evaluations)] if evaluations else {}
+    steps = sorted(step for step, asked in evaluations.items() if asked.keys() & last.keys())
     if len(steps) < 2:
         return None
-    first, last = (
-        {record["place"]: record for record in records if record["step"] == step} for step in (steps[0], steps[-1])
-    )
-    both = [_change(first[index], last[index]) for index in sorted(first.keys() & last.keys())]
+    first = evaluations[steps[0]]
+    both = [_change(first[each], last[each]) for each in sorted(first.keys() & last.keys())]
     better = sorted((each for each in both if each.gain > 0), key=lambda each: -each.gain)
     worse = sorted((each for each in both if each.gain < 0), key=lambda each: each.gain)
     return Changes(steps[0], steps[-1], [*better, *worse, *(each for each in both if each.gain == 0)])

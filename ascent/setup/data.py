@@ -8,6 +8,7 @@ data/train.jsonl, data/folder, owner/name: see `ascent.data.load`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -27,6 +28,8 @@ from ascent.plan.resolve import Plan
 from ascent.setup.data_names import as_dataset
 from ascent.setup.objects import NO_OBJECTS, Objects, is_object
 from ascent.tasks.named import from_name, is_task
+
+EPOCHS = "data.epochs"
 
 
 def refuse_absent_files(config: Config) -> None:
@@ -105,13 +108,20 @@ def heldout_name(config: Config) -> str:
 
 
 def with_steps(plan: Plan, steps: int) -> Plan:
-    """The plan with run.steps in place of data.epochs."""
-    if plan.config.data.epochs is None:
+    """The plan with run.steps in place of data.epochs, whose number is where they came from."""
+    epochs = plan.config.data.epochs
+    if epochs is None:
         return plan
     values = plan.config.model_dump(mode="json", exclude_unset=True)
     values["data"]["epochs"] = None
     values["run"]["steps"] = steps
-    return replace(plan, config=validate(values))
+    return replace(plan, config=validate(values), origins={**plan.origins, "run.steps": f"{EPOCHS}={epochs!r}"})
+
+
+def epochs_of(origins: Mapping[str, str]) -> float | None:
+    """The epochs that a run's steps were computed from."""
+    key, _, epochs = origins.get("run.steps", "").partition("=")
+    return float(epochs) if key == EPOCHS else None
 
 
 @lru_cache(maxsize=8)

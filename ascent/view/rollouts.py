@@ -133,6 +133,7 @@ def heldout_prompts(run: RunReader) -> dict[str, Any]:
     first, last = (
         {each.get("place"): each for each in run.answers(step)} for step in ((steps[0], steps[-1]) if steps else (0, 0))
     )
+    first = {place: each for place, each in first.items() if _same_prompt(each, last.get(place, {}))}
     prompts = [
         {
             "place": place, "prompt": answer.get("prompt", ""), "before": correct(first.get(place, {})),
@@ -149,7 +150,12 @@ def heldout_answers(run: RunReader, place: int) -> list[Sample]:
     stride = max(math.ceil(len(steps) / MAX_EVALUATIONS), 1)
     chosen = sorted({*steps[::stride], *steps[-1:]})
     found = [each for step in chosen for each in run.answers(step) if each.get("place") == place]
-    return [shorten(each) for each in found]
+    return [shorten(each) for each in found if _same_prompt(each, found[-1])]
+
+
+def _same_prompt(one: Sample, other: Sample) -> bool:
+    """Held-out data may have changed while a run was stopped; then a place has another prompt."""
+    return one.get("prompt") == other.get("prompt")
 
 
 def evaluation_steps(run: RunReader) -> list[int]:

@@ -84,3 +84,14 @@ def test_rewards_are_needed() -> None:
     del bare["rewards_B"]
     with pytest.raises(ValueError, match=r"no rewards_B; pack rollouts with their rewards"):
         ascent.add_advantages(bare)
+
+
+def test_a_functions_options() -> None:
+    def clipped(rewards_B: Tensor, most: float = 1.0, *, times: float = 1.0, **_: Any) -> Tensor:
+        return rewards_B.clamp(max=most) * times
+
+    rewards = [1.0, 2.0, 3.0, 0.0]
+    assert answers(ascent.add_advantages(batch(rewards), clipped)) == [1, 1, 1, 0]
+    assert answers(ascent.add_advantages(batch(rewards), clipped, most=2.0, times=3.0)) == [3, 6, 6, 0]
+    with pytest.raises(ValueError, match="no option least; it has most, times"):
+        ascent.add_advantages(batch(rewards), clipped, least=1)

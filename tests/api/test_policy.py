@@ -341,6 +341,41 @@ def test_the_learning_rate_can_be_set_between_steps() -> None:
     assert policy.step(batch, "nll")["optim/lr"] == pytest.approx(5e-4)
 
 
+def test_a_restored_loop_has_the_learning_rate_that_was_set(tmp_path: Path) -> None:
+    def made() -> ascent.Policy:
+        return ascent.Policy("tiny:llama", learning_rate=1e-3)
+
+    policy, restored = made(), made()
+    batch = policy.pack(ascent.load_data("sort_digits:4", "examples"))
+    policy.step(batch, "sft")
+    policy.learning_rate = 1e-5
+    policy.checkpoint(tmp_path, 1)
+    assert restored.restore(tmp_path) == 1 and restored.learning_rate == 1e-5
+    assert policy.step(batch, "sft") == restored.step(batch, "sft")
+    for one, other in zip(policy.model.module.parameters(), restored.model.module.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_options_of_a_function_are_those_of_the_call() -> None:
+    """Tensors whose texts are the same, and a closure that changes."""
+    policy = ascent.Policy("tiny:llama")
+    batch = policy.pack(ascent.load_data("sort_digits:4", "examples"))
+
+    def weighted(logprobs_T: torch.Tensor, *, w: torch.Tensor) -> torch.Tensor:
+        return -logprobs_T * w
+
+    losses = [policy.evaluate(batch, weighted, w=torch.tensor(w))["loss/total"] for w in (0.10001, 0.10004)]
+    assert losses[1] == pytest.approx(losses[0] * 0.10004 / 0.10001, rel=1e-6) and losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("options", [{"count": 0}, {"count": -1}, {"count": 2, "epochs": 0}])
+def test_no_minibatches_are_refused(options: dict[str, int]) -> None:
+    policy = ascent.Policy("tiny:llama")
+    batch = policy.pack(ascent.load_data("sort_digits:4", "examples"))
+    with pytest.raises(ValueError, match="would train on nothing; it must be at least 1"):
+        list(policy.minibatches(batch, **options))  # type: ignore[arg-type]
+
+
 @pytest.fixture(scope="module")
 def policy() -> ascent.Policy:
     return ascent.Policy("tiny:llama", max_new_tokens=4)

@@ -11,10 +11,12 @@ import pytest
 
 import ascent
 from ascent.api.sweep import plan_runs, run_name, split_values
+from ascent.config.show import as_yaml
 from ascent.runs.folder import read_run
 from tests.setup.runs import TINY, tiny_recipe, weights_of
 
 SETTINGS = ["run.steps=2", "run.save_every=1", "update.learning_rate=3e-3,1e-3", "seed=1,2"]
+SAMPLED = {"algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "sort_short:8", "data.evaluate": None}
 NAMES = [f"learning_rate={rate}-seed={seed}" for rate in ("3e-3", "1e-3") for seed in (1, 2)]
 
 
@@ -128,16 +130,56 @@ def test_objects_are_trained_on_in_this_process_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_that_fails_is_reported_and_the_others_are_trained(tmp_path: Path) -> None:
     """One after the other and side by side: the same failure, the same weights."""
-    recipe, gone = tiny_recipe(tmp_path), tmp_path / "gone.jsonl"
-    overrides = ["run.steps=1", "run.evaluate_every=1", f"data.train=arithmetic:16,{gone}"]
+    recipe, broken = tiny_recipe(tmp_path), tmp_path / "broken.jsonl"
+    broken.write_text("no JSON\n")
+    overrides = ["run.steps=1", "run.evaluate_every=1", f"data.train=arithmetic:16,{broken}"]
     for jobs in (1, 2):
         lines: list[str] = []
         found = ascent.sweep(recipe, overrides, run=tmp_path / str(jobs), jobs=jobs, progress=False, say=lines.append)
         ((name, reason),) = found.failures.items()
-        assert "gone.jsonl" in name and str(gone) in reason and found.comparison is None
+        assert "broken.jsonl" in name and "broken.jsonl:1" in reason and found.comparison is None
         assert any("the sweep continues" in line for line in lines)
     assert "2 of 2 runs are left, 2 at a time; the output of each is in FOLDER.log" in lines
     assert "finished step 1 of 1" in (tmp_path / "2/train=arithmetic_16.log").read_text()
     one, two = (tmp_path / jobs / "train=arithmetic_16" for jobs in ("1", "2"))
     assert weights_of(one, 1) == weights_of(two, 1)
     assert (one / "config.yaml").read_text() == (two / "config.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_a_sweep_of_epochs_continues_and_refuses_other_settings(tmp_path: Path) -> None:
+    """Recipes for files count epochs; a run's config has the steps that they were."""
+    given = {"model.policy": "tiny:llama", "data.train": "sort_digits:8", "data.evaluate": None, "data.batch_size": 4}
+    recipe = {**given, "algorithm": "sft", "data.epochs": 1.0, "run.trackers": ["tensorboard"]}
+    said: list[str] = []
+    for _ in range(2):
+        ascent.sweep(recipe, ["seed=1,2"], run=tmp_path / "sweep", progress=False, say=said.append)
+    assert [line for line in said if line.endswith("is finished")] == [
+        f"{tmp_path}/sweep/seed={n} is finished" for n in (1, 2)
+    ]
+    with pytest.raises(ValueError, match=r"was trained with data\.epochs=1\.0, and this sweep has 2"):
+        plan_runs({**recipe, "data.epochs": 2.0}, ["seed=1,2"], tmp_path / "sweep")
+    with pytest.raises(ValueError, match=r"was trained with run.trackers=.*tensorboard.*, and this sweep has"):
+        plan_runs({**recipe, "run.trackers": []}, ["seed=1,2"], tmp_path / "sweep")
+
+
+def test_a_setting_that_was_removed_is_another_setting(tmp_path: Path) -> None:
+    recipe = {**SAMPLED, "rewards": [{"use": "verifier"}, {"use": "length", "target": 3, "weight": 0.1}]}
+    for each in plan_runs(recipe, ["seed=1,2"], tmp_path):
+        each.folder.mkdir()
+        (each.folder / "config.yaml").write_text(as_yaml(each.plan.config))
+    assert len(plan_runs(recipe, ["seed=1,2"], tmp_path)) == 2
+    with pytest.raises(ValueError, match=r"was trained with rewards\[1\]"):
+        plan_runs({**recipe, "rewards": [{"use": "verifier"}]}, ["seed=1,2"], tmp_path)
+
+
+def test_values_in_brackets_and_quotes_are_tried(tmp_path: Path) -> None:
+    runs = plan_runs(SAMPLED, ["rewards=[{use: verifier}],[{use: exact}]", "model='tiny:llama'"], tmp_path)
+    assert [each.plan.config.rewards[0].use for each in runs] == ["verifier", "exact"]
+    with pytest.raises(ValueError, match="seed is given twice"):
+        plan_runs(TINY, ["seed=1,2", "seed=[3]"], tmp_path)
+
+
+def test_rewards_are_bound_before_the_first_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="length needs the option target"):
+        plan_runs(SAMPLED, ["seed=1,2", "rewards=[{use: length}]"], tmp_path)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import ascent
 from ascent.checkpoints.export import copy_writer, export
 from ascent.checkpoints.manifest import CheckpointError
 
@@ -88,3 +89,18 @@ def test_what_would_not_load_is_refused(tmp_path: Path, name: str, text: str | N
     with pytest.raises(CheckpointError, match=words):
         export(write, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path, cut: bool) -> None:
+    recipe = {"algorithm": "sft", "model": "tiny:llama", "data": "sort_digits:8", "data.batch_size": 4, "run.steps": 1}
+    recipe |= {"data.evaluate": None, "data.epochs": None}
+    ascent.train(recipe, run=tmp_path / "run", progress=False, say=lambda line: None)
+    weights = tmp_path / "run/checkpoints/1/model/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content[:100] if cut else content)
+    with pytest.raises(ValueError, match=r"checkpoints/1 cannot be exported: model/model\.safetensors"):
+        ascent.export(tmp_path / "run", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()

@@ -214,3 +214,23 @@ def test_a_failing_batch_counts_for_each_of_its_rollouts() -> None:
     tally = Tally()
     score_all({"f": bind("f", lambda completions: 1 / 0, {})}, [rollout(PLAIN)] * 3, timeout=5, tally=tally)
     assert tally.unscored == {("f", "raised"): 3}
+
+
+def test_what_a_function_takes_out_of_a_column_is_there_for_the_next() -> None:
+    row = {"prompt": "p", "gold": ["4", "5"], "extra_info": {"left": [1]}, "letters": {"a"}}
+
+    def takes(completions: list[str], gold: list[list[str]], letters: list[set[str]], **_: Any) -> list[float]:
+        found = [float(len(each) + len(letter)) for each, letter in zip(gold, letters, strict=True)]
+        for each, letter in zip(gold, letters, strict=True):
+            each.clear()
+            letter.clear()
+        return found
+
+    def verl(solution_str: str, extra_info: dict[str, Any]) -> float:
+        return float(extra_info["left"].pop())
+
+    same = [rollout(row), rollout(row)]
+    for _ in range(2):
+        assert scores(takes, same) == [{"": 3.0}] * 2
+        assert scores(verl, same) == [{"": 1.0}] * 2
+    assert row == {"prompt": "p", "gold": ["4", "5"], "extra_info": {"left": [1]}, "letters": {"a"}}

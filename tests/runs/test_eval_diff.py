@@ -50,3 +50,13 @@ def test_long_tables_are_cut_and_say_so() -> None:
 def test_one_evaluation_is_no_comparison() -> None:
     assert compare(BEFORE) is None
     assert compare([]) is None
+
+
+def test_answers_to_other_prompts_are_not_compared() -> None:
+    """Held-out data changed after step 3: what was asked there before is no comparison for what is asked now."""
+    old = [record(step, place, "a", 0.0) for step in (0, 3) for place in (0, 1)]
+    new = [{**record(step, 0, "b", 1.0), "prompt": "another"} for step in (4, 6)]
+    found = compare([*old, *new])
+    assert found is not None and (found.first, found.last, len(found.changes)) == (4, 6, 1)
+    assert found.better() == found.worse() == []
+    assert compare([*old, new[1]]) is None
