@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from ascent.api.objects import Collector
+from ascent.data.columns import messages as read_messages
+from ascent.data.errors import RowError
 from ascent.data.render import Renderer
 from ascent.models.model import LanguageModel
 from ascent.models.tokenizer import decode
@@ -92,16 +94,20 @@ def as_prompt(index: int, prompt: PromptLike) -> Prompt:
     """A text, messages or a record as a record; `index` is the id where there is none."""
     if isinstance(prompt, Prompt):
         return prompt
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
     if isinstance(messages, Mapping) or not all(isinstance(each, Message | Mapping) for each in messages):
         raise ValueError(
             f"prompt {index} is {prompt!r:.80}; it must be a text, a list of messages or a Prompt. Rows of a dataset: "
             "ascent.load_data(rows)"
         )
-    return Prompt(str(index), tuple(each if isinstance(each, Message) else _message(index, each) for each in messages))
+    try:
+        return Prompt(str(index), _read(messages))
+    except RowError as error:
+        raise ValueError(f"prompt {index}: {error}") from error
 
 
-def _message(index: int, message: Mapping[str, str]) -> Message:
-    if set(message) < {"role", "content"}:
-        raise ValueError(f"prompt {index} has the message {dict(message)!r:.80}; a message has a role and a content")
-    return Message(cast(Any, message["role"]), message["content"])
+def _read(messages: Sequence[Any]) -> tuple[Message, ...]:
+    """Messages that are no records yet are read as those of data, tool calls included."""
+    given = [each for each in messages if not isinstance(each, Message)]
+    read = iter(read_messages(given, "messages") if given else ())
+    return tuple(each if isinstance(each, Message) else next(read) for each in messages)

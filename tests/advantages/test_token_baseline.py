@@ -49,6 +49,17 @@ def test_positions_are_counted_in_trained_tokens_unless_asked() -> None:
     assert by_place.tolist() == pytest.approx([0.5, 0, 0.6, -0.5, 0, -0.4], abs=1e-6)
 
 
+@pytest.mark.parametrize("by_position", [False, True])
+@pytest.mark.parametrize("prompt", [0, 1, 3, 10])
+def test_a_prompt_is_no_position(by_position: bool, prompt: int) -> None:
+    """Whatever its length, the tail that only the longer completion has begins after the shorter one's two tokens."""
+    lengths, trained = [prompt + 4, prompt + 2], [*[False] * prompt, *[True] * 4, *[False] * prompt, *[True] * 2]
+    pad = [0.0] * prompt
+    rewards, energies = [*pad, 0, 0, 0, 1, *pad, 0, 0], [*[0.5] * (prompt + 4), *[0.5] * (prompt + 2)]
+    found = of(lengths, rewards, energies, trained, by_position=by_position)
+    assert found[torch.tensor(trained)].tolist() == pytest.approx([0.5, 0.5, 1, 1, -0.5, -0.5], abs=1e-6)
+
+
 def test_mismatch_weights_scale_the_energy_by_their_square() -> None:
     rollout = torch.tensor([math.log(0.25), math.log(0.5)], dtype=torch.float64)  # w = 2 and 1
     found = of([1, 1], [1, 0], [0.5, 0.5], corrected=True, sampler_logprobs_T=rollout)

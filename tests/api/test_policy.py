@@ -317,6 +317,25 @@ def test_prompts_are_texts_messages_or_records() -> None:
     assert one == other == third
 
 
+def test_messages_are_read_as_those_of_data(tmp_path: Path) -> None:
+    """Tool calls are shown to the template, and OpenAI's empty content beside them; ShareGPT's keys are known."""
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+        "CALL {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    policy = ascent.Policy(str(tiny.create(tmp_path / "model", chat_template=template)), max_new_tokens=2)
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]}
+    asked = [{"from": "human", "value": "1+2?"}, call, {"role": "tool", "content": "3"}]
+    (found,) = policy.sample([asked])
+    (read,) = policy.sample(ascent.load_data([{"messages": asked}]))
+    assert found.turns[0].observed == read.turns[0].observed
+    assert found.prompt.messages == read.prompt.messages and "CALL add" in policy.tokenizer.decode(
+        read.turns[0].observed
+    )
+    with pytest.raises(ValueError, match=r"prompt 1: messages\[0\] has the role 'boss'"):
+        policy.sample(["1+1=", [{"role": "boss", "content": "go"}]])
+
+
 def test_a_longer_prompt_than_before_gets_a_larger_engine() -> None:
     policy, other = (ascent.Policy("tiny:llama", max_new_tokens=4) for _ in range(2))
     policy.sample(["a"])
@@ -404,7 +423,7 @@ def unpaired(policy: ascent.Policy) -> Any:
         (lambda p, r: p.sample("a"), "prompts='a', but sample takes a list"),
         (lambda p, r: p.sample([{"prompt": "a"}]), r"prompt 0 is .*Rows of a dataset: ascent.load_data"),
         (lambda p, r: p.sample([["a"]]), "it must be a text, a list of messages or a Prompt"),
-        (lambda p, r: p.sample([[{"role": "user"}]]), "a message has a role and a content"),
+        (lambda p, r: p.sample([[{"role": "user"}]]), r"prompt 0: messages\[0\] has no 'content'"),
         (lambda p, r: ascent.Policy("tiny:llama", env="mzae").sample(["a"]), "mzae"),
         (lambda p, r: p.sample(["a"], n=0), "n=0, but at least 1"),
         (lambda p, r: p.pack([]), "at least one rollout or record"),

@@ -137,7 +137,7 @@ def test_a_run_that_fails_is_reported_and_the_others_are_trained(tmp_path: Path)
         lines: list[str] = []
         found = ascent.sweep(recipe, overrides, run=tmp_path / str(jobs), jobs=jobs, progress=False, say=lines.append)
         ((name, reason),) = found.failures.items()
-        assert "broken.jsonl" in name and "broken.jsonl:1" in reason and found.comparison is None
+        assert "broken.jsonl" in name and "data.invalid_rows=skip" in reason and found.comparison is None
         assert any("the sweep continues" in line for line in lines)
     assert "2 of 2 runs are left, 2 at a time; the output of each is in FOLDER.log" in lines
     assert "finished step 1 of 1" in (tmp_path / "2/train=arithmetic_16.log").read_text()
