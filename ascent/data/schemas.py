@@ -203,12 +203,14 @@ def _read_ground_truth(columns: Columns) -> str | None:
     if isinstance(rule, Mapping) and rule.get("ground_truth") is not None:
         columns.read.add("reward_model")
         return str(rule["ground_truth"])
-    for name in GROUND_TRUTH:
-        value = columns.row.get(name)
-        if isinstance(value, str | int | float):
-            columns.read.add(name)
-            return values.text(str(value), name)
-    return None
+    name = next((each for each in GROUND_TRUTH if columns.has(each)), "")
+    value = columns.row.get(name)
+    if not isinstance(
+        value, str | int | float
+    ):  # a list is for a reward of one's own; another column is no answer to it
+        return None
+    columns.read.add(name)
+    return values.text(str(value), name)
 
 
 def read_extra_info(columns: Columns) -> Example:

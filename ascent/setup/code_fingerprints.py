@@ -15,11 +15,11 @@ import pickle
 import platform
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ascent.setup.local_modules import is_local, local_files
+from ascent.setup.local_modules import files_of_import, is_local, local_files
 
 # Attributes of a class that Python sets itself.
 IMPLICIT = {
@@ -81,13 +81,18 @@ class _Parts:
             return f"{value.__name__} of {self.describe(value.__self__, name)}"
         if isinstance(value, property):
             return f"property {self.describe((value.fget, value.fset), name)}"
+        if isinstance(value, types.MemberDescriptorType):
+            return f"slot {value.__name__}"
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, type):
             return self._class(value)
+        if callable(wrapped := getattr(value, "__wrapped__", None)):  # of functools.cache
+            return f"{type(value).__name__} of {self.describe(wrapped, name)}"
         if is_local(type(value).__module__) or type(value).__module__.startswith("ascent."):
-            state = getattr(value, "__dict__", {})
-            return f"{self.describe(type(value), name)} {self.describe(dict(state), name)}"
+            return f"{self.describe(type(value), name)} {self.describe(_state(value), name)}"
+        if type(value).__module__ == "torch" and hasattr(value, "untyped_storage"):
+            return _tensor(value)
         try:
             return f"pickle {hashlib.sha256(pickle.dumps(value)).hexdigest()}"
         except Exception:  # pickling runs code of any class
@@ -106,9 +111,13 @@ class _Parts:
                 self._refer(f"{name}.{variable}", cell.cell_contents)
             except ValueError:  # not set yet
                 continue
-        for variable in sorted(set(_global_names(function.__code__))):
+        for variable in sorted(set(_names(function.__code__, "LOAD_GLOBAL", "LOAD_NAME"))):
             if variable in function.__globals__:
                 self._refer(variable, function.__globals__[variable])
+        for module in sorted(set(_names(function.__code__, "IMPORT_NAME"))):
+            self._files(files_of_import(module, function.__code__.co_filename))
+        for key, each in dict(getattr(function, "registry", {})).items():  # of functools.singledispatch
+            self._refer(f"{name}.{getattr(key, '__name__', key)}", each)
         return name
 
     def _class(self, value: type) -> str:
@@ -123,9 +132,12 @@ class _Parts:
     def _module(self, module: types.ModuleType) -> str:
         if not is_local(module.__name__) or not getattr(module, "__file__", None):
             return f"module {module.__name__}"
-        for path in local_files(Path(str(module.__file__))):
-            self._keep(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+        self._files(local_files(Path(str(module.__file__))))
         return f"module {module.__name__}"
+
+    def _files(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            self._keep(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
 
     def _code(self, code: types.CodeType, name: str) -> str:
         constants = [self.describe(each, name) for each in code.co_consts]
@@ -144,13 +156,33 @@ class _Parts:
         self.content[name] = _sha256(text)
 
 
-def _global_names(code: types.CodeType) -> Iterator[str]:
+def _names(code: types.CodeType, *operations: str) -> Iterator[str]:
+    """What these operations of the code, and of the functions in it, name."""
     for each in dis.get_instructions(code):
-        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if each.opname in operations:
             yield str(each.argval)
     for constant in code.co_consts:
         if inspect.iscode(constant):
-            yield from _global_names(constant)
+            yield from _names(constant, *operations)
+
+
+def _state(value: Any) -> dict[str, Any]:
+    """The attributes of an instance, those in `__slots__` too."""
+    slots = {}
+    for owner in type(value).__mro__:
+        own = vars(owner).get("__slots__", ())
+        for name in (own,) if isinstance(own, str) else own:
+            private = name.startswith("__") and not name.endswith("__")
+            slots[name] = getattr(value, f"_{owner.__name__.lstrip('_')}{name}" if private else name, None)
+    return {**getattr(value, "__dict__", {}), **{name: slots[name] for name in sorted(slots) if name not in IMPLICIT}}
+
+
+def _tensor(value: Any) -> str:
+    """Pickled, a tensor is another text in every process."""
+    import torch
+
+    content = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return f"tensor {value.dtype} {tuple(value.shape)} {hashlib.sha256(content).hexdigest()}"
 
 
 def _sha256(text: str) -> str:

@@ -30,6 +30,12 @@ def local_files(path: Path) -> list[Path]:
     return [first, *sorted(each for each in found if each != first)]
 
 
+def files_of_import(module: str, importer: str) -> list[Path]:
+    """The local files that an import by this name runs, in a function of the file `importer`."""
+    files = _files(module.split("."), [Path(importer).resolve().parent, *_roots()])
+    return list(dict.fromkeys(each for file in files for each in local_files(file)))
+
+
 def is_local(module: str | None) -> bool:
     """Whether a module is the user's: a script, a notebook, or a file that is not installed; executed text has none."""
     if module is None or module == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ascent
@@ -79,3 +80,11 @@ def test_the_first_reason_counts() -> None:
     metrics = {"loss/total": 1.0}
     Callbacks(lambda step, seen: seen.clear()).on_step(1, metrics)
     assert metrics  # a callback gets a copy
+
+
+def test_a_truth_of_numpy_stops() -> None:
+    found = Callbacks(lambda step, metrics: np.mean([1.0, 3.0]) > step)
+    found.on_step(2, {})
+    assert found.reason == ""
+    found.on_step(1, {})
+    assert found.reason.startswith("stopped by")

@@ -321,7 +321,8 @@ def test_messages_are_read_as_those_of_data(tmp_path: Path) -> None:
     """Tool calls are shown to the template, and OpenAI's empty content beside them; ShareGPT's keys are known."""
     template = (
         "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
-        "CALL {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+        "CALL {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     policy = ascent.Policy(str(tiny.create(tmp_path / "model", chat_template=template)), max_new_tokens=2)
     call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]}

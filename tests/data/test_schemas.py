@@ -63,6 +63,12 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     # OpenRLHF
     ("examples", {"input": "q", "output": "a"}, Example("id", (ASKED, ANSWERED))),
     ("prompts", {"input": "q", "label": "7"}, Prompt("id", (ASKED,), "7")),
+    # a list is no text, and a column after it is no answer to it
+    (
+        "prompts",
+        {"input": "q", "answer": ["7"], "label": "easy"},
+        Prompt("id", (ASKED,), None, {"answer": ["7"], "label": "easy"}),
+    ),
     ("unpaired", {"instruction": "q", "response": "a", "score": 0.0}, UnpairedExample(PROMPT, (ANSWERED,), False)),
     (
         "pairs",

@@ -86,6 +86,8 @@ def test_dapo_by_its_name_penalizes_length_within_the_budget_that_is_given() -> 
     for budget, more in ((512, []), (2000, ["rollouts.max_new_tokens=2000"])):
         (overlong,) = resolve(load_config("dapo", [*TWO, *more])).row.reward_shaping
         assert (overlong.numbers["max_length"], overlong.numbers["cache"]) == (budget, round(budget * 0.2))
+    (smallest,) = resolve(load_config("dapo", [*TWO, "rollouts.max_new_tokens=2"])).row.reward_shaping
+    assert (smallest.numbers["max_length"], smallest.numbers["cache"]) == (2, 1)
 
 
 def test_an_override_that_empties_a_key_takes_along_what_only_it_gave_a_meaning() -> None:

@@ -120,3 +120,25 @@ def test_a_value_that_refers_to_itself() -> None:
         return g(n - 1) if n else f
 
     assert code_content(f) == code_content(f) and code_content(g) == code_content(g)
+
+
+def test_caches_dispatch_slots_and_imports_inside_a_function_count(tmp_path: Path) -> None:
+    """Each text once with 1 and once with 2 in place of VALUE."""
+    texts = (
+        "import functools\n@functools.lru_cache(maxsize=None)\ndef helper(t):\n    return VALUE\n"
+        "def f(rollout):\n    return helper(1)\n",
+        "import functools\n@functools.singledispatch\ndef helper(t):\n    return 0\n"
+        "@helper.register\ndef of_int(t: int):\n    return VALUE\ndef f(rollout):\n    return helper(1)\n",
+        "class Limit:\n    __slots__ = ('most', '__least')\n    def __init__(self, n):\n        self.__least = n\n"
+        "LIMIT = Limit(VALUE)\ndef f(rollout):\n    return LIMIT.most\n",
+        "import torch\nW = torch.tensor([VALUE, 1.0], dtype=torch.bfloat16)\ndef f(rollout):\n    return W[0]\n",
+    )
+    for text in texts:
+        one, again, two = (content(tmp_path, text.replace("VALUE", value)) for value in ("1", "1", "2"))
+        assert one == again != two, text
+    inside = "def f(rollout):\n    from inner_helpers import value\n    return value()\n"
+    found = []
+    for value in ("1", "1", "2"):
+        (tmp_path / "inner_helpers.py").write_text(f"def value():\n    return {value}\n")
+        found.append(content(tmp_path, inside))
+    assert found[0] == found[1] and found[1]["inner_helpers.py"] != found[2]["inner_helpers.py"]
