@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import ascent
 from ascent.data.columns import Columns
 from ascent.data.convert import detect_schema
 from ascent.data.errors import RowError
@@ -63,12 +64,6 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     # OpenRLHF
     ("examples", {"input": "q", "output": "a"}, Example("id", (ASKED, ANSWERED))),
     ("prompts", {"input": "q", "label": "7"}, Prompt("id", (ASKED,), "7")),
-    # a list is no text, and a column after it is no answer to it
-    (
-        "prompts",
-        {"input": "q", "answer": ["7"], "label": "easy"},
-        Prompt("id", (ASKED,), None, {"answer": ["7"], "label": "easy"}),
-    ),
     ("unpaired", {"instruction": "q", "response": "a", "score": 0.0}, UnpairedExample(PROMPT, (ANSWERED,), False)),
     (
         "pairs",
@@ -361,3 +356,10 @@ def test_columns_that_change_the_meaning_are_refused() -> None:
     with pytest.raises(RowError, match="column 'images' is set"):
         fields.check_text_only()
     Columns("id", {"messages": [U, A], "images": [], "tools": None}).check_text_only()
+
+
+def test_a_list_is_no_ground_truth_and_no_later_column_stands_for_it() -> None:
+    (found,) = ascent.load_data([{"question": "q", "answer": ["7"], "label": "easy"}], "prompts")
+    assert found.answer is None and found.columns["answer"] == ["7"]
+    (null,) = ascent.load_data([{"question": "q", "answer": None, "label": "7"}], "prompts")
+    assert null.answer == "7"
