@@ -160,11 +160,12 @@ def _values(overrides: Overrides) -> dict[str, list[str]]:
             for key, values in lists.items()
         }
     else:
-        pairs = [(text, *text.partition("=")[::2]) for text in overrides]
-        found = {key.strip(): split_values(values) for _, key, values in pairs}
-        for number in range(max((len(each) for each in found.values()), default=0)):  # KEY=VALUE, each key once
-            shown = ((text, key, found[key.strip()][number:][:1]) for text, key, _ in pairs)
-            parse_overrides([f"{key}={value[0]}" if "=" in text else text for text, key, value in shown if value])
+        pairs = [(key, split_values(values)) for key, _, values in (text.partition("=") for text in overrides)]
+        equals = ["=" if "=" in text else "" for text in overrides]
+        firsts = [f"{key}{sign}{values[0]}" for (key, values), sign in zip(pairs, equals, strict=True)]
+        for each in (firsts, *([f"{key}={value}"] for key, values in pairs for value in values[1:])):
+            parse_overrides(each)  # KEY=VALUE, each key once
+        found = {key.strip(): values for key, values in pairs}
     for key, values in found.items():
         if len(set(values)) < len(values) or (len(values) > 1 and "" in values) or not values:
             raise ValueError(f"{key}={','.join(values)} must name each value once, with commas between")
