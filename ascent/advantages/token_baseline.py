@@ -103,9 +103,9 @@ def _positions(loss_mask_T: Tensor, segments: Segments, by_position: bool) -> Te
     """From 0: a token's index among its sequence's trained tokens, or among all from the first of these on."""
     counts_T = loss_mask_T
     if by_position:  # without the prompt
-        trained_T = loss_mask_T.to(torch.int64).cumsum(0)
-        before_B = torch.cat([trained_T.new_zeros(1), trained_T])[segments.offsets[:-1]]
-        counts_T = trained_T > segments.broadcast(before_B)
+        so_far_T = loss_mask_T.to(torch.int64).cumsum(0)
+        before_B = torch.cat([so_far_T.new_zeros(1), so_far_T])[segments.offsets[:-1]]
+        counts_T = so_far_T > segments.broadcast(before_B)
     counted_T = counts_T.to(torch.int64).cumsum(0)
     before_B = torch.cat([counted_T.new_zeros(1), counted_T])[segments.offsets[:-1]]
     return (counted_T - segments.broadcast(before_B) - 1).clamp(min=0)
