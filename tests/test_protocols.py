@@ -8,7 +8,7 @@ from ascent import protocols
 
 EXPECTED = {
     "Sampler": {"sample", "set_weights", "close"},
-    "Learner": {"logprobs", "step", "weights", "state", "load_state", "close"},
+    "Learner": {"logprobs", "begin_step", "step", "weights", "state", "load_state", "close"},
     "Scorer": {"score"},
     "Env": {"first", "reply"},
     "Reward": {"__call__"},
