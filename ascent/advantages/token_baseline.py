@@ -101,14 +101,15 @@ def _running_sum(x_T: Tensor, segments: Segments) -> Tensor:
 
 def _positions(loss_mask_T: Tensor, segments: Segments, by_position: bool) -> Tensor:
     """From 0: a token's index among its sequence's trained tokens, or among all from the first of these on."""
-    counts_T = loss_mask_T
-    if by_position:  # without the prompt
-        so_far_T = loss_mask_T.to(torch.int64).cumsum(0)
-        before_B = torch.cat([so_far_T.new_zeros(1), so_far_T])[segments.offsets[:-1]]
-        counts_T = so_far_T > segments.broadcast(before_B)
-    counted_T = counts_T.to(torch.int64).cumsum(0)
+    from_first_T = _count(loss_mask_T, segments) > 0  # without the prompt
+    return (_count(from_first_T if by_position else loss_mask_T, segments) - 1).clamp(min=0)
+
+
+def _count(x_T: Tensor, segments: Segments) -> Tensor:
+    """How many are true in the segment up to here, this token included."""
+    counted_T = x_T.to(torch.int64).cumsum(0)
     before_B = torch.cat([counted_T.new_zeros(1), counted_T])[segments.offsets[:-1]]
-    return (counted_T - segments.broadcast(before_B) - 1).clamp(min=0)
+    return counted_T - segments.broadcast(before_B)
 
 
 def _tail(lengths_B: Tensor, groups: Groups) -> Tensor:
