@@ -205,9 +205,8 @@ def _read_ground_truth(columns: Columns) -> str | None:
         return str(rule["ground_truth"])
     name = next((each for each in GROUND_TRUTH if columns.has(each)), "")
     value = columns.row.get(name)
-    if not isinstance(
-        value, str | int | float
-    ):  # a list is for a reward of one's own; another column is no answer to it
+    # A list is for a reward of one's own, and another column no answer in its place.
+    if not isinstance(value, str | int | float):
         return None
     columns.read.add(name)
     return values.text(str(value), name)

@@ -15,7 +15,7 @@ import pickle
 import platform
 import re
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +87,17 @@ class _Parts:
             return self._function(value)
         if isinstance(value, type):
             return self._class(value)
-        if callable(wrapped := getattr(value, "__wrapped__", None)):  # of functools.cache
-            return f"{type(value).__name__} of {self.describe(wrapped, name)}"
+        if "__wrapped__" in (own := getattr(value, "__dict__", {})):  # of functools.cache
+            return f"{type(value).__name__} of {self.describe(own['__wrapped__'], name)}"
+        if type(value).__module__ == "functools":  # cached_property and the like, whose lock is no part of what they do
+            return f"{type(value).__name__} {self.describe({key: own[key] for key in own if key != 'lock'}, name)}"
         if is_local(type(value).__module__) or type(value).__module__.startswith("ascent."):
             return f"{self.describe(type(value), name)} {self.describe(_state(value), name)}"
-        if type(value).__module__ == "torch" and hasattr(value, "untyped_storage"):
-            return _tensor(value)
         try:
+            if type(value).__module__ == "torch" and hasattr(value, "untyped_storage"):
+                return _tensor(value)
             return f"pickle {hashlib.sha256(pickle.dumps(value)).hexdigest()}"
-        except Exception:  # pickling runs code of any class
+        except Exception:  # pickling runs code of any class, and not every tensor is dense
             self.unchecked.append(f"{name} ({type(value).__name__})")
             return f"a {type(value).__name__}"
 
@@ -116,7 +118,8 @@ class _Parts:
                 self._refer(variable, function.__globals__[variable])
         for module in sorted(set(_names(function.__code__, "IMPORT_NAME"))):
             self._files(files_of_import(module, function.__code__.co_filename))
-        for key, each in dict(getattr(function, "registry", {})).items():  # of functools.singledispatch
+        registry = getattr(function, "registry", None)  # of functools.singledispatch
+        for key, each in registry.items() if isinstance(registry, Mapping) else ():
             self._refer(f"{name}.{getattr(key, '__name__', key)}", each)
         return name
 

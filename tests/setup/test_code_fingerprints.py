@@ -6,9 +6,12 @@ import functools
 import re
 import sys
 import threading
+import xmlrpc.client
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ascent.plugins import load_names
 from ascent.setup.code_fingerprints import code_content
@@ -132,6 +135,8 @@ def test_caches_dispatch_slots_and_imports_inside_a_function_count(tmp_path: Pat
         "class Limit:\n    __slots__ = ('most', '__least')\n    def __init__(self, n):\n        self.__least = n\n"
         "LIMIT = Limit(VALUE)\ndef f(rollout):\n    return LIMIT.most\n",
         "import torch\nW = torch.tensor([VALUE, 1.0], dtype=torch.bfloat16)\ndef f(rollout):\n    return W[0]\n",
+        "import functools\nclass Limit:\n    @functools.cached_property\n    def most(self):\n        return VALUE\n"
+        "def f(rollout):\n    return Limit().most\n",
     )
     for text in texts:
         one, again, two = (content(tmp_path, text.replace("VALUE", value)) for value in ("1", "1", "2"))
@@ -142,3 +147,15 @@ def test_caches_dispatch_slots_and_imports_inside_a_function_count(tmp_path: Pat
         (tmp_path / "inner_helpers.py").write_text(f"def value():\n    return {value}\n")
         found.append(content(tmp_path, inside))
     assert found[0] == found[1] and found[1]["inner_helpers.py"] != found[2]["inner_helpers.py"]
+
+
+def test_what_answers_every_name_and_what_only_looks_like_dispatch_are_described() -> None:
+    proxy = xmlrpc.client.ServerProxy("http://localhost:1")  # has an attribute of any name, each of which has too
+    sparse = torch.eye(2).to_sparse()
+
+    def f(rollout: Any) -> Any:
+        return proxy, sparse, f
+
+    f.registry = ["a"]  # type: ignore[attr-defined]
+    found, unchecked = code_content(f)
+    assert {"f", "f.proxy", "f.sparse"} <= set(found) and unchecked == ("f.sparse (Tensor)",)
