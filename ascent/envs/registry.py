@@ -39,7 +39,7 @@ class EnvFactory:
     close: Callable[[], None] = lambda: None
 
     def __call__(self, prompt: Prompt) -> Env:
-        return self.make(prompt)
+        return self.make(prompt.copy())
 
 
 def find_env(use: str, **options: Any) -> EnvFactory:

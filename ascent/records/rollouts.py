@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from ascent.records.checks import finite_or_nan, not_empty, one_of, one_per_token, valid_logprobs
@@ -49,6 +49,19 @@ class Prompt:
 
     def __post_init__(self) -> None:
         not_empty(f"Prompt {self.id!r}.messages", self.messages, "give at least one message")
+
+    def copy(self) -> Prompt:
+        """With containers of its own: what a reward or an environment takes out of them stays in the data."""
+        return replace(self, info=own_containers(self.info), columns=own_containers(self.columns))
+
+
+def own_containers(value: Any) -> Any:
+    """The same value in new dicts, lists and sets."""
+    if isinstance(value, dict):
+        return {name: own_containers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [own_containers(each) for each in value]
+    return set(value) if isinstance(value, set) else value
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from ascent.records import Rollout
@@ -174,7 +174,8 @@ def call_reward(name: str, reward: Reward, rollouts: Sequence[Rollout], timeout:
         return reward.outcomes(rollouts, timeout)
 
     def call() -> Any:
-        return _await(reward.score(rollouts) if isinstance(reward, Batch) else reward(rollouts[0]), timeout)
+        given = [replace(each, prompt=each.prompt.copy()) for each in rollouts]
+        return _await(reward.score(given) if isinstance(reward, Batch) else reward(given[0]), timeout)
 
     box = BackgroundCall(call, name=f"reward-{name}")
     failure = None

@@ -161,15 +161,6 @@ def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     return [name for name in _named(parameters) if parameters[name].default is inspect.Parameter.empty]
 
 
-def _own(value: Any) -> Any:
-    """A call's own containers: what a function takes out of them is there for the next completion and the next step."""
-    if isinstance(value, dict):
-        return {name: _own(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_own(each) for each in value]
-    return set(value) if isinstance(value, set) else value
-
-
 class Call:
     """The calls of one function of TRL's or verl's signature, with its options."""
 
@@ -202,13 +193,13 @@ class Call:
     def arguments(self, rollouts: Sequence[Rollout]) -> dict[str, Any]:
         """Keyword arguments for these rollouts (one of them unless the signature is a batch)."""
         given = {name: value for name, value in self.signature.values.items() if self._open or name in self._named}
-        found = {name: [_own(value(rollout)) for rollout in rollouts] for name, value in given.items()}
+        found = {name: [value(rollout) for rollout in rollouts] for name, value in given.items()}
         if self.signature.library == "TRL":
             rows = [columns_of(rollout.prompt) for rollout in rollouts]
             every = list(dict.fromkeys(name for row in rows for name in row))
             taken = {*self.signature.values, *TRL.values, *TRL_ONE.values, *self.options, *self._bound}
             names = [name for name in every if name not in taken and (self._open or name in self._named)]
-            found |= {name: [_own(row.get(name)) for row in rows] for name in names}
+            found |= {name: [row.get(name) for row in rows] for name in names}
         return found if self.signature.batch else {name: values[0] for name, values in found.items()}
 
     def __call__(self, rollouts: Sequence[Rollout]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_function_and_a_class_of_a_file(file: str) -> None:
 def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = importlib.metadata.EntryPoint("elsewhere", "ascent.envs.single_turn:SingleTurn", "ascent.envs")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] if group == "ascent.envs" else [])
-    assert find_env("elsewhere")(PROMPT).first() is PROMPT
+    assert find_env("elsewhere")(PROMPT).first() == PROMPT
 
 
 @pytest.mark.parametrize(
@@ -81,3 +82,16 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_does_not_fit_is_refused(name: str, options: dict[str, object], words: str, file: str) -> None:
     with pytest.raises(ValueError, match=words):
         find_env(name.format(file=file), **options)
+
+
+def test_what_an_environment_takes_out_of_its_prompt_is_there_for_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "cards.py"
+    path.write_text(
+        "class Cards:\n    def __init__(self, prompt):\n        self.prompt = prompt\n"
+        "        self.card = prompt.info['cards'].pop() + prompt.columns['more'].pop('b')\n"
+        "    def first(self):\n        return self.prompt\n    def reply(self, text):\n        return self.card\n"
+    )
+    prompt = replace(PROMPT, info={"cards": [1, 2]}, columns={"more": {"b": 3}})
+    family = find_env(f"{path}:Cards")
+    assert [family(prompt).reply("") for _ in range(3)] == [5, 5, 5]
+    assert prompt.info == {"cards": [1, 2]} and prompt.columns == {"more": {"b": 3}}

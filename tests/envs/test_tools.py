@@ -78,7 +78,7 @@ def test_tools_are_announced_before_the_prompt_or_not_at_all() -> None:
     system = Prompt("p", (Message("system", "Be brief."), *PROMPT.messages))
     (merged, _) = find_env("tools", tools=["calculator"])(system).first().messages
     assert merged.content.startswith("Be brief.\n\nYou can call tools")
-    assert find_env("tools", tools=["calculator"], announce=False)(PROMPT).first() is PROMPT
+    assert find_env("tools", tools=["calculator"], announce=False)(PROMPT).first() == PROMPT
 
 
 def test_a_tool_of_ones_own_long_results_and_another_role(tmp_path: Path) -> None:

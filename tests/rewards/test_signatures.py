@@ -13,7 +13,7 @@ from ascent.records import Completion, Message, Prompt, Rollout, Turn
 from ascent.rewards.calls import score_all
 from ascent.rewards.combine import Term
 from ascent.rewards.outcome import RewardFailed, Tally, Unscored
-from ascent.rewards.registry import bind, signature_taken
+from ascent.rewards.registry import batched, bind, signature_taken
 
 CHAT = {"prompt": [{"role": "user", "content": "2+2?"}], "answer": 4, "difficulty": "low"}
 PLAIN = {"prompt": "2+2?", "answer": 4, "difficulty": "low"}
@@ -229,8 +229,16 @@ def test_what_a_function_takes_out_of_a_column_is_there_for_the_next() -> None:
     def verl(solution_str: str, extra_info: dict[str, Any]) -> float:
         return float(extra_info["left"].pop())
 
+    def whole(rollout: Rollout) -> float:
+        return float(len(rollout.prompt.columns["gold"].pop()))
+
+    @batched
+    def several(rollouts: list[Rollout]) -> list[float]:
+        return [float(each.prompt.columns["extra_info"].pop("left")[0]) for each in rollouts]
+
     same = [rollout(row), rollout(row)]
     for _ in range(2):
         assert scores(takes, same) == [{"": 3.0}] * 2
-        assert scores(verl, same) == [{"": 1.0}] * 2
+        for function in (verl, whole, several):
+            assert scores(function, same) == [{"": 1.0}] * 2
     assert row == {"prompt": "p", "gold": ["4", "5"], "extra_info": {"left": [1]}, "letters": {"a"}}
