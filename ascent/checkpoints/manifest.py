@@ -73,5 +73,20 @@ def verify(folder: Path, *, under: str = "") -> dict[str, Any]:
     return content
 
 
+def check_weights(model: Path, hashes: Mapping[str, str]) -> None:
+    """Raises CheckpointError if a checkpoint's model has other weights than were saved; `hashes` by name of file."""
+    checkpoint = model.parent
+    if not (checkpoint / NAME).is_file():
+        return
+    expected = read(checkpoint)["files"]
+    for name, found in hashes.items():
+        saved = expected.get(f"{model.name}/{name}")
+        if name.endswith(".safetensors") and saved is not None and saved["sha256"] != found:
+            raise CheckpointError(
+                f"{model / name} does not match its sha256 in {checkpoint / NAME}: it is corrupted; name another "
+                "checkpoint of the run"
+            )
+
+
 def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ascent.algorithms import TABLE
-from ascent.checkpoints.manifest import sha256
+from ascent.checkpoints.manifest import check_weights, sha256
 from ascent.config.changes import DATA, MODELS, flatten
 from ascent.config.heldout import heldout_share
 from ascent.data.load import files_of, parse_name
@@ -197,13 +197,12 @@ class FingerprintReader:
             place = resolve(each.name)
         if isinstance(place, str):
             return _of_the_hub(each, before)
-        files = {
-            f"{'base/' * depth}{path.name}": path
-            for depth, folder in enumerate(chain(place))
-            if isinstance(folder, Path)
-            for path in sorted(folder.iterdir())
-            if path.suffix in OF_A_MODEL and path.is_file()
-        }
+        files: dict[str, Path] = {}
+        for depth, folder in enumerate(chain(place)):
+            if isinstance(folder, Path):
+                read = [path for path in sorted(folder.iterdir()) if path.suffix in OF_A_MODEL and path.is_file()]
+                check_weights(folder, self.hashing({path.name: path for path in read}))
+                files |= {f"{'base/' * depth}{path.name}": path for path in read}
         return self._of_files(each, place, files)
 
     def _data(self, each: InputName) -> Input:

@@ -14,6 +14,8 @@ import datasets
 import pytest
 from huggingface_hub import constants
 
+from ascent.checkpoints.manifest import CheckpointError
+from ascent.checkpoints.save import save
 from ascent.config.load import nest_keys
 from ascent.config.validate import validate
 from ascent.models.load import load
@@ -166,6 +168,22 @@ def test_of_an_adapter_the_base_is_read_too(tmp_path: Path) -> None:
     other(base / "model.safetensors")
     after = FingerprintReader(tmp_path, 0)(InputName("model.policy", str(tmp_path / "adapter"), "model"))
     assert "has another content (base/model.safetensors " in difference(before, after)
+
+
+def test_a_run_whose_checkpoint_is_damaged_is_no_model_to_start_from(tmp_path: Path) -> None:
+    made = load(create(tmp_path / "made"))
+    checkpoint = save(tmp_path / "run", 3, {}, {"model": made.save}).folder
+    asked = InputName("model.policy", str(checkpoint / "model"), "model")
+    assert FingerprintReader(tmp_path, 0)(asked).content
+    (checkpoint / "model/notes.txt").write_text("of one's own")  # neither this nor another template are weights
+    other(checkpoint / "model/config.json")
+    assert FingerprintReader(tmp_path, 0)(asked).content
+    weights = checkpoint / "model/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors does not match its sha256 .* another checkpoint"):
+        FingerprintReader(tmp_path, 0)(asked)
 
 
 @pytest.mark.parametrize(
