@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -74,6 +73,8 @@ def _no_collection() -> Iterator[None]:
 @contextmanager
 def _part_of_transformers() -> Iterator[None]:
     """Without distributed tensors (a command is one process), the compiler, and the names of all installed packages."""
+    import importlib.metadata  # slow, so not for `ascent --help`
+
     import torch
 
     if COMPILER not in sys.modules:

@@ -28,16 +28,20 @@ def test_x86_sums_in_one_order_whatever_the_batch_unless_set_otherwise(given, ex
     assert done.stdout == f"{expected}\n"
 
 
-def test_help_answers_within_a_third_of_a_second():
-    """In processor time, best of ten: the machine may be busy with other work, and that is not our doing."""
-    times = [1.0]
-    while min(times) >= 0.3 and len(times) <= 10:
-        before = os.times()
-        done = ascent_command("--help")
-        after = os.times()
-        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
-        assert done.returncode == 0
-    assert 0 < min(times) < 0.3, times
+def processor_seconds(*arguments):
+    before = os.times()
+    subprocess.run([sys.executable, *arguments], capture_output=True, timeout=120, check=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def test_help_answers_within_three_times_the_import_of_typer():
+    """.3 s on two idle cores. In processor time, best of up to ten, by turns: the machine may be slow or busy."""
+    ours, typers = [], []
+    while not ours or (min(ours) >= 3 * min(typers) and len(ours) < 10):
+        typers.append(processor_seconds("-c", "import typer"))
+        ours.append(processor_seconds("-m", "ascent", "--help"))
+    assert 0 < min(ours) < 3 * min(typers), (ours, typers)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["recipes"], ["train", "--help"], ["show", "--help"]])
